@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.signal import lfilter
+from scipy.linalg import block_diag
 from scipy.special import erf
 
 from . import __version__, plotting
+from .design import Convolution
+from .design.bases import time_kernels
 from .estimators import PopulationGLM
 from .inference import wald_table
 
@@ -91,31 +93,6 @@ def _save(axes, path: Path) -> Path:
     return path
 
 
-# --------------------------------------------------------------------------------------- preparing data
-
-
-def _raised_cosines(lag, first: float, last: float, n: int, offset: float | None = None) -> np.ndarray:
-    """Make n raised cosines, (lag, n), with peaks from first to last: even in lag, or in log(lag + offset)."""
-
-    def warp(value):
-        return value if offset is None else np.log(value + offset)
-
-    peaks = np.linspace(warp(first), warp(last), n)
-    phase = (warp(lag)[:, None] - peaks) / (peaks[1] - peaks[0]) * np.pi / 2
-    return 0.5 * (1 + np.cos(np.clip(phase, -np.pi, np.pi)))
-
-
-def _history(signals, basis, first_lag: int) -> np.ndarray:
-    """Past of signals (time, signal) through a basis that begins at first_lag, (time, signal * basis function).
-
-    A first lag of 1 leaves the present out. NaN where the window begins before the recording.
-    """
-    window = np.vstack([np.zeros((first_lag, basis.shape[1])), basis])
-    past = np.stack([lfilter(kernel, 1.0, signals, axis=0) for kernel in window.T], axis=-1)
-    past[: len(window) - 1] = np.nan
-    return past.reshape(len(signals), -1)
-
-
 # ------------------------------------------------------------------------------------ a real recording
 
 
@@ -150,33 +127,26 @@ def load_grasshopper(duration_s: float = 10.0) -> Recording:
     return Recording((np.arange(n) + 0.5) * _BIN_S, (level - level.mean()) / level.std(), spikes)
 
 
-class _ReceptorBasis(NamedTuple):
-    lag_s: np.ndarray  # (lag,) of the stimulus, from 0
-    stimulus: np.ndarray  # (lag, basis function)
-    after_s: np.ndarray  # (lag,) after a spike, from one bin
-    history: np.ndarray  # (lag, basis function): 1 in the refractory period, then raised cosines
+def _receptor_kernels() -> tuple[np.ndarray, np.ndarray]:
+    """Kernels (lag, basis function) of the stimulus and of spikes, whose first weight is that of the refractory period.
 
-
-def _receptor_basis() -> _ReceptorBasis:
-    """Make the basis of both filters; one weight takes the whole refractory period, where no spike is ever seen."""
-    lag_s = np.arange(round(_STIMULUS_S / _BIN_S)) * _BIN_S
-    after = np.arange(1, round(_HISTORY_S / _BIN_S) + 1)
-    refractory = (after <= _REFRACTORY_BINS)[:, None]
-    first_s = _REFRACTORY_BINS * _BIN_S + 1e-3
-    tail = _raised_cosines(after * _BIN_S, first_s, 0.03, 6, offset=1e-3) * ~refractory
-    return _ReceptorBasis(
-        lag_s, _raised_cosines(lag_s, 1e-3, _STIMULUS_S - 2e-3, 10), after * _BIN_S, np.hstack([refractory, tail])
-    )
+    No spike is ever seen there, so that one weight takes all of it.
+    """
+    after_s = _HISTORY_S - _REFRACTORY_BINS * _BIN_S
+    stimulus = time_kernels({"kind": "raised_cosine_linear", "n": 10, "window_s": _STIMULUS_S}, _BIN_S)
+    tail = time_kernels({"kind": "raised_cosine_log", "n": 6, "window_s": after_s}, _BIN_S)
+    return stimulus, block_diag(np.ones((_REFRACTORY_BINS, 1)), tail)
 
 
 def _grasshopper(out: Path, duration_s: float, seed: int):
     """Fit the recording with and without spike history; report, draw."""
     _heading("1. An auditory receptor of a grasshopper (real recording, from nitime)")
-    recording, basis = load_grasshopper(duration_s), _receptor_basis()
+    recording, (stimulus_kernels, kernels) = load_grasshopper(duration_s), _receptor_kernels()
     compressed = np.tanh(recording.level)  # receptors saturate
     adaptation = np.log(recording.time)  # and slow down while the sound lasts
-    stimulus = np.column_stack([_history(compressed[:, None], basis.stimulus, 0), adaptation])
-    history = _history(recording.spikes[:, None], basis.history, 1)
+    past = Convolution(compressed, stimulus_kernels, dtype=np.float64).to_array()
+    stimulus = np.column_stack([past, adaptation])
+    history = Convolution(recording.spikes, kernels, dtype=np.float64).to_array()
     designs = {"stimulus": stimulus, "stimulus and spike history": np.hstack([stimulus, history])}
     n_train = len(stimulus) * 3 // 4
     train, test = slice(0, n_train), slice(n_train, None)
@@ -188,10 +158,10 @@ def _grasshopper(out: Path, duration_s: float, seed: int):
         rates[name] = model.predict(X[test])
         scores[name] = model.score(X[test], recording.spikes[test])
     # Given the past spikes the rate jumps from bin to bin; its mean over repeats is what spikes can be compared with.
-    k, before = stimulus.shape[1], 2 * len(basis.history)  # repeats begin without a past, a little earlier
+    k, before = stimulus.shape[1], 2 * len(kernels)  # repeats begin without a past, a little earlier
     drive = stimulus[n_train - before :] @ model.coef_[:k] + model.intercept_
-    kernel = basis.history @ model.coef_[k:]
-    rates[name] = _mean_rate(np.random.default_rng(seed), drive, kernel, _REPEATS)[before:]
+    effect = kernels @ model.coef_[k:]
+    rates[name] = _mean_rate(np.random.default_rng(seed), drive, effect, _REPEATS)[before:]
 
     print(f"{recording.time[-1]:.1f} s, {recording.spikes.sum()} spikes, bins of {_BIN_S * 1e3:g} ms; "
           "the last quarter is held out\n")  # fmt: skip
@@ -199,7 +169,9 @@ def _grasshopper(out: Path, duration_s: float, seed: int):
     print("\nheld-out pseudo-R2 (deviance): " + ", ".join(f"{v:.3f} {name}" for name, v in scores.items()))
     print("(lags and basis were chosen by looking at this recording, so these are a little too good)\n")
     figures = [
-        _draw_filters(basis, model, (X[train], recording.spikes[train]), out / "grasshopper_filters.png"),
+        _draw_filters(
+            stimulus_kernels, kernels, model, (X[train], recording.spikes[train]), out / "grasshopper_filters.png"
+        ),
         _draw_rates(recording, rates, test, out / "grasshopper_rate.png"),
     ]
     return model, scores, figures
@@ -217,7 +189,7 @@ def _mean_rate(rng, drive, kernel, n_repeats: int) -> np.ndarray:
     return mean
 
 
-def _draw_filters(basis: _ReceptorBasis, model, data: tuple, path: Path) -> Path:
+def _draw_filters(stimulus, history, model, data: tuple, path: Path) -> Path:
     """Stimulus filter, and history filter after the refractory period, with bands of two standard deviations."""
 
     def band(kernels, features: slice):
@@ -226,17 +198,20 @@ def _draw_filters(basis: _ReceptorBasis, model, data: tuple, path: Path) -> Path
         table = wald_table(model, *data, level=_TWO_SD, combinations=combinations)
         return table.low[:, 0], table.high[:, 0]
 
-    k, after = basis.stimulus.shape[1], slice(_REFRACTORY_BINS, None)
+    def lags_s(kernels):
+        return np.arange(1, len(kernels) + 1) * _BIN_S
+
+    k, after = stimulus.shape[1], slice(_REFRACTORY_BINS, None)
     tail = slice(k + 2, None)  # after the weights of the stimulus, of adaptation and of the refractory period
     refractory_s = (_REFRACTORY_BINS + 0.5) * _BIN_S
     left, right = plotting.new_axes((1, 1), size=(6.8, 2.7))[0]
     plotting.plot_filter(
-        basis.stimulus, model.coef_[:k], basis.lag_s, interval=band(basis.stimulus, slice(k)),
+        stimulus, model.coef_[:k], lags_s(stimulus), interval=band(stimulus, slice(k)),
         xlabel="time before spike", ylabel="stimulus filter", ax=left,
     )  # fmt: skip
     plotting.plot_filter(
-        basis.history[after, 1:], model.coef_[tail], basis.after_s[after],
-        interval=band(basis.history[after, 1:], tail), refractory_s=refractory_s, color=plotting.RED,
+        history[after, 1:], model.coef_[tail], lags_s(history)[after],
+        interval=band(history[after, 1:], tail), refractory_s=refractory_s, color=plotting.RED,
         xlabel="time after spike", ylabel="spike-history filter", ax=right,
     )  # fmt: skip
     ticks = (1, 2, 5, 10, 20, 50)
@@ -270,17 +245,12 @@ def _draw_rates(recording: Recording, rates: dict, test: slice, path: Path) -> P
 # ------------------------------------------------------------------------------ a simulated population
 
 
-class _Population(NamedTuple):
-    counts: np.ndarray  # (time, neuron)
-    basis: np.ndarray  # (lag, basis function), columns add up to 1
-    coef: np.ndarray  # (source neuron, basis function, target neuron)
-    intercept: np.ndarray  # (neuron,)
+def _simulate_population(rng, n_neurons: int, n_bins: int) -> tuple[np.ndarray, ...]:
+    """Spikes of neurons of which a few excite or inhibit each other, each with a refractory self-coupling.
 
-
-def _simulate_population(rng, n_neurons: int, n_bins: int) -> _Population:
-    """Spikes of neurons of which a few excite or inhibit each other, each with a refractory self-coupling."""
-    lag = np.arange(1, 21)
-    basis = _raised_cosines(lag, 1, 5, 2, offset=1)
+    Counts (time, neuron), kernels (lag, basis function), coefficients (source, basis function, target) and intercepts.
+    """
+    basis = time_kernels({"kind": "raised_cosine_log", "n": 2, "window_s": 0.2}, _POPULATION_BIN_S)
     basis /= basis.sum(axis=0)
     connected = rng.random((n_neurons, n_neurons)) < 6 / n_neurons
     sign = np.where(rng.random(n_neurons) < 0.3, -1, 1)[:, None]  # a neuron excites all its targets or inhibits them
@@ -290,22 +260,23 @@ def _simulate_population(rng, n_neurons: int, n_bins: int) -> _Population:
     coef[np.arange(n_neurons), :, np.arange(n_neurons)] = [-2.0, -0.5]
     effect = np.einsum("lb,sbt->slt", basis, coef)
     baseline = rng.normal(-1.8, 0.35, n_neurons)
-    eta = np.tile(baseline, (n_bins + len(lag), 1))
+    eta = np.tile(baseline, (n_bins + len(basis), 1))
     counts = np.zeros((n_bins, n_neurons))
     for t in range(n_bins):
         counts[t] = rng.poisson(np.logaddexp(0, eta[t]))
         spiked = np.flatnonzero(counts[t])
-        future = eta[t + 1 : t + 1 + len(lag)]
+        future = eta[t + 1 : t + 1 + len(basis)]
         future += np.tensordot(counts[t, spiked], effect[spiked], 1)[: len(future)]
-    return _Population(counts, basis, coef, baseline)
+    return counts, basis, coef, baseline
 
 
 def _population(out: Path, n_neurons: int, n_bins: int, seed: int):
     """Recover who couples to whom; report, draw, and check the certificates against a tighter fit."""
     _heading(f"2. {n_neurons} coupled neurons (simulated)")
-    truth = _simulate_population(np.random.default_rng(seed), n_neurons, n_bins + n_bins // 4)
-    k = truth.basis.shape[1]
-    X, Y = _history(truth.counts, truth.basis, 1).astype(np.float32), truth.counts
+    Y, basis, true_coef, true_intercept = _simulate_population(
+        np.random.default_rng(seed), n_neurons, n_bins + n_bins // 4
+    )
+    k, X = basis.shape[1], Convolution(Y, basis).to_array()
     settings = {
         "regularizer": "GroupLasso",  # a source acts through all its basis functions or through none
         "regularizer_strength": _GROUP_LASSO,
@@ -320,9 +291,9 @@ def _population(out: Path, n_neurons: int, n_bins: int, seed: int):
         optimum = PopulationGLM(**settings, tol=1e-8).fit(X[:n_bins], Y[:n_bins]).report_.objective
     scores = model.score(X[n_bins:], Y[n_bins:], per_neuron=True)
     simulator = copy(model)
-    simulator.coef_, simulator.intercept_ = truth.coef.reshape(model.coef_.shape), truth.intercept
+    simulator.coef_, simulator.intercept_ = true_coef.reshape(model.coef_.shape), true_intercept
     best = simulator.score(X[n_bins:], Y[n_bins:], per_neuron=True)
-    coupled = truth.coef.sum(axis=1)
+    coupled = true_coef.sum(axis=1)
     found = model.coef_.reshape(n_neurons, k, n_neurons).sum(axis=1)
     for matrix in (coupled, found):
         np.fill_diagonal(matrix, np.nan)  # the refractory self-coupling would drown the rest

@@ -12,6 +12,7 @@ import pytest
 import glmfit
 from glmfit import demo
 from glmfit.__main__ import main
+from glmfit.design import Convolution
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
@@ -165,27 +166,13 @@ def test_demo_draws_spikes_clear_of_the_level(monkeypatch, rng):
     assert highest < top.get_window_extent().y0
 
 
-def test_demo_features_are_causal(rng):
-    signal = rng.normal(size=(200, 2))
-    basis = rng.normal(size=(7, 3))
-    for first_lag in (0, 1):
-        X = demo._history(signal, basis, first_lag)
-        assert np.isnan(X[: 6 + first_lag]).all()
-        assert np.isfinite(X[6 + first_lag :]).all()
-        changed = signal.copy()
-        changed[100:] = 0
-        same = demo._history(changed, basis, first_lag)[: 100 + first_lag]
-        np.testing.assert_array_equal(same, X[: 100 + first_lag])
-        t = 50
-        past = signal[t - first_lag - np.arange(7)]  # (lag, signal)
-        np.testing.assert_allclose(X[t], (past.T @ basis).ravel(), atol=1e-12)
-
-
 def test_demo_refractory_part_leaves_the_spike_itself_out():
-    spikes = np.zeros((50, 1))
-    spikes[20] = 1
-    X = demo._history(spikes, np.ones((5, 1)), 1)[:, 0]
-    np.testing.assert_array_equal(np.flatnonzero(X == 1), np.arange(21, 26))
+    spikes = np.zeros(300)
+    spikes[120] = 1
+    X = Convolution(spikes, demo._receptor_kernels()[1]).to_array()
+    np.testing.assert_array_equal(np.flatnonzero(X[:, 0] == 1), np.arange(121, 126))
+    assert not np.nan_to_num(X[121:126, 1:]).any()
+    assert X[126, 1] > 0
 
 
 def test_ci_runs_the_commands_of_the_readme():
