@@ -250,7 +250,7 @@ def _simulate_population(rng, n_neurons: int, n_bins: int) -> tuple[np.ndarray, 
 
     Counts (time, neuron), kernels (lag, basis function), coefficients (source, basis function, target) and intercepts.
     """
-    basis = time_kernels({"kind": "raised_cosine_log", "n": 2, "window_s": 0.2}, _POPULATION_BIN_S)
+    basis = time_kernels({"kind": "raised_cosine_log", "n": 2, "window_s": 0.4}, _POPULATION_BIN_S)
     basis /= basis.sum(axis=0)
     connected = rng.random((n_neurons, n_neurons)) < 6 / n_neurons
     sign = np.where(rng.random(n_neurons) < 0.3, -1, 1)[:, None]  # a neuron excites all its targets or inhibits them
