@@ -35,7 +35,7 @@ def test_the_large_section_of_a_gpu_runs_on_a_cpu(tmp_path):
 def test_references_with_kinks_are_optima(benchmarks, link):
     problems, references = benchmarks("_problems"), benchmarks("_references")
     X = problems.history_design(2000, 4, 3, 0)
-    problem = engine.Problem("small", link, 1e-3, X, problems.draw_counts(X, 3, link, n_basis=3))
+    problem = problems.Problem("small", link, 1e-3, X, problems.draw_counts(X, 3, link, n_basis=3))
     null = problems.null_parameters(problem)
     alone, _ = references.optimum(problem, range(12), null)  # groups of one are the lasso
     lasso = problems.lasso_reference(problem, np.full(3, 1e-3))
@@ -57,7 +57,7 @@ def test_references_with_kinks_are_optima(benchmarks, link):
 def test_a_ridge_per_neuron_has_its_own_reference(benchmarks):
     problems, references = benchmarks("_problems"), benchmarks("_references")
     X = problems.history_design(2000, 4, 3, 0)
-    problem = engine.Problem("small", "softplus", 1e-3, X, problems.draw_counts(X, 2, "softplus", n_basis=3))
+    problem = problems.Problem("small", "softplus", 1e-3, X, problems.draw_counts(X, 2, "softplus", n_basis=3))
     reference = references.Reference(problem)
     for strengths in (np.array([1e-3, 1e-1]), np.full(2, 1e-4)):
         alone = [problems.newton(replace(problem.select([n]), strength=strengths[n]))[0] for n in range(2)]
@@ -72,7 +72,7 @@ def small(benchmarks, tmp_path):
     X = problems.history_design(1000, 4, 3, 0)
     Y = problems.draw_counts(X, 3, "softplus", n_basis=3)
     files = [problems.save_array(tmp_path / f"{name}.npy", array) for name, array in (("X", X), ("Y", Y))]
-    return engine.Problem("w_maze_place", "softplus", 1e-4, X, Y, *files)
+    return problems.Problem("w_maze_place", "softplus", 1e-4, X, Y, *files)
 
 
 def test_contenders_that_run_out_of_time_or_fail_are_recorded(benchmarks, small, tmp_path):

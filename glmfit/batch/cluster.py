@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .at_work import RunLock
 from .environment import machine_type, visible_gpus, worker_environment
@@ -85,12 +85,13 @@ def open_client(
     settings |= {} if dashboard else {"distributed.scheduler.http.routes": []}
     with contextlib.ExitStack() as stack:
         stack.enter_context(signals_noted())  # SIGTERM ends in order, too: workers and jobs are ended, files removed
-        made = stack.enter_context(certificates(out if scheduler == "slurm" else None))
-        stack.enter_context(dask.config.set(settings | made.settings))
+        shared = out if scheduler == "slurm" else None
+        folder, security, http, environment = stack.enter_context(certificates(shared))
+        stack.enter_context(dask.config.set(settings | http))
         # So that a worker finds the user's own loaders, too.
         paths = dict.fromkeys(str(Path(place).absolute()) for place in sys.path)
-        env = _WORKER_SETTINGS | made.environment | {"PYTHONPATH": os.pathsep.join(paths)}
-        given = {"security": made.security, "logs": out / "logs", "dashboard": dashboard}
+        env = _WORKER_SETTINGS | environment | {"PYTHONPATH": os.pathsep.join(paths)}
+        given = {"security": security, "logs": out / "logs", "dashboard": dashboard}
         if scheduler == "slurm":
             from .slurm import Jobs
 
@@ -103,7 +104,7 @@ def open_client(
             names = visible_gpus(gpus) if gpus else [None] * workers
             cache = out / "compiled" / machine_type()
             envs = [os.environ | worker_environment(gpu=name, cache=cache) | env for name in names]
-            cluster = LocalProcesses(environments=envs, scratch=made.folder, **given)
+            cluster = LocalProcesses(environments=envs, scratch=folder, **given)
         stack.enter_context(_closed(cluster))
         yield stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
 
@@ -122,18 +123,13 @@ def _closed(cluster: SpecCluster) -> Iterator[None]:
             warnings.warn(what + advice, UserWarning, stacklevel=2)
 
 
-class Certificates(NamedTuple):
-    """New certificates, for all connections of a cluster."""
-
-    folder: Path
-    security: Security  # for the scheduler and the client
-    settings: dict[str, str]  # of Dask, in their process
-    environment: dict[str, str]  # the same for workers, which have no secret on their command line
-
-
 @contextlib.contextmanager
-def certificates(parent: Path | None) -> Iterator[Certificates]:
-    """Make certificates in a folder that only this user can read, and remove it in the end."""
+def certificates(parent: Path | None) -> Iterator[tuple[Path, Security, dict[str, str], dict[str, str]]]:
+    """Make certificates for all connections of a cluster in a folder that only this user can read, removed in the end.
+
+    The folder; security and settings of Dask for the scheduler and the client, in this process; the environment that
+    says the same to workers, which have no secret on their command line.
+    """
     from distributed import Security
 
     if parent is not None:
@@ -151,7 +147,7 @@ def certificates(parent: Path | None) -> Iterator[Certificates]:
                 http[f"distributed.scheduler.dashboard.tls.{what.replace('_', '-')}"] = str(file)
                 environment[f"DASK_DISTRIBUTED__SCHEDULER__DASHBOARD__TLS__{what.upper()}"] = str(file)
                 environment[f"DASK_DISTRIBUTED__COMM__TLS__{role}{what.upper()}"] = str(file)
-            yield Certificates(folder, security, http, environment)
+            yield folder, security, http, environment
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -36,18 +36,12 @@ def drive(
     say: Callable[[str], None] = lambda sentence: None,
     patience: float = 300.0,
 ) -> None:
-    """Run ``function(task)`` for every task on the workers of a cluster, and hand over the receipts as they come.
+    """Run ``function(task)``, which must be idempotent, on the workers of a cluster, and hand over the receipts.
 
-    Only a few tasks are with the cluster at any time, and what they return is let go of at once, so that a worker that
-    leaves takes nothing with it. A task whose worker dies is run again elsewhere. One that may be what kills its
-    workers is put aside, and run again at the end while nothing else runs: only if it kills them then, too, is it lost.
-    So a task may run more than once, and `function`, which the workers import, must be idempotent.
-
-    In this thread, as tasks finish, ``on_receipt(task, receipt)`` is called, or ``on_lost(task, error)`` if the
-    function raised `error`, or the task kills its workers (`distributed.KilledWorker`), or could not be brought back.
-    `say` is told in a sentence that there are no workers, or that SLURM refuses jobs, and that it is over.
-    ClusterLostError if the scheduler is gone, workers cannot start, or none was there for `patience` seconds (no limit
-    for a cluster whose jobs wait in a queue). Whatever ends the call cancels what is with the cluster.
+    A task whose worker dies is run again elsewhere. One that may be what kills its workers is put aside, and run again
+    at the end while nothing else runs: only if it kills them then, too, is it lost. Receipts and losses are told in
+    this thread. ClusterLostError if the scheduler is gone, workers cannot start, or none was there for `patience`
+    seconds (no limit for a cluster whose jobs wait in a queue). What ends the call cancels what is with the cluster.
     """
     run = _Run(client, function, tasks, on_receipt, on_lost, _Watch(client, say, patience))
     try:

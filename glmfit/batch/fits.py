@@ -21,11 +21,10 @@ import numpy as np
 
 import glmfit
 
-from ..bounds import StepCertificate
 from ..checks import warn_user
 from ..compilation import compile_seconds, compiled_programs
 from ..design.builder import Built, build
-from ..estimators import FitReport, MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
+from ..estimators import MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
 from ..estimators.model import model_from_file
 from ..files import DAMAGED, load_npz
 from ..status import Status
@@ -188,39 +187,36 @@ def _join_neurons(models: list, names: list[str]):
     The bounds are those of the single fits, and their failure probabilities are added up.
     """
     joined, reports = models[0], [m.report_ for m in models]
-    sums = ("failure_probability", "seconds_run", "seconds_compile")
-    changes = {
-        **{name: sum(getattr(r, name) for r in reports) for name in sums},
-        "neuron": list(names),
-        "row_evals": max(r.row_evals for r in reports),
-        "rank": min(r.rank for r in reports),
-        "solver_name": "/".join(sorted({r.solver_name for r in reports})),
-        "step_certificate": _join_steps([r.step_certificate for r in reports]),
-        "history": {},
-    }
+    steps = [report.step_certificate for report in reports]
     joined.coef_ = np.concatenate([m.coef_ for m in models], axis=1)
     joined.intercept_ = np.concatenate([m.intercept_ for m in models])
-    joined.report_ = replace(joined.report_, **_arrays(reports, FitReport), **changes)
     if isinstance(joined.strength_, np.ndarray):  # chosen for every neuron
         joined.strength_ = np.concatenate([m.strength_ for m in models], axis=-1)
+    joined.report_ = _side_by_side(
+        reports,
+        sums=("failure_probability", "seconds_run", "seconds_compile"),
+        neuron=list(names),
+        row_evals=max(r.row_evals for r in reports),
+        rank=min(r.rank for r in reports),
+        solver_name="/".join(sorted({r.solver_name for r in reports})),
+        step_certificate=None
+        if any(step is None for step in steps)
+        else _side_by_side(
+            steps,
+            sums=("failure_probability",),
+            assumptions=tuple(dict.fromkeys(a for step in steps for a in step.assumptions)),
+            certified=all(step.certified for step in steps),
+        ),
+        history={},
+    )
     return joined
 
 
-def _join_steps(steps: list[StepCertificate | None]) -> StepCertificate | None:
-    if any(step is None for step in steps):
-        return None
-    return replace(
-        steps[0],
-        **_arrays(steps, StepCertificate),
-        assumptions=tuple(dict.fromkeys(a for step in steps for a in step.assumptions)),
-        failure_probability=sum(step.failure_probability for step in steps),
-        certified=all(step.certified for step in steps),
-    )
-
-
-def _arrays(parts: list, cls: type) -> dict[str, np.ndarray]:
-    names = [f.name for f in fields(cls) if isinstance(getattr(parts[0], f.name), np.ndarray)]
-    return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+def _side_by_side(parts: list, sums: tuple[str, ...], **changes: Any) -> Any:
+    """Put the arrays of records of one neuron each together, add up some of their numbers, and set the rest."""
+    arrays = [f.name for f in fields(parts[0]) if isinstance(getattr(parts[0], f.name), np.ndarray)]
+    changes |= {name: sum(getattr(part, name) for part in parts) for name in sums}
+    return replace(parts[0], **{name: np.concatenate([getattr(p, name) for p in parts]) for name in arrays}, **changes)
 
 
 def _remembered(make: Callable[[dict], Any], spec: dict) -> Any:

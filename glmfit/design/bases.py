@@ -38,7 +38,7 @@ def evaluate(basis: dict, values: np.ndarray) -> np.ndarray:
         phase = np.mod(phase, 1.0)
         phase = np.where(phase >= 1.0, 0.0, phase)  # of a tiny negative number
     known = (phase >= 0) & (phase <= 1)
-    make = {"bspline": _bspline, "cyclic_bspline": _cyclic_bspline, "fourier": _fourier}[basis["kind"]]
+    make = _fourier if basis["kind"] == "fourier" else _splines
     features = np.full((len(values), len(names_of(basis))), np.nan)
     if known.any():
         features[known] = make(phase[known], basis)
@@ -52,26 +52,17 @@ def names_of(basis: dict) -> list[str]:
     return [str(b) for b in range(basis["n"])]
 
 
-def _bspline(phase: np.ndarray, basis: dict) -> np.ndarray:
-    """B-splines on [0, 1] with equal knots, clamped at both ends: they add up to 1."""
-    n, order = basis["n"], basis["order"]
-    knots = np.r_[np.zeros(order - 1), np.linspace(0, 1, n - order + 2), np.ones(order - 1)]
-    return _on_knots(phase, knots, order - 1)
-
-
-def _cyclic_bspline(phase: np.ndarray, basis: dict) -> np.ndarray:
-    """B-splines around a circle of length 1: they add up to 1 and are shifts of each other."""
-    n, degree = basis["n"], basis["order"] - 1
-    straight = _on_knots(phase, np.arange(-degree, n + degree + 1) / n, degree)  # (row, n + degree)
-    features = straight[:, :n].copy()
-    features[:, :degree] += straight[:, n:]
-    return features
-
-
-def _on_knots(phase: np.ndarray, knots: np.ndarray, degree: int) -> np.ndarray:
+def _splines(phase: np.ndarray, basis: dict) -> np.ndarray:
+    """B-splines that add up to 1: on [0, 1], clamped at both ends, or shifts of each other around a circle."""
     from scipy.interpolate import BSpline
 
-    return BSpline.design_matrix(phase, knots, degree).toarray()
+    n, degree = basis["n"], basis["order"] - 1
+    if basis["kind"] == "bspline":
+        knots = np.r_[np.zeros(degree), np.linspace(0, 1, n - degree + 1), np.ones(degree)]
+        return BSpline.design_matrix(phase, knots, degree).toarray()
+    straight = BSpline.design_matrix(phase, np.arange(-degree, n + degree + 1) / n, degree).toarray()
+    straight[:, :degree] += straight[:, n:]  # what runs over the end goes on at the beginning
+    return straight[:, :n]
 
 
 def _fourier(phase: np.ndarray, basis: dict) -> np.ndarray:

@@ -55,7 +55,10 @@ class Watch:
     """What the data of a fit (sources, arrays in memory or mapped) are read from, as it was when this was made."""
 
     def __init__(self, data: Iterable[Any]):
-        self._sources = [source for given in data for source in _signed(given)]
+        data = list(data)
+        mapped = [given for given in data if isinstance(given, np.memmap) and given._mmap is not None]
+        self._sources: list[RowSource | OpenFile] = [given for given in data if isinstance(given, RowSource)]
+        self._sources += [OpenFile(given.filename) for given in mapped if given.filename is not None]
         self._before = self._signature()
 
     def warn_of_changes(self) -> None:
@@ -79,12 +82,6 @@ class Watch:
 
     def _signature(self) -> dict[str, Hashable]:
         return {name: state for source in self._sources for name, state in source.signature().items()}
-
-
-def _signed(given: Any) -> list[RowSource | OpenFile]:
-    """Find what has the signature of data that are read during the fit; nothing for data in memory."""
-    mapped = isinstance(given, np.memmap) and given._mmap is not None and given.filename is not None
-    return [given] if isinstance(given, RowSource) else [OpenFile(given.filename)] if mapped else []
 
 
 def _read(state: Hashable) -> Hashable:

@@ -8,11 +8,10 @@ Colours are those of Okabe and Ito, which colour-blind readers can tell apart.
 
 from .axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, label_panels, new_axes
 from .decoding import plot_confusion, plot_decoded, plot_responses
-from .fit_to_data import plot_residuals, plot_time_rescaling, plot_tuning
-from .parameters import plot_coupling, plot_filter, plot_recovery, plot_scores
-from .rates import plot_rate_against_spikes, plot_signal
+from .parameters import plot_coupling, plot_filter, plot_recovery
+from .rates import plot_rate_against_spikes, plot_residuals, plot_signal, plot_tuning
 from .reports import plot_bounds, plot_convergence, plot_report_overview
-from .strengths import plot_cv_curves, plot_strengths
+from .scores import plot_cv_curves, plot_scores, plot_strengths, plot_time_rescaling
 
 __all__ = [
     "new_axes", "label_panels",

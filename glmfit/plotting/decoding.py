@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..estimators import ResponseModel
-from .axes import LIGHT, RED, axes_or_new, color_bar, legend, name_axes, on_axes
-from .given import read_like, read_numbers
+from .axes import LIGHT, RED, axes_or_new, color_bar, legend, name_axes, on_axes, read_like, read_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,12 +100,7 @@ def plot_decoded(
         Times, s, at which time was cut; marked by lines, named in the legend, that the truth does not join across.
     """
     time, position = read_numbers("time_s", time_s, "time"), read_numbers("position", position, "position")
-    posterior = read_numbers("posterior", posterior, "time", "position")
-    if posterior.shape != (len(time), len(position)):
-        raise ValueError(
-            f"posterior has shape {posterior.shape}; with {len(time)} times and {len(position)} positions it must be "
-            f"({len(time)}, {len(position)})."
-        )
+    posterior = read_like("posterior", posterior, "time_s and position", (len(time), len(position)))
     values = None if truth is None else read_like("truth", truth, "time_s", time.shape)
     ax = axes_or_new(ax, (6.5, 2.6))
     step = np.diff(position).min() if len(position) > 1 else 1.0

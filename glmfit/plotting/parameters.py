@@ -1,4 +1,4 @@
-"""What fits found: filters and couplings, beside the truth, and scores."""
+"""What fits found: filters and couplings, and how they compare with the truth."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import check_choice, check_positive
 from ..data.arrays import numbers
-from .axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, color_bar, legend, name_axes, on_axes, say, whole_ticks
-from .given import read_like, read_numbers
+from .axes import BLUE, GREY, LIGHT, axes_or_new, color_bar, name_axes, on_axes, read_like, read_numbers, whole_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,24 +56,18 @@ def plot_filter(
         Name for the legend (drawn by the caller).
     """
     check_choice("unit", unit, _UNIT_S)
-    basis = read_numbers("basis", basis, "lag", "basis function")
     lag = read_numbers("lag_s", lag_s, "lag") / _UNIT_S[unit]
     several = np.ndim(weights) == 2
     weights = read_numbers("weights", weights, "basis function", *(["neuron"] if several else []))
-    if basis.shape != (len(lag), len(weights)):
-        raise ValueError(
-            f"basis has shape {basis.shape}; with {len(lag)} lags and {len(weights)} weights it must be "
-            f"({len(lag)}, {len(weights)})."
-        )
+    basis = read_like("basis", basis, "lag_s and weights", (len(lag), len(weights)))
     if interval is not None:
         low, high = (read_like(f"interval[{k}]", end, "lag_s", lag.shape) for k, end in enumerate(interval))
     if covariance is not None:
-        covariance, n = read_numbers("covariance", covariance, "basis function", "basis function"), len(weights)
-        if several or covariance.shape != (n, n):
+        if several:
             raise ValueError(
-                f"covariance has shape {covariance.shape} and weights {weights.shape}; it must be that of the weights "
-                f"of one neuron, ({n}, {n})."
+                f"covariance is given with weights {weights.shape}; it is that of the weights of one neuron."
             )
+        covariance = read_like("covariance", covariance, "the weights of one neuron", (len(weights),) * 2)
     ax = axes_or_new(ax)
     values = basis @ weights
     ax.axhline(0, color=LIGHT, lw=0.8, zorder=0)
@@ -167,29 +160,4 @@ def plot_recovery(
     ax.plot([low, high], [low, high], color=GREY, lw=0.8, zorder=0)
     ax.plot(true, estimated, ".", ms=3, mec="none", color=BLUE, alpha=0.4, rasterized=True)
     name_axes(ax, xlabel, ylabel)
-    return ax
-
-
-@on_axes
-def plot_scores(scores: ArrayLike, *, xlabel: str = "pseudo-$R^2$", ax: Axes | None = None) -> Axes:
-    """Draw a histogram of one score per neuron, with its median.
-
-    Parameters
-    ----------
-    scores : array-like of shape (neuron,)
-        At most 1; NaN (a neuron without spikes) is left out.
-    """
-    scores = read_numbers("scores", scores, "neuron")
-    scores = scores[np.isfinite(scores)]
-    ax = axes_or_new(ax, (3.0, 2.4))
-    if len(scores):
-        ax.hist(scores, bins=min(25, max(5, len(scores) // 4)), color=BLUE, alpha=0.75)
-        median = float(np.median(scores))
-        ax.axvline(median, ymax=0.85, color=BLACK, lw=1, ls="--", label=f"median {median:.3f}")
-        ax.set_ylim(top=1.2 * ax.get_ylim()[1])  # room for it
-        legend(ax, loc="upper right")
-    else:
-        say(ax, "no neuron with spikes")
-    whole_ticks(ax.yaxis)
-    name_axes(ax, xlabel, "neurons")
     return ax

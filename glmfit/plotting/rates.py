@@ -1,4 +1,4 @@
-"""Rates, spikes and signals against time."""
+"""Rates of a model, spikes and signals, against time and against covariates."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import check_positive
-from .axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, on_axes, time_axis
-from .given import check_limits, read_bins, read_like, read_numbers
+from ..checks import check_positive, check_whole
+from .axes import (
+    BLACK,
+    BLUE,
+    GREY,
+    LIGHT,
+    axes_or_new,
+    check_limits,
+    colors_of_models,
+    name_axes,
+    on_axes,
+    read_bins,
+    read_like,
+    read_numbers,
+    time_axis,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,4 +121,135 @@ def plot_signal(
     ax = axes_or_new(ax, (6.5, 1.5))
     ax.plot(time[seen], signal[seen], color=color, lw=0.8)
     time_axis(ax, limits_s, ylabel)
+    return ax
+
+
+@on_axes
+def plot_tuning(
+    covariate: ArrayLike,
+    counts: ArrayLike,
+    rate: ArrayLike | dict[str, Any] | None = None,
+    *,
+    bin_s: float,
+    edges: int | ArrayLike = 12,
+    curve: tuple[ArrayLike, ArrayLike] | None = None,
+    min_bins: int = 10,
+    xlabel: str = "covariate",
+    color: ColorType = BLUE,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a tuning curve: rates counted where a covariate had a value, with error bars, and those of the model.
+
+    Dots with bars: mean counted rate, in spikes/s, and its standard error, from the spread of the counts over the time
+    bins of the interval as if these were independent. Line: the model's mean rate there.
+
+    Parameters
+    ----------
+    covariate, counts : array-like of shape (time,)
+        Value of the covariate, and spikes, in every time bin; bins with a NaN are left out.
+    rate : array-like of shape (time,) or dict of str to such, optional
+        Expected counts per bin, as ``predict`` returns them, averaged over the same bins as the counts, so that both
+        see the other covariates as they were. A dict gives names for the legend (drawn by the caller).
+    bin_s : float
+        Width of a time bin, s.
+    edges : int or array-like of shape (interval + 1,)
+        Limits of the intervals of the covariate; a number makes so many of equal width.
+    curve : tuple of two array-like of shape (point,), optional
+        A rate in spikes/s against the covariate, drawn as it is, for example of ``predict`` on a grid.
+    min_bins : int
+        Intervals with fewer time bins are not drawn.
+    """
+    check_positive("bin_s", bin_s)
+    check_whole("min_bins", min_bins, 0)
+    x = read_numbers("covariate", covariate, "time")
+    rates = {} if rate is None else rate if isinstance(rate, dict) else {"model": rate}
+    rates = {name: read_like(name, values, "covariate", x.shape) for name, values in rates.items()}
+    y = read_like("counts", counts, "covariate", x.shape)
+    known = np.isfinite(x) & np.isfinite(y) & np.all([np.isfinite(v) for v in [x, *rates.values()]], axis=0)
+    if not known.any():
+        raise ValueError("covariate, counts and rate have no time bin where all are known; there is nothing to draw.")
+    x, y = x[known], y[known]
+    edges = _edges(edges, x)
+    place = np.searchsorted(edges, x, side="right") - 1
+    place[x == edges[-1]] = len(edges) - 2  # the last interval is closed
+    groups = [np.flatnonzero(place == k) for k in range(len(edges) - 1)]
+    drawn = [k for k, group in enumerate(groups) if len(group) >= max(min_bins, 1)]
+    if not drawn:
+        raise ValueError(
+            f"no interval has min_bins={min_bins} time bins: {len(edges) - 1} intervals lie from {edges[0]:g} to "
+            f"{edges[-1]:g}, and {len(x)} values of the covariate from {x.min():g} to {x.max():g}; give other edges "
+            "or a smaller min_bins."
+        )
+    centre = (0.5 * (edges[:-1] + edges[1:]))[drawn]
+
+    def means(values):
+        return np.array([values[groups[k]].mean() for k in drawn]) / bin_s
+
+    error = [y[groups[k]].std(ddof=1) / np.sqrt(len(groups[k])) / bin_s if len(groups[k]) > 1 else 0.0 for k in drawn]
+    ax = axes_or_new(ax, (3.0, 2.4))
+    ax.errorbar(centre, means(y), error, fmt="o", ms=3.5, color=BLACK, elinewidth=0.8, capsize=0, label="counted")
+    styles = [{"color": GREY, "lw": 1.2}] * (len(rates) - 1) + [{"color": color, "lw": 1.6}]
+    for (name, values), style in zip(rates.items(), styles, strict=False):
+        ax.plot(centre, means(values[known]), label=name, **style)
+    if curve is not None:
+        ax.plot(*curve, color=color, lw=1.6, label="model")
+    ax.set_ylim(bottom=0)
+    name_axes(ax, xlabel, "rate (spikes/s)")
+    return ax
+
+
+def _edges(edges, x) -> np.ndarray:
+    """Limits of intervals: those given, or of so many of equal width."""
+    if np.ndim(edges) == 0:
+        check_whole("edges", edges, 1)
+        return np.linspace(x.min(), x.max(), edges + 1)
+    limits = read_numbers("edges", edges, "interval + 1")
+    if len(limits) < 2 or not np.all(np.diff(limits) > 0):
+        raise ValueError(f"edges is {edges!r}; it must be a number of intervals, or at least two limits that increase.")
+    return limits
+
+
+@on_axes
+def plot_residuals(
+    time_s: ArrayLike,
+    rate: ArrayLike,
+    counts: ArrayLike,
+    *,
+    window_s: float,
+    bin_s: float | None = None,
+    limits_s: tuple[float, float] | None = None,
+    color: ColorType = BLUE,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw how many spikes came beyond those expected, window by window, in units of their standard deviation.
+
+    These are Pearson residuals, (spikes - expected) / sqrt(expected). Grey: two standard deviations, which Poisson
+    counts of these rates leave about once in twenty windows. Bins with a NaN are left out of both sums.
+
+    Parameters
+    ----------
+    time_s : array-like of shape (time,)
+        Centres of the bins, s; evenly spaced.
+    rate, counts : array-like of shape (time,)
+        Expected counts per bin, as ``predict`` returns them, and spikes per bin.
+    window_s : float
+        Width of the windows, s; best so wide that each expects a few spikes.
+    """
+    time, bin_s = read_bins(time_s, bin_s)
+    check_positive("window_s", window_s)
+    rate, counts = read_like("rate", rate, "time_s", time.shape), read_like("counts", counts, "time_s", time.shape)
+    seen = check_limits(limits_s, time)
+    time, rate, counts = time[seen], rate[seen], counts[seen]
+    ax = axes_or_new(ax, (6.5, 1.5))
+    known = np.isfinite(rate) & np.isfinite(counts)
+    start = time[0] - bin_s / 2
+    window = np.floor((time - start) / window_s + 1e-9).astype(int)
+    n = window[-1] + 1
+    expected = np.bincount(window[known], rate[known], n)
+    came = np.bincount(window[known], counts[known], n)
+    residual = np.where(expected > 0, (came - expected) / np.sqrt(np.where(expected > 0, expected, 1.0)), np.nan)
+    ax.stairs(residual, start + window_s * np.arange(n + 1), baseline=None, color=color, lw=1.1)
+    ax.axhspan(-2, 2, color=LIGHT, alpha=0.45, lw=0, zorder=0)
+    ax.axhline(0, color=GREY, lw=0.8, zorder=0)
+    time_axis(ax, limits_s, "residual (SD)")
     return ax

@@ -27,11 +27,11 @@ from .axes import (
     legend,
     name_axes,
     on_axes,
+    read_numbers,
     say,
     whole_ticks,
 )
-from .given import read_numbers
-from .parameters import plot_scores
+from .scores import plot_scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

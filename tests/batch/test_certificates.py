@@ -51,11 +51,11 @@ def test_what_a_killed_run_leaves_is_removed_when_it_is_old(importable, tmp_path
 
 
 def test_what_belongs_to_a_run_that_lives_stays(tmp_path, start):
-    with certificates(tmp_path) as ours:
-        seen(ours.folder, 4000)  # this process is there, whatever the clock says
+    with certificates(tmp_path) as (folder, *_):
+        seen(folder, 4000)  # this process is there, whatever the clock says
         start()
-        assert ours.folder.exists()
-    assert not ours.folder.exists()
+        assert folder.exists()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("seconds_ago, stays", [(1800, True), (4000, False)])

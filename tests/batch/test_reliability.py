@@ -731,9 +731,9 @@ def test_a_failure_whose_result_is_there_is_forgotten(batch):
 def test_finished_work_is_read_once(batch, monkeypatch):
     assert serial(batch).ok
     code = (
-        "import sys; from glmfit.batch import _results, _run, __main__ as m; import collections\n"
-        "n = collections.Counter(); whole = _results.is_whole\n"
-        "_run.is_whole = lambda out, key: (n.update([key]), whole(out, key))[1]\n"
+        "import sys; from glmfit.batch import results, runner, __main__ as m; import collections\n"
+        "n = collections.Counter(); whole = results.is_whole\n"
+        "runner.is_whole = lambda out, key: (n.update([key]), whole(out, key))[1]\n"
         "assert m.main(sys.argv[1:]) == 0; assert sorted(n.values()) == [1] * 4, n"
     )
     for arguments in (["--scheduler", "serial"], ["--workers", "2"], ["--shard", "1/1"]):

@@ -1,18 +1,119 @@
-"""Strengths chosen by cross-validation."""
+"""How well models fit: scores, rescaled times, and strengths chosen by cross-validation."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..checks import check_real, check_whole
 from ..estimators import PopulationGLMCV
 from ..estimators.model import check_is_fitted
-from .axes import CYCLE, RED, axes_or_new, legend, name_axes, on_axes, whole_ticks
+from .axes import (
+    BLACK,
+    BLUE,
+    CYCLE,
+    GREY,
+    LIGHT,
+    RED,
+    axes_or_new,
+    colors_of_models,
+    legend,
+    name_axes,
+    on_axes,
+    read_numbers,
+    say,
+    whole_ticks,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+@on_axes
+def plot_scores(scores: ArrayLike, *, xlabel: str = "pseudo-$R^2$", ax: Axes | None = None) -> Axes:
+    """Draw a histogram of one score per neuron, with its median.
+
+    Parameters
+    ----------
+    scores : array-like of shape (neuron,)
+        At most 1; NaN (a neuron without spikes) is left out.
+    """
+    scores = read_numbers("scores", scores, "neuron")
+    scores = scores[np.isfinite(scores)]
+    ax = axes_or_new(ax, (3.0, 2.4))
+    if len(scores):
+        ax.hist(scores, bins=min(25, max(5, len(scores) // 4)), color=BLUE, alpha=0.75)
+        median = float(np.median(scores))
+        ax.axvline(median, ymax=0.85, color=BLACK, lw=1, ls="--", label=f"median {median:.3f}")
+        ax.set_ylim(top=1.2 * ax.get_ylim()[1])  # room for it
+        legend(ax, loc="upper right")
+    else:
+        say(ax, "no neuron with spikes")
+    whole_ticks(ax.yaxis)
+    name_axes(ax, xlabel, "neurons")
+    return ax
+
+
+@on_axes
+def plot_time_rescaling(
+    rescaled: Any, *, neuron: int = 0, level: float = 0.95, difference: bool = False, ax: Axes | None = None
+) -> Axes:
+    """Draw the distribution of rescaled intervals against the uniform one, with the band of a right model.
+
+    Line: cumulative share of the intervals against their rescaled length. Grey: the band of the Kolmogorov-Smirnov test
+    about the diagonal, where the rates of a right model lead. Words where the neuron has no spikes.
+
+    Parameters
+    ----------
+    rescaled : glmfit.inference.TimeRescaling or dict of str to such
+        What :func:`glmfit.inference.rescale_time` returns; a dict gives names of models for the legend. The last is
+        drawn strongest.
+    neuron : int
+        Which one.
+    level : float
+        Probability that the whole curve of a right model stays within its band, in (0, 1).
+    difference : bool
+        Whether to draw the distance from the diagonal instead, which shows more where there are many spikes.
+    """
+    models = rescaled if isinstance(rescaled, dict) else {"model": rescaled}
+    what = "what glmfit.inference.rescale_time returns, or a dict with names for such"
+    if not models:
+        raise ValueError(f"rescaled is an empty dict; it must be {what}.")
+    check_real("level", level, 1)
+    check_whole("neuron", neuron, 0)
+    for name, model in models.items():
+        if not hasattr(model, "uniform"):
+            raise TypeError(f"rescaled, {name}, is a {type(model).__name__}; it must be {what}.")
+        if neuron >= len(model.uniform):
+            raise ValueError(f"neuron is {neuron}; rescaled, {name}, has neurons 0 to {len(model.uniform) - 1}.")
+    ax = axes_or_new(ax, (3.0, 3.0))
+    half = max(float(np.nan_to_num(model.band(level)[neuron])) for model in models.values())
+    ends = np.array([0.0, 1.0])
+    diagonal = ends * (not difference)
+    ax.fill_between(ends, diagonal - half, diagonal + half, color=LIGHT, alpha=0.6, lw=0, label=f"{level:.0%} band")
+    ax.plot(ends, diagonal, color=GREY, lw=0.8)
+    for (name, model), color in zip(models.items(), colors_of_models(len(models)), strict=True):
+        u = model.uniform[neuron]
+        if not len(u):
+            say(ax, "no spikes")
+            continue
+        x, share = np.concatenate([[0.0], u, [1.0]]), np.concatenate([np.arange(len(u) + 1) / len(u), [1.0]])
+        if difference:  # both ends of every jump
+            x, share = np.repeat(x, 2)[1:], np.repeat(share, 2)[:-1]
+            share = share - x
+        ax.plot(x, share, color=color, lw=1.4, drawstyle="default" if difference else "steps-post", label=name)
+    ax.set_xlim(0, 1)
+    if not difference:
+        ax.set(ylim=(0, 1), aspect="equal")
+    share = "cumulative share of intervals"
+    name_axes(ax, "rescaled interval", f"{share},\nless the uniform" if difference else share)
+    legend(ax, loc="best" if difference else "lower right")
+    return ax
+
+
+# -- strengths chosen by cross-validation
 
 
 def _check_cv(model) -> None:
