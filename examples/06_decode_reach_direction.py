@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 
 import glmfit
 from glmfit import plotting
-from glmfit.engine.problem import Params
+from glmfit.engine import Params
 from glmfit.solvers import BoundMajorization, LoopOptions
 from glmfit.stochastic import Pairs, SoftmaxProblem
 
