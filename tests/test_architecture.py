@@ -146,6 +146,20 @@ def test_inside_a_folder_imports_never_run_in_a_circle(folder):
     assert not siblings, "these import each other, or what does"
 
 
+def test_no_folder_is_crowded_and_no_function_long():
+    crowded = {
+        folder: n for folder in FOLDERS if (n := sum(str(f.parent.relative_to(PACKAGE)) == folder for f in FILES)) > 20
+    }
+    long = [
+        f"{dotted(path)}.{node.name}"
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno - node.lineno - len((ast.get_docstring(node) or "").splitlines()) >= 60
+    ]
+    assert not crowded and not long
+
+
 @every_file
 def test_kernels_are_compiled_in_full_precision(path):
     if dotted(path) == "compilation":  # has the `jit` that all others take
