@@ -199,15 +199,17 @@ class FitReport(CertifiedReport):
 
     def _summary(self) -> Summary:
         """Totals, a row per neuron (of many the twelve most in need of a look), advice, certificate."""
+        return Summary(self._totals(), self._worst(), self._remarks())
+
+    def _totals(self) -> list[str]:
         silent = int(np.sum(self.status == Status.NO_SPIKES))
-        head = [
+        return [
             f"{self.solver_name}: {self.converged.sum()} of {len(self.neuron)} neurons converged"
             + (f", {silent} without spikes" if silent else "")
             + f"; {self.n_rows} rows, {self.n_features} features (rank {self.rank})"
             + (f", {self.n_dropped} rows with NaN left out" if self.n_dropped else ""),
             f"{self._seconds()}, {self.row_evals / self.n_rows:.0f} passes over the rows in all",
         ]
-        return Summary(head, self._worst(), self._remarks())
 
     def _worst(self):
         """Frame of words, a row per neuron; of many those that did not converge first, then the largest gaps."""

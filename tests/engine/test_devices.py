@@ -93,7 +93,7 @@ ENGINE_ON_ONE_HOST = (
     layout = layout_of(problem)
     given = problem.rows_of(np.arange(5)) | {"observation": link, "mean": problem.basis.mean}
     with DeviceRows(layout, **given) as there:
-        there.place(np.zeros((4, 5)), np.zeros(5))
+        there.place(np.zeros((5, 5)))
         shards = there.shards
         for array in (shards.x, shards.y, shards.weight, there.eta_there):
             assert {shard.device for shard in array.addressable_shards} == set(jax.devices())
