@@ -90,3 +90,29 @@ def test_a_fit_ends_within_its_bound_of_an_independent_optimum(recording, name, 
         np.testing.assert_allclose(found.params.coef, coef, atol=1e-4)
     assert np.all(problem.saturated_loss <= best)
     np.testing.assert_allclose(problem.saturated_loss, (1 + np.log(Y)).mean(axis=0), rtol=1e-10)
+
+
+class Unknown(Gamma):
+    """Gamma responses of which no constant is known."""
+
+    constant = None
+
+
+class Steeper(Gamma):
+    """Gamma responses with a constant that is larger than it must be: bounds may only grow."""
+
+    constant = 3.0
+
+
+@pytest.mark.parametrize("name, strength", [("Ridge", 0.01), ("UnRegularized", 0.0)])
+def test_an_exact_ending_bounds_by_the_constant_of_the_loss(recording, name, strength):
+    X, Y = (a[:500] for a in recording)
+    made, options = penalty(name, strength, d=5, n=3), LoopOptions(tol=0.1, negligible=0.0)
+    gamma, steeper, unknown = (
+        engine.Newton().run(engine.PopulationProblem(X, Y, model(), made), options=options)
+        for model in (Gamma, Steeper, Unknown)
+    )
+    assert gamma.gap_is_bound.all() and steeper.gap_is_bound.all()
+    assert np.all(steeper.gap >= gamma.gap) and np.any(steeper.gap > gamma.gap)
+    if name == "UnRegularized":  # else duality proves the gap, whatever the constant
+        assert not unknown.gap_is_bound.any() and Status.CONVERGED not in unknown.status

@@ -147,7 +147,8 @@ def search(problem, at: Iterate, step: Step, look) -> Iterate:
         passes = after.passes
         if length == 1.0:
             # Where predictors have far to go the length that is sure to descend is tiny, and halving finds a longer.
-            known = step.slope, step.curvature, problem.largest_move(step.move)
+            reach = problem.largest_move(step.move) * (problem.observation.constant or 1.0)
+            known = step.slope, step.curvature, reach
             sure, passes = min(float(descent_step(*(np.asarray([a]) for a in known))[0]), 0.5), passes + 1
         if length <= sure:
             return at._replace(passes=passes, stuck=True)
@@ -204,7 +205,7 @@ def _judge(problem, at: Iterate, before: float) -> Iterate:
 
 
 def _bound(problem, at: Iterate, residual: np.ndarray, decrement: float) -> float:
-    """Bound of F - F* from a Hessian formed nearby: H here >= exp(-largest move of eta) H there."""
+    """Bound of F - F* from a Hessian formed nearby: H here >= exp(-M largest move of eta) H there, M the constant."""
     system = at.system
     problem.found.pop("rank", None)
     if problem.may_be_separable(at.params)[0]:
@@ -216,8 +217,9 @@ def _bound(problem, at: Iterate, residual: np.ndarray, decrement: float) -> floa
         settled = problem.left_out_is_settled(at.params.coef)[0]
         if not settled or system.misses(residual):
             return np.inf  # they see more than they resolve; or duplicates, between which the penalty decides
-    drift = problem.largest_move(at.at - system.anchor)
+    constant = problem.observation.constant
+    drift = problem.largest_move(at.at - system.anchor) * (constant or 0.0)
     with np.errstate(over="ignore"):
         growth = np.exp(drift)  # infinite far away: no bound
-    bound = gap_bound(growth * decrement, growth * system.radius_squared, problem.penalty.penalises_all)
+    bound = gap_bound(growth * decrement, growth * system.radius_squared, problem.penalty.penalises_all, constant)
     return float(bound + problem.rounding_of(at.params, at.objective)[0])
