@@ -1,16 +1,240 @@
-"""Metrics: what turns a gradient into a direction. One that all fits share, or one of a fit's own.
+"""Metrics, which turn gradients into directions: the spectral basis, which all fits share, or a Hessian of a fit's own.
 
-Small arrays only, float64 on the host. Coordinates are coefficients of centred features, and the intercept there.
+In the spectral basis the columns of a design are uncorrelated (docs/theory/spectral_basis.md). Small arrays only,
+float64 on the host.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import Self
 
 import numpy as np
+import scipy.sparse
+from numpy.typing import ArrayLike
 from scipy.linalg import cho_solve, solve_triangular
 
-from .basis import SpectralBasis
+from .chunks import CHUNK, one_thread_each, over_chunks, rows_at_once
 
+_ABSENT = 1e-14  # share of the trace of a correlation matrix: what is less is the rounding of the Gram matrix
+_FLOOR = 1e-5  # share of the largest variance to which others are raised
+_ROUNDING = 64  # units in the last place of its terms by which a sum that should be 0 may differ from it
 _LIFT = 1e-7  # of the scaled diagonal: what single precision makes of a Hessian that is nearly singular
+
+
+@dataclass(frozen=True)
+class SpectralBasis:
+    """Centred design = whitened columns: ``(X - mean) @ whiten`` is uncorrelated, of variance at most one.
+
+    ``unwhiten @ whiten`` is the identity on the directions kept; both are zero on directions dropped.
+    """
+
+    mean: np.ndarray  # weighted, (feature,)
+    deviation: np.ndarray  # standard deviation, 1 for a constant feature, (feature,)
+    scale: np.ndarray  # what a feature is divided by where a penalty acts on coefficients one by one, (feature,)
+    variance: np.ndarray  # of the data along each direction before whitening, descending, (direction,)
+    whiten: np.ndarray  # from whitened columns to coefficients, (feature, direction)
+    unwhiten: np.ndarray  # and back
+    rank: int  # directions that the data distinguish
+    constant: np.ndarray  # features without variance, (feature,)
+    look_beyond: Callable[[], bool]  # whether X is constant along the directions beyond the rank: a pass
+
+    @cached_property
+    def absent(self) -> bool:
+        """Whether X is constant along the directions beyond the rank, to rounding in double precision.
+
+        Otherwise it varies there, by less than 1e-7 of its features, and nothing is proved of what could be gained.
+        """
+        return self.look_beyond()
+
+    def settles(self, rotation_invariant: bool, coef: np.ndarray) -> np.ndarray:
+        """Whether nothing is to be gained along the directions left out, with a penalty of that kind, (column,)."""
+        if self.rank == len(self.variance):
+            return np.ones(coef.shape[1], bool)
+        if rotation_invariant:
+            return np.full(coef.shape[1], self.absent)
+        # The penalty alone decides between duplicates. A constant feature it sets to 0, the intercept does the rest.
+        only_constants = self.absent and self.rank == np.sum(~self.constant)
+        return only_constants & np.all(coef[self.constant] == 0, axis=0)
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether single precision resolves all directions, and the data distinguish as many as there are features."""
+        return self.tame and self.rank == len(self.variance)
+
+    @property
+    def tame(self) -> bool:
+        """Whether rows may be whitened in single precision: rounding stays below 1e-4 of every column."""
+        offset = np.max(np.abs(self.mean) / self.deviation, initial=0.0)
+        spread = self.variance[: self.rank] / (self.variance[0] if self.rank else 1.0)
+        return bool(np.sqrt(np.min(spread, initial=1.0)) > 1e-3 and offset < 1e2)
+
+
+def _moments(X: np.ndarray, weights: np.ndarray | None, dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Mean (feature,) and centred Gram (feature, feature) of the rows, weights of mean one.
+
+    Products within a chunk are taken in ``dtype``, sums over chunks in float64.
+    """
+    n_rows, n_features = X.shape
+    # Against cancellation; of rows that count, or a feature that is constant on these would not look so.
+    first = 0 if weights is None else int(np.argmax(weights > 0))
+    some = slice(first, first + CHUNK)
+    near = np.asarray(X[some] if weights is None else X[some][weights[some] > 0], np.float64)
+    shift = near.mean(axis=0).astype(dtype)
+
+    def chunk(rows):
+        x = np.asarray(X[rows], dtype) - shift
+        if weights is None:
+            return x.sum(axis=0, dtype=np.float64), x.T @ x
+        w = weights[rows].astype(dtype)
+        total = w @ x
+        x *= np.sqrt(w)[:, None]
+        return total, x.T @ x
+
+    total, gram = np.zeros(n_features), np.zeros((n_features, n_features))
+    for sums, products in over_chunks(chunk, n_rows, rows_at_once(X)):
+        total += sums
+        gram += products
+    total /= n_rows
+    return shift + total, gram / n_rows - np.outer(total, total)
+
+
+def spectral_basis(
+    X: np.ndarray, weights: np.ndarray | None, units: ArrayLike = 1.0, centred: bool = True
+) -> SpectralBasis:
+    """Basis for penalties a rotation leaves alone: eigenvectors of the Gram matrix, directions kept or dropped.
+
+    The ridge of coefficients in ``units`` (feature,) stays diagonal in it: ``|units * coef|^2 = sum_j v_j^2 /
+    variance_j``. The correlation matrix, which knows no scales, is decomposed first. Cost: T d^2 once.
+    """
+    mean, scale, correlation, constant = _correlation(X, weights, centred)
+    with one_thread_each():
+        c, Q = np.linalg.eigh(correlation)
+    keep = c > _ABSENT * np.trace(correlation)
+    rank = int(keep.sum())
+    look_beyond = partial(_is_constant_along, X, weights, mean, scale, c, Q, keep)
+    units = np.broadcast_to(units, scale.shape)
+    with one_thread_each():
+        _, root, Vt = np.linalg.svd(np.sqrt(np.where(keep, c, 0.0))[:, None] * Q.T * (scale / units))
+    root[rank:] = 0.0
+    inverse = np.where(root > 0, 1 / np.where(root > 0, root, 1.0), 0.0)
+    whiten, unwhiten = Vt.T * inverse / units[:, None], root[:, None] * Vt * units
+    return SpectralBasis(mean, scale, scale, root**2, whiten, unwhiten, rank, constant, look_beyond)
+
+
+def plain_basis(X, weights: np.ndarray, centred: bool) -> SimpleNamespace:
+    """Mean, deviation, whiten, unwhiten and rank as of a spectral basis, from standard deviations alone.
+
+    For features, dense or sparse, that are too many to be rotated; weights of mean one.
+    """
+    mean = np.asarray(X.T @ weights, np.float64).ravel() / len(weights) * centred
+    squares = X.multiply(X) if scipy.sparse.issparse(X) else np.square(X, dtype=np.float64)
+    variance = np.asarray(squares.T @ weights, np.float64).ravel() / len(weights) - mean**2
+    varies = variance > 1e-14 * variance.max(initial=0.0)
+    deviation = np.sqrt(np.where(varies, variance, 1.0))
+    whiten, unwhiten = (scipy.sparse.diags_array(varies * a).tocsr() for a in (1 / deviation, deviation))
+    return SimpleNamespace(mean=mean, deviation=deviation, whiten=whiten, unwhiten=unwhiten, rank=int(varies.sum()))
+
+
+def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray) -> SpectralBasis:
+    """Basis for penalties on coefficients or groups of them: every direction kept, small variances raised.
+
+    Features with one label share one scale, so that group norms keep their shape. Steps in the flattest directions are
+    shorter than they could be; the map stays invertible whatever the design (duplicates, more features than rows).
+    """
+    mean, scale, correlation, constant = _correlation(X, weights)
+    shared = np.ones_like(scale)
+    for label in np.unique(groups):
+        shared[groups == label] = scale[groups == label].max()
+    ratio = scale / shared
+    with one_thread_each():
+        s, Q = np.linalg.eigh(correlation * np.outer(ratio, ratio))
+    s, Q = s[::-1], Q[:, ::-1]
+    rank = int(np.sum(s > _ABSENT * max(np.sum(s), 0.0)))
+    raised = np.maximum(s, _FLOOR * s[0]) if s[0] > 0 else np.ones_like(s)
+    root = np.sqrt(raised)
+    look_beyond = partial(_is_constant_along, X, weights, mean, shared, s, Q, np.arange(len(s)) < rank)
+    whiten, unwhiten = Q / root / shared[:, None], root[:, None] * Q.T * shared
+    return SpectralBasis(mean, scale, shared, raised, whiten, unwhiten, rank, constant, look_beyond)
+
+
+def basis_of(X: np.ndarray, weights: np.ndarray | None, penalty) -> SpectralBasis:
+    """Basis of a design for a penalty: one that a rotation leaves alone, or one that acts on coefficients."""
+    if penalty.units is not None:
+        return spectral_basis(X, weights, units=penalty.units)
+    groups = getattr(penalty, "groups", None)
+    labels = np.arange(X.shape[1]) if groups is None else np.asarray(groups)
+    # An unpenalised feature (label -1) shares its scale with nobody.
+    return floored_basis(X, weights, np.where(labels < 0, -1 - np.arange(len(labels)), labels))
+
+
+def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
+    """Whether no row that counts moves along the eigenvectors left out, but for rounding: some units of its terms."""
+    left_out = vectors[:, ~keep]
+    if not left_out.shape[1]:
+        return True
+
+    def moves(directions):
+        """Largest move in units of rounding, and the products of rows with their moves."""
+
+        def chunk(rows):
+            x = np.asarray(X[rows], np.float64)
+            terms = 1 + (np.abs(x) + np.abs(mean)) @ np.abs(directions / scale[:, None])  # about one, a feature
+            z = (x - mean) / scale
+            move = z @ directions
+            weight = np.ones(len(x)) if weights is None else np.asarray(weights[rows], np.float64)
+            counts = np.where(weight[:, None] > 0, np.abs(move) / terms, 0.0)
+            return counts.max(), weight.sum(), z.T @ (weight[:, None] * move)
+
+        furthest, weight, product = zip(*over_chunks(chunk, len(X), rows_at_once(X)), strict=True)
+        return np.max(furthest) / np.finfo(float).eps, sum(product) / sum(weight)
+
+    furthest, product = moves(left_out)
+    if _ROUNDING < furthest < 1e5:
+        # Directions kept whose variance is small have leaked in, more than rounding; that is taken out again.
+        kept = vectors[:, keep]
+        left_out = left_out - kept @ (kept.T @ product / values[keep, None])
+        furthest, _ = moves(left_out)
+    return bool(furthest <= _ROUNDING)
+
+
+def rough_standard(X, weights) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (1 where constant) of some thousand rows: good enough to shift and scale by."""
+    rows = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
+    sample = np.asarray(X[rows[:: max(1, len(rows) // CHUNK)]], np.float64)
+    mean = sample.mean(axis=0)
+    scale, _ = _scale(sample.var(axis=0), mean, len(sample))
+    # A constant feature becomes exactly 0: what rounding leaves of it would look like a direction of its own.
+    return np.where(np.ptp(sample, axis=0) == 0, sample[0], mean), scale
+
+
+def _scale(variance, mean, n_rows):
+    """Return standard deviations, 1 for constant columns, and which are: rounding leaves those something, too."""
+    constant = variance <= (1e-15 * np.abs(mean)) ** 2 * n_rows
+    return np.sqrt(np.where(constant, 1.0, variance)), constant
+
+
+def _correlation(X, weights, centred=True):
+    """Mean, standard deviation (1 where constant), correlation matrix, and which features are constant.
+
+    In single precision where X is and the result shows that it was enough: a basis need not be exact, only
+    orthonormal, but directions weaker than 1e-5 would be rounding.
+    """
+    for dtype in (np.float32, np.float64) if X.dtype == np.float32 else (np.float64,):
+        mean, gram = _moments(X, weights, dtype)
+        if not centred:
+            mean, gram = np.zeros_like(mean), gram + np.outer(mean, mean)
+        variance = np.diag(gram)
+        scale, constant = _scale(variance, mean, len(X))
+        correlation = gram / np.outer(scale, scale)
+        # What overflows in single precision may not in double.
+        if dtype is np.float32 and np.isfinite(correlation).all() and np.all(variance > 1e-5 * mean**2):
+            with one_thread_each():
+                c = np.linalg.eigvalsh(correlation)
+            if c[0] > 1e-5 * c[-1]:
+                break
+    return mean, scale, correlation, constant
 
 
 class SharedMetric:

@@ -17,7 +17,7 @@ from ..observations import Observation
 from ..penalties import Penalty
 from ..progress import counted
 from . import passes
-from .basis import SpectralBasis, basis_of, rough_standard
+from .metric import SpectralBasis, basis_of, rough_standard
 from .chunks import Columns, chunks, over_chunks
 from .exact.neuron import OneNeuron
 from .problem import Evaluation, Params

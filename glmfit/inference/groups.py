@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from ..display import Display, Summary, long_frame
 from ..estimators import PopulationGLM
-from ..penalties.groups import read_labels, read_members
+from ..penalties.by_name import read_labels, read_members
 from ..progress import counted
 from ..types import DataLike, PerRow
 from .wald import NO_OPTIMUM, FittedData, data_of_fit

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..bounds import bound_largest_eigenvalue
 from ..compilation import jit
-from ..engine.basis import basis_of
+from ..engine.metric import basis_of
 from ..engine.chunks import a_twentieth
 from ..engine.exact.quadratic import minimise
 from ..engine.problem import Params

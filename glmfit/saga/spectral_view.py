@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..bounds import random_start
-from ..engine.basis import SpectralBasis
+from ..engine.metric import SpectralBasis
 from ..engine.chunks import aligned_empty, over_chunks
 from ..engine.problem import Params
 from ..penalties import Penalty

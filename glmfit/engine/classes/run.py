@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse
 
 from ...status import Status
-from ..basis import plain_basis, spectral_basis
+from ..metric import plain_basis, spectral_basis
 from ..cg import Descent
 from ..exact.recession import may_be_separated
 from ..loop import Run
