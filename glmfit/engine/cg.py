@@ -61,9 +61,11 @@ class Descent:
         """Intercepts at the centre of the features, (fit,)."""
         return self.at[-1]
 
-    def arrive(self, loss_gradient: np.ndarray) -> None:
-        """Take over the gradient of the loss at the parameters, and judge it."""
+    def arrive(self, loss_gradient: np.ndarray, *since: np.ndarray) -> None:
+        """Take over the gradient of the loss at the parameters, and judge it; remember it since others, if told."""
         self.gradient = loss_gradient + self.ridge * self.at
+        if since:
+            self.remember(*since)
         self.judge()
 
     def judge(self) -> None:
@@ -107,7 +109,10 @@ class Descent:
 
     def remember(self, at: np.ndarray, gradient: np.ndarray) -> None:
         """Keep what the gradient has told since some parameters, where it was another."""
-        step, change = self.at - at, self.gradient - gradient
+        self.learn(self.at - at, self.gradient - gradient)
+
+    def learn(self, step: np.ndarray, change: np.ndarray) -> None:
+        """Keep by what the gradient changes along some steps."""
         with np.errstate(invalid="ignore", over="ignore"):
             curved = self.inner(step, change)
             known = curved > _NO_CURVATURE * np.sqrt(self.inner(step, step) * self.inner(change, change))
@@ -139,9 +144,7 @@ class Descent:
         p = np.where(moving, p, 0.0)
         bend = self.rows.along(p) + self.inner(self.ridge * p, p)
         length = np.where(moving & (slope < 0), self.first_length(slope, bend), 0.0)
-        before = self.at, self.gradient
         self._go(p, slope, bend, np.where(np.isfinite(length), length, 0.0))
-        self.remember(*before)
         self.n_steps += moving
         self.trace.append(self.estimate)
 
@@ -196,9 +199,9 @@ class Descent:
         with np.errstate(invalid="ignore"):
             gain = -lengths * (slope + end) / 2
         self.gained = self.gained + np.where((lengths > 0) & np.isfinite(gain), gain, 0.0)
-        self.at = self.at + lengths * p
+        since, self.at = (self.at, self.gradient), self.at + lengths * p
         self._went = lengths > 0
-        self.arrive(loss)
+        self.arrive(loss, *since)
         self._went = None
 
     def rises(self, p: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from .proximal import select
 from .result import History, LoopOptions, Solution, stopping_target
 
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
+_PRODUCTS = 2  # before the step that leads to a proof of first order
 _PROOFS = 4  # before the exact Hessian of the fit decides
 _CHEAP = 15  # steps: a Hessian that costs less is worth having after the first proof that failed
 _FREE_STEPS, _LOOK = 60, 10  # where there may be no optimum to come to; steps between looks in float64 there
@@ -119,8 +120,8 @@ class Run(Beginning):
                 ready = group.is_ready(target) | (group.n_steps >= self.most_steps)
                 if ready.all() and group.first_order and not group.looks:
                     # Bounds by duality are as near as the gradient is, which single precision does not show.
-                    group.goal = np.zeros(len(ready))  # the step to come is to be as good as one can be
                     self._look(group)
+                    group.refine(_PRODUCTS)  # the step to come is to be as good as one can be
                     group.advance(np.ones(len(ready), bool), group.aims * target, self.most_steps)
                 elif ready.all():
                     self.groups[-1:] = self._prove(group, target)
@@ -209,7 +210,9 @@ class Run(Beginning):
         (group,) = group.split(np.flatnonzero(left))
         group.aims *= _TIGHTER
         again, all_ = bool(np.any(group.proofs > 1)), np.ones(len(group.fits), bool)
-        if again or not problem.penalty.smooth or steps_of_a_hessian(problem.n_features) < _CHEAP:
+        if group.first_order and not again:
+            group.refine(_PRODUCTS)
+        elif again or not problem.penalty.smooth or steps_of_a_hessian(problem.n_features) < _CHEAP:
             self.curved[group.fits] = True
             self._renew(group, all_, alone=again)
         group.advance(all_, group.aims * target[left], self.most_steps)  # from a gradient in double precision

@@ -17,9 +17,9 @@ from ..observations import Observation
 from ..penalties import Penalty
 from ..progress import counted
 from . import passes
-from .metric import SpectralBasis, basis_of, rough_standard
 from .chunks import Columns, chunks, over_chunks
 from .exact.neuron import OneNeuron
+from .metric import SpectralBasis, basis_of, rough_standard
 from .problem import Evaluation, Params
 
 _FAR_FROM_0 = 8.0  # standard deviations of a feature

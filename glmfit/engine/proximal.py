@@ -1,25 +1,25 @@
 """Proximal Newton steps of many independent fits at once, for penalties with kinks.
 
 The quadratic model of each fit, with the penalty whole, is minimised on the host; the rows see two products a step as
-those of conjugate gradients do. Most coefficients are zero, and a Hessian in the others is cheap: where it costs no
-more than some steps, a fit has a new one as soon as the last is no longer good. Theory: docs/theory/duality.md.
+those of conjugate gradients do, and steps correct the model as they do the metric there. Models of about one size are
+minimised together. Theory: docs/theory/duality.md.
 """
 
 from typing import NamedTuple, Self
 
 import numpy as np
+from scipy.linalg.lapack import dpotrf
 
 from ..penalties import Penalty
 from .cg import Descent, steps_of_a_hessian
-from .exact.proximal_newton import least_of_model
+from .exact.proximal_newton import least_of_l1_models, least_of_model
 from .host import HostRows
 from .metric import SharedMetric
 from .population import select
 
 _LIFT = 1e-7  # of the diagonal of a Hessian in single precision, at the least
 _NEAR = 0.6  # of its threshold: features with such a gradient are in a Hessian, lest they have to be added soon
-_CHEAP = 2.0  # steps: a Hessian that costs less is formed as soon as the one before is no longer good
-_GOOD = 0.01  # of the decrease promised before the last step: a model after which less is promised may stay
+_NUMBERS = 1 << 22  # of Hessians at a time
 _RESCALED = 10.0  # most that the curvature of the shared model changes by in a step, as a factor
 
 
@@ -33,12 +33,12 @@ class Model(NamedTuple):
 class ProximalDescent(Descent):
     """Where a group of fits is whose penalty has kinks; see :class:`Descent`.
 
-    The model of a fit has the Hessian in ``own``; where there is none, it is that of the spectral basis. The estimate
-    is the decrease that it promises; below ``goal`` (fit,) no Hessian is formed for a better one.
+    The model of a fit has the Hessian in ``own``, or that of the spectral basis, corrected by the steps since. The
+    estimate is the decrease that it promises.
     """
 
     of_fits = (
-        *Descent.of_fits, "_curvature", "_strength", "_moves", "_stale", "_formed", "_promised", "_slope", "goal",
+        *Descent.of_fits, "_curvature", "_strength", "_moves", "_stale", "_formed", "_promised", "_slope",
     )  # fmt: skip
     first_order = True
     extensions = 0  # slopes between two points of a kink say when to stop, and not where the least is
@@ -46,34 +46,29 @@ class ProximalDescent(Descent):
 
     def __init__(self, rows: HostRows, metric: SharedMetric, ridge, penalty: Penalty, at: np.ndarray):
         self.penalty, basis = penalty, metric.basis
-        self._covariance, self._unit = basis.unwhiten.T @ basis.unwhiten, basis.deviation
+        self._covariance, self._unit = np.zeros((len(ridge) + 2,) * 2), basis.deviation
+        self._covariance[:-2, :-2], self._covariance[-2, -2] = basis.unwhiten.T @ basis.unwhiten, 1
         self._curvature = metric.curvature.copy()
         n = at.shape[1]
         blocks = [select(penalty, [k]).blocks(len(ridge)) for k in range(n)]
         self._labels, self._strength = blocks[0][0], np.stack([strength for _, strength in blocks], axis=1)
+        self._single = self._labels.tolist() == list(range(len(self._strength)))
         self._moves = np.zeros_like(at)
         self._stale = np.ones(n, bool)  # whose model is to be minimised
         self._formed = np.zeros(n, bool)  # whose Hessian is of where it is
-        self._promised, self._slope, self.goal = np.zeros((3, n))
+        self._promised, self._slope = np.zeros((2, n))
         super().__init__(rows, metric, ridge, at)
 
     # ---------------------------------------------------------------- models
 
     def judge(self) -> None:
         """Minimise the model of every fit whose gradient or metric is new."""
-        stale, before = np.flatnonzero(self._stale), self._promised.copy()
+        stale = np.flatnonzero(self._stale)
         near, missed = (self._concerned(stale, share) for share in (_NEAR, 1.0))
         self.hessian_cost[stale] = steps_of_a_hessian(len(self.coef), near.sum(axis=0))
-        fresh = self._formed[stale] | (self.n_steps[stale] == 0)
-        cheap = self.hessian_cost[stale] * len(stale) < _CHEAP * len(self.own)
         lacking = np.array([self._lacks(k, missed[:, i]) for i, k in enumerate(stale)], bool)
-        lacking |= cheap & ~fresh & np.array([self.own[k] is None for k in stale], bool)
         self._form(stale[lacking], near[:, lacking])
         self._minimise(stale, missed)
-        good = fresh | lacking | (self._promised[stale] <= _GOOD * before[stale])
-        poor = cheap & ~good & (self._promised[stale] > self.goal[stale])
-        self._form(stale[poor], near[:, poor])
-        self._minimise(stale[poor], missed[:, poor])
         self._stale = np.zeros(len(self._stale), bool)
         kinks = self._kinks(self.at + self._moves) - self._kinks(self.at)
         self._slope = self.inner(self.gradient, self._moves) + kinks
@@ -130,77 +125,113 @@ class ProximalDescent(Descent):
         self._formed[fits] = self._stale[fits] = True
         self.judge()
 
+    def refine(self, times: int) -> None:
+        """Let products with the rows correct the models along the moves to come, and choose these again."""
+        for _ in range(times):
+            self.learn(self._moves, self.rows.products(self._moves) + self.ridge * self._moves)
+            self._stale[:] = True
+            self.judge()
+
     def _minimise(self, fits, features) -> None:
-        """Minimise the models of some fits over some features of each, bool (feature, fit)."""
-        for k, some in zip(fits, features.T, strict=True):
-            self._moves[:, k], self._promised[k] = self._least(k, np.flatnonzero(some))
+        """Minimise the models of some fits over some features of each, bool (feature, fit), and those that moved."""
+        finite = np.all(np.isfinite(self.gradient[:, fits]), axis=0)
+        self._moves[:, fits[~finite]], self._promised[fits[~finite]] = 0.0, np.nan
+        fits, features = fits[finite], features[:, finite]
+        known = self._known_steps(fits)
+        for (step, *_), which in zip(self.past, known, strict=True):
+            features = features | ((step[:-1, fits] != 0) & which)
+        size = features.sum(axis=0) + 1
+        order = np.argsort(size)
+        while len(order):  # fits of about one size are done together
+            share, order = np.split(order, [max(1, np.searchsorted(np.cumsum(size[order] ** 2), _NUMBERS))])
+            self._minimise_together(fits[share], features[:, share], known[:, share])
 
-    def _least(self, k: int, inside) -> tuple[np.ndarray, float]:
-        """Step to the least of the model of one fit, intercept last, and the decrease that it promises there."""
-        coef, moved = self.coef[:, k], np.append(inside, len(self.coef))
-        g, step = self.gradient[moved, k], np.zeros(len(self.at))
-        if not np.all(np.isfinite(g)):
-            return step, np.nan
-        Q, before = self._model(k, inside), np.append(coef[inside], 0.0)
-        labels, strength, lift = self._labels[inside], self._strength[:, k], _LIFT
-        while True:
-            lifted = Q + np.diag(lift * np.diag(Q))
-            try:
-                move = least_of_model(lifted, lifted @ before - g, labels, strength, before) - before
-                break
-            except np.linalg.LinAlgError:
-                lift *= 100
-        step[moved] = move
-        kinks = np.diff(_norms(np.stack([coef, coef + step[:-1]], axis=1), self._labels, len(strength)), axis=1)[:, 0]
-        return step, max(float(-(g @ move) - move @ lifted @ move / 2 - strength @ kinks), 0.0)
+    def _known_steps(self, fits) -> np.ndarray:
+        """Which of the steps that are remembered tell the models of some fits something, bool (step, fit)."""
+        known = np.array([weight[fits] > 0 for *_, weight in self.past], bool).reshape(len(self.past), len(fits))
+        for i, k in enumerate(fits):
+            if self.own[k] is not None:  # a Hessian of some features knows no steps in others
+                others = np.delete(np.arange(len(self.coef)), self.own[k].features)
+                known[:, i] &= np.array([not step[others, k].any() for step, *_ in self.past], bool)
+        return known
 
-    def _model(self, k: int, inside) -> np.ndarray:
-        """Hessian of one fit in some features and the intercept; nothing but its penalty moves a constant feature."""
-        if self.own[k] is not None:
-            features, matrix = self.own[k]
-            at = np.append(np.searchsorted(features, inside), len(features))
-            Q = matrix[np.ix_(at, at)]
+    def _minimise_together(self, fits, features, known) -> None:
+        """Minimise the models of fits of about one size."""
+        # Parameters of each fit: some features, one past the end where those are fewer, and the intercept.
+        d, n = len(self.coef), len(fits)
+        place = np.argsort(~features, axis=0, kind="stable")[: features.sum(axis=0).max()]
+        place = np.where(np.take_along_axis(features, place, axis=0), place, d + 1)
+        place = np.vstack([place, np.full(n, d)]).T
+
+        def of(values):
+            """Values of the parameters of each fit, 0 past the end, (fit, parameter)."""
+            return np.vstack([values, np.zeros((d + 2 - len(values), len(self.own)))])[place, fits[:, None]]
+
+        Q, g, before = self._models(fits, place, known, of), of(self.gradient), of(self.coef)
+        c = np.einsum("nij,nj->ni", Q, before) - g
+        if self._single:
+            after = least_of_l1_models(Q, c, of(self._strength), before)
         else:
-            Q = np.zeros((len(inside) + 1,) * 2)
-            Q[:-1, :-1] = self._covariance[np.ix_(inside, inside)]
-            Q[-1, -1] = 1
-            Q *= self._curvature[k]
-        diagonal = np.diag(Q).copy()
-        diagonal[:-1] += self.ridge[inside, k]
-        Q[np.diag_indices_from(Q)] = np.where(diagonal > 0, diagonal, 1.0)
-        return Q
+            after = before.copy()
+            labels, strength = np.append(self._labels, [-1, -1])[place], self._strength[:, fits].T
+            for i, real in enumerate(place <= d):
+                given = Q[i][np.ix_(real, real)], c[i, real], labels[i, real][:-1], strength[i], before[i, real]
+                after[i, real] = least_of_model(*given)
+        move, step = after - before, np.zeros((d + 2, n))
+        step[place.T, np.arange(n)] = move.T
+        kinks = [self._norms(coef) for coef in (self.coef[:, fits], self.coef[:, fits] + step[:d])]
+        rise = np.sum(self._strength[:, fits] * (kinks[1] - kinks[0]), axis=0)
+        promised = -np.einsum("ni,ni->n", g, move) - np.einsum("ni,nij,nj->n", move, Q, move) / 2 - rise
+        self._moves[:, fits], self._promised[fits] = step[:-1], np.maximum(promised, 0.0)
+
+    def _models(self, fits, place, known, of) -> np.ndarray:
+        """Hessians of fits in some parameters of each, as the steps since have corrected them (BFGS)."""
+        d = len(self.coef)
+        Q = self._covariance[place[:, :, None], place[:, None, :]] * self._curvature[fits][:, None, None]
+        for i, k in enumerate(fits):
+            if self.own[k] is not None:
+                features, matrix = self.own[k]
+                at = np.full(d + 2, len(matrix))
+                at[np.append(features, d)] = np.arange(len(matrix))
+                Q[i] = np.pad(matrix, (0, 1))[np.ix_(at[place[i]], at[place[i]])]
+        diagonal = np.einsum("nii->ni", Q)
+        diagonal += of(self.ridge)
+        diagonal[diagonal <= 0] = 1.0  # nothing but its penalty moves a constant feature
+        if known.any():
+            Q = _corrected(Q, self.past, known, fits, of)
+        return _lifted(Q)
 
     def _kinks(self, coef: np.ndarray) -> np.ndarray:
         """Penalty without its ridge of coefficients, or of all parameters, (fit,)."""
-        return np.sum(self._strength * _norms(coef[: len(self._labels)], self._labels, len(self._strength)), axis=0)
+        return np.sum(self._strength * self._norms(coef[: len(self._labels)]), axis=0)
+
+    def _norms(self, coef: np.ndarray) -> np.ndarray:
+        """Norm of every block of coefficients (feature, fit), (block, fit)."""
+        if self._single:
+            return np.abs(coef)
+        squares, inside = np.zeros((len(self._strength), coef.shape[1])), self._labels >= 0
+        np.add.at(squares, self._labels[inside], coef[inside] ** 2)
+        return np.sqrt(squares)
 
     # ---------------------------------------------------------------- steps
 
-    def advance(self, moving: np.ndarray, goal: np.ndarray | None = None, most_steps: int | None = None) -> None:
-        """Take a step of the fits that move; see :meth:`Descent.advance`."""
-        self.goal = self.goal if goal is None else goal
-        super().advance(moving)
-
-    def arrive(self, loss_gradient: np.ndarray) -> None:
-        """Take over the gradient of the loss at the parameters, and judge it."""
+    def arrive(self, loss_gradient: np.ndarray, *since: np.ndarray) -> None:
+        """Take over the gradient of the loss at the parameters; see :meth:`Descent.arrive`."""
         if self._went is None:  # nothing has moved
             self._stale[:] = True
         else:
             self._stale, self._formed = self._stale | self._went, self._formed & ~self._went
-        super().arrive(loss_gradient)
+        super().arrive(loss_gradient, *since)
 
     def choose(self) -> tuple[np.ndarray, np.ndarray]:
         """Directions, and slopes along them up to their ends."""
         return self._moves, self._slope
 
-    def remember(self, at: np.ndarray, gradient: np.ndarray) -> None:
-        """Keep nothing: models know more."""
-
     def first_length(self, slope, bend) -> np.ndarray:
         """Go all the way, or as far as the curvature along it says; it corrects the shared model, too."""
         p = self._moves
         with np.errstate(divide="ignore", invalid="ignore"):
-            expected = self._curvature * (np.sum(p[:-1] * (self._covariance @ p[:-1]), axis=0) + p[-1] ** 2)
+            expected = self._curvature * self.inner(p, self._covariance[:-1, :-1] @ p)
             ratio = (bend - np.sum(self.ridge * p**2, axis=0)) / expected
             ratio = np.where(np.isfinite(ratio) & (ratio > 0), ratio, 1.0)
             self._curvature = self._curvature * np.clip(ratio, 1 / _RESCALED, _RESCALED)
@@ -218,8 +249,33 @@ class ProximalDescent(Descent):
         return part
 
 
-def _norms(coef, labels, n: int) -> np.ndarray:
-    """Norm of every block of coefficients (feature, fit), (block, fit)."""
-    squares, inside = np.zeros((n, coef.shape[1])), labels >= 0
-    np.add.at(squares, labels[inside], coef[inside] ** 2)
-    return np.sqrt(squares)
+def _corrected(Q, past, known, fits, of) -> np.ndarray:
+    """Matrices that BFGS makes of others from the steps of each fit that are known, and changes of its gradient.
+
+    In the compact form of Byrd, Nocedal and Schnabel (1994, Representations of quasi-Newton matrices).
+    """
+    roots = [np.sqrt(weight[fits]) * which for (*_, weight), which in zip(past, known, strict=True)]
+    S, Y = (np.stack([root[:, None] * of(step[i]) for root, step in zip(roots, past, strict=True)], 1) for i in (0, 1))
+    bent, n = S @ Q, len(past)
+    middle = np.zeros((len(fits), 2 * n, 2 * n))
+    middle[:, :n, :n] = bent @ S.swapaxes(1, 2) + ~known.T[:, :, None] * np.eye(n)
+    middle[:, :n, n:] = np.tril(S @ Y.swapaxes(1, 2), -1)
+    middle[:, n:, :n] = middle[:, :n, n:].swapaxes(1, 2)
+    middle[:, n:, n:] = -np.eye(n)
+    both = np.concatenate([bent, Y], axis=1)
+    return Q - both.swapaxes(1, 2) @ np.linalg.solve(middle, both)
+
+
+def _lifted(Q) -> np.ndarray:
+    """Raise the diagonals of symmetric matrices until they are positive definite."""
+    lift, diagonal, below = _LIFT, np.einsum("nii->ni", Q), np.arange(len(Q))
+    before = diagonal.copy()
+    while len(below):
+        diagonal[below] = (1 + lift) * before[below]
+        below = below[[not _is_definite(Q[i]) for i in below]] if lift < 1 else below[:0]
+        lift *= 100
+    return Q
+
+
+def _is_definite(matrix) -> bool:
+    return not dpotrf(matrix, lower=True)[1]

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..bounds import bound_largest_eigenvalue
 from ..compilation import jit
-from ..engine.metric import basis_of
 from ..engine.chunks import a_twentieth
 from ..engine.exact.quadratic import minimise
+from ..engine.metric import basis_of
 from ..engine.problem import Params
 from ..engine.result import Solution
 from ..numerics import seed_of

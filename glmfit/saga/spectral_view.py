@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..bounds import random_start
-from ..engine.metric import SpectralBasis
 from ..engine.chunks import aligned_empty, over_chunks
+from ..engine.metric import SpectralBasis
 from ..engine.problem import Params
 from ..penalties import Penalty
 from .spectral_rows import ADMM_RHO, Metric, Rows, Splitting

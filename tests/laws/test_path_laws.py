@@ -174,7 +174,7 @@ def test_the_least_of_a_quadratic_plus_l1_meets_its_conditions(patient, rng, mon
         l1 = np.full(n, rng.uniform(0.01, 1.1) * np.abs(c).max())
         l1[-1] = 0
         start = rng.normal(size=n) * (rng.random(n) < 0.5)
-        w = solver.minimise_l1(Q, c, l1, start)
+        w = solver.minimise_l1(Q[None], c[None], l1[None], start[None])[0]
         g = Q @ w - c
         scale = 1e-6 * (np.abs(c).max() + l1.max())
         assert np.all(np.where(w != 0, np.abs(g + l1 * np.sign(w)), np.maximum(np.abs(g) - l1, 0)) <= scale)

@@ -23,8 +23,8 @@ from oracles import population as oracle
 from sklearn.exceptions import ConvergenceWarning
 
 from glmfit import PopulationGLM, Status
-from glmfit.engine.metric import floored_basis, spectral_basis
 from glmfit.engine.exact.newton import NewtonSystem
+from glmfit.engine.metric import floored_basis, spectral_basis
 from glmfit.engine.problem import Params
 from glmfit.saga.spectral_rows import Metric, largest_change, saga_epoch, sweep
 

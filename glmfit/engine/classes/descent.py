@@ -46,10 +46,10 @@ class ClassDescent(Descent):
         self.judge()
         self.forget()
 
-    def arrive(self, loss_gradient: np.ndarray) -> None:
+    def arrive(self, loss_gradient: np.ndarray, *since: np.ndarray) -> None:
         """Take over gradient and value of the loss at the parameters."""
         self.objective = self._value(self.coef)
-        super().arrive(loss_gradient)
+        super().arrive(loss_gradient, *since)
 
     def _value(self, coef) -> float:
         """F where the rows are, which has these coefficients."""

@@ -7,10 +7,10 @@ import numpy as np
 import scipy.sparse
 
 from ...status import Status
-from ..metric import plain_basis, spectral_basis
 from ..cg import Descent
 from ..exact.recession import may_be_separated
 from ..loop import Run
+from ..metric import plain_basis, spectral_basis
 from ..problem import Evaluation, Params
 from ..result import LoopOptions, Solution
 from .bounds import bound_by_hessian, is_separated

@@ -72,17 +72,23 @@ def _step(problem, at: Iterate) -> Step:
 
 def least_of_model(Q, c, labels, strength, before):
     """Minimise ``w'Q w / 2 - c'w`` plus the norms of the blocks; the last variable is free."""
-    unit = 1 / np.sqrt(np.maximum(np.diag(Q), np.finfo(float).tiny))
-    single = len(np.unique(labels)) == len(labels) and np.all(labels >= 0)
-    if not single:  # the features of a group keep their proportions
-        for label in np.unique(labels[labels >= 0]):
-            members = np.flatnonzero(labels == label)
-            unit[members] = unit[members].min()
-    Q = Q * unit * unit[:, None]
-    c, before = c * unit, before / unit
-    if single:
-        return unit * minimise_l1(Q, c, np.append(strength[labels], 0.0) * unit, before)
+    if len(np.unique(labels)) == len(labels) and np.all(labels >= 0):
+        return least_of_l1_models(Q[None], c[None], np.append(strength[labels], 0.0)[None], before[None])[0]
+    unit = _unit(np.diag(Q)).copy()
+    for label in np.unique(labels[labels >= 0]):  # the features of a group keep their proportions
+        members = np.flatnonzero(labels == label)
+        unit[members] = unit[members].min()
     known, group = np.unique(np.append(labels, -1), return_inverse=True)  # that of the free ones is the first
     norms = np.zeros(len(known))
     norms[group[:-1]] = unit[:-1] * strength[labels] * (labels >= 0)
-    return unit * minimise_groups(Q, c, group, norms, before)
+    return unit * minimise_groups(Q * unit * unit[:, None], c * unit, group, norms, before / unit)
+
+
+def least_of_l1_models(Q, c, l1, before):
+    """Minimise ``w'Q w / 2 - c'w + sum l1 |w|`` of several models, (model, variable)."""
+    unit = _unit(np.einsum("nii->ni", Q))
+    return unit * minimise_l1(Q * unit[:, None] * unit[:, :, None], c * unit, l1 * unit, before / unit)
+
+
+def _unit(diagonal):
+    return 1 / np.sqrt(np.maximum(diagonal, np.finfo(float).tiny))

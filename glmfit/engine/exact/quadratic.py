@@ -1,11 +1,14 @@
 """Least of a quadratic: known by its products, or exact with an l1 norm or norms of groups, on what is not zero."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.linalg.lapack import dposv
 
 _ROUNDS, _PATIENT = 40, 6
+_SMALL = 64  # variables of systems that are solved together
 _ROUNDING = 16 * float(np.finfo(float).eps)
 _GROUP_ROUNDS, _GROUP_PATIENCE, _SECULAR_STEPS = 200, 20, 60
 _FAST = 0.1  # of the gradient before: a Newton step that leaves more of it is not on its own ground
@@ -73,58 +76,72 @@ def conjugate_gradients(product, b, enough, most: int, inner=jnp.vdot):
 
 
 def minimise_l1(Q, c, l1, start):
-    """Minimise ``w'Q w / 2 - c'w + sum l1 |w|``, w with exact zeros; variables of l1 = 0 are free.
+    """Minimise ``w'Q w / 2 - c'w + sum l1 |w|`` of several quadratics, (quadratic, variable).
 
-    The optimum given zeros and signs is one linear system. At first all variables that come out with the wrong sign,
-    or should not be zero, change over at once, which ends after a few rounds as a rule. If it has not, they
-    change over one by one along a path on which the objective falls, which must end (Lee, Battle, Raina, Ng 2007,
-    Efficient sparse coding algorithms). The nearer the zeros and signs of ``start``, the fewer rounds.
+    w has exact zeros; variables of l1 = 0 are free. The optimum given zeros and signs is one linear system. At first
+    all variables that come out with the wrong sign, or should not be zero, change over at once, which ends after a few
+    rounds as a rule. If it has not, they change over one by one along a path on which the objective falls, which must
+    end (Lee, Battle, Raina, Ng 2007, Efficient sparse coding algorithms). The nearer the zeros and signs of ``start``,
+    the fewer rounds.
     """
-    w, free = start.copy(), l1 == 0
-    sign = np.where(free, 0.0, np.sign(w))
-    size = np.abs(Q)
-    for round_ in range(_ROUNDS * len(c)):
+    out, left, size = start.copy(), np.arange(len(c)), np.sqrt(np.einsum("nii->ni", Q))
+    w, sign = start, np.where(l1 == 0, 0.0, np.sign(start))
+    for round_ in range(_ROUNDS * c.shape[1]):
+        free = l1 == 0
         inside = free | (sign != 0)
         target = _given_signs(Q, c, l1, sign, inside)
         wrong = (target * sign < 0) | (inside & ~free & (target == 0))
         if round_ < _PATIENT:
-            w = np.where(wrong, 0.0, target)
-            sign = np.where(wrong, 0.0, sign)
-        elif wrong.any():
-            w, sign = _to_first_crossing(w, target, sign, wrong)
-            continue
+            crosses = np.zeros(len(c), bool)
+            w, sign = np.where(wrong, 0.0, target), np.where(wrong, 0.0, sign)
         else:
-            w = target
-        gradient = Q @ w - c
-        slack = 1e-10 * l1 + _ROUNDING * (size @ np.abs(w) + np.abs(c))  # each in its own units
-        missed = ~free & (sign == 0) & ~wrong & (np.abs(gradient) > l1 + slack)
-        if not wrong.any() and not missed.any():
-            return w
+            crosses = wrong.any(axis=1)
+            w, sign = _to_first_crossing(w, target, sign, wrong)
+        gradient = _times(Q, w) - c
+        terms = size * np.sum(size * np.abs(w), axis=1, keepdims=True)  # at least |Q| |w|
+        slack = 1e-10 * l1 + _ROUNDING * (terms + np.abs(c))  # each in its own units
+        missed = ~free & (sign == 0) & ~wrong & (np.abs(gradient) > l1 + slack) & ~crosses[:, None]
         if round_ >= _PATIENT - 1:
-            missed &= np.abs(gradient) - l1 == np.max(np.where(missed, np.abs(gradient) - l1, -np.inf))
+            beyond = np.where(missed, np.abs(gradient) - l1, -np.inf)
+            missed &= beyond == beyond.max(axis=1, keepdims=True)
         sign = np.where(missed, -np.sign(gradient), sign)
-    return w
-
-
-def _given_signs(Q, c, l1, sign, inside):
-    """Optimum with the other variables at zero."""
-    at = np.flatnonzero(inside)
-    out = np.zeros_like(c)
-    if at.size:
-        _, out[at], failed = dposv(Q[np.ix_(at, at)], (c - l1 * sign)[at], lower=True)
-        if failed:
-            raise np.linalg.LinAlgError("the quadratic is not positive definite")
+        out[left] = w
+        goes_on = (wrong | missed).any(axis=1)
+        if not goes_on.any():
+            break
+        if not goes_on.all():
+            left, Q, c, l1, size, w, sign = (values[goes_on] for values in (left, Q, c, l1, size, w, sign))
     return out
 
 
+def _times(Q, w):
+    return (Q @ w[:, :, None])[:, :, 0]
+
+
+def _given_signs(Q, c, l1, sign, inside):
+    """Optima with the other variables at zero."""
+    right = np.where(inside, c - l1 * sign, 0.0)
+    if c.shape[1] <= _SMALL:
+        outside = ~inside
+        own = np.where(outside[:, :, None] | outside[:, None, :], np.eye(c.shape[1]), Q)
+        return np.linalg.solve(own, right[:, :, None])[:, :, 0]
+    for i, which in enumerate(inside):
+        at = np.flatnonzero(which)
+        if at.size:
+            _, right[i, at], failed = dposv(Q[i][np.ix_(at, at)], right[i, at], lower=True)
+            if failed:
+                raise np.linalg.LinAlgError("the quadratic is not positive definite")
+    return right
+
+
 def _to_first_crossing(w, target, sign, wrong):
-    """Go from w towards the target until a variable reaches zero, which leaves."""
+    """Go from w towards the target until a variable reaches zero, which leaves; all the way where none does."""
     with np.errstate(divide="ignore", invalid="ignore"):
         when = np.where(wrong, np.where(w == target, 0.0, w / (w - target)), np.inf)
     when = np.clip(when, 0.0, np.inf)
-    t = when.min()
-    gone = when <= t
-    return np.where(gone, 0.0, w + min(t, 1.0) * (target - w)), np.where(gone, 0.0, sign)
+    t = when.min(axis=1, keepdims=True)
+    gone = wrong & (when <= t)
+    return np.where(gone, 0.0, w + np.minimum(t, 1.0) * (target - w)), np.where(gone, 0.0, sign)
 
 
 def minimise_groups(Q, c, labels, strength, start):
@@ -161,19 +178,19 @@ def _part(Q, group, strength: float):
 
 def _least_of_group(values, vectors, b, strength):
     """Minimise ``v'Q v / 2 - b'v + strength |v|``, given the eigenvalues and eigenvectors of Q."""
-    b = vectors.T @ b
+    if strength > 0 and b @ b <= strength**2:
+        return np.zeros_like(b)
+    b = b @ vectors
     if strength == 0:
         return vectors @ (b / values)
-    if np.linalg.norm(b) <= strength:
-        return np.zeros_like(b)
     # With t the norm of v, sum (b / (values t + strength))^2 = 1: a power mean of lines in t, concave and increasing,
     # so that Newton's steps come from below and never pass the root.
     t = 0.0
     for _ in range(_SECULAR_STEPS):
         line = values * t + strength
-        ratio = (b / line) ** 2
-        total = ratio.sum()
-        step = total * (np.sqrt(total) - 1) / np.sum(ratio * values / line)
+        ratio = b / line
+        total = ratio @ ratio
+        step = total * (math.sqrt(total) - 1) / (ratio @ (ratio * values / line))
         t += step
         if step <= 1e-15 * t:
             break
