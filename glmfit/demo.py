@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.signal import lfilter
 from scipy.special import erf
 
 from . import __version__, plotting
+from .design import Convolution
 from .estimators import PopulationGLM
 from .inference import wald_table
 
@@ -110,10 +110,8 @@ def _history(signals, basis, first_lag: int) -> np.ndarray:
 
     A first lag of 1 leaves the present out. NaN where the window begins before the recording.
     """
-    window = np.vstack([np.zeros((first_lag, basis.shape[1])), basis])
-    past = np.stack([lfilter(kernel, 1.0, signals, axis=0) for kernel in window.T], axis=-1)
-    past[: len(window) - 1] = np.nan
-    return past.reshape(len(signals), -1)
+    longer = np.vstack([signals, signals[:1]])  # by a row whose past begins with the last
+    return Convolution(longer, basis, dtype=np.float64).to_array()[1 - first_lag :][: len(signals)]
 
 
 # ------------------------------------------------------------------------------------ a real recording

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import bins as _bins
-from .bases import CYCLIC, TIME_BASES, evaluate, names_of, time_kernels
-from .bins import Bins
+from .bins import CYCLIC, TIME_BASES, Bins, evaluate, names_of, time_kernels
 from .convolution import Convolution
 from .schema import Problems, guess
 from .sessions import Session, Signal

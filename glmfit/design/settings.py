@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from . import schema as rule
-from .bases import TIME_BASES, VALUE_BASES, lags_of
+from .bins import TIME_BASES, VALUE_BASES
 from .schema import Problems, Rule, check_table, guess, is_number, is_whole, shown
 
 COUNTS = "counts"  # name of the binned spikes among the signals
@@ -166,7 +166,7 @@ def _read_basis(problems: Problems, path: tuple, table: dict, bin_s, kinds: tupl
     if kind in TIME_BASES:
         right = check_table(problems, path, table, _TIME_BASIS, ("n", "window_s"))
         if "window_s" in right and bin_s is not None:
-            lags, n = lags_of(right["window_s"], bin_s), right.get("n", 2)
+            lags, n = round(right["window_s"] / bin_s), right.get("n", 2)
             if lags < n:
                 note(f"window_s is {right['window_s']:g}, {lags} bins of {bin_s:g} s; {n} kernels need as many.")
         return right

@@ -11,8 +11,7 @@ import pynapple as nap
 import pytest
 
 from glmfit.batch import Session, build, load_session
-from glmfit.design.bases import evaluate, time_kernels
-from glmfit.design.bins import count, intersect, lag, make_bins, resample
+from glmfit.design.bins import count, evaluate, intersect, lag, make_bins, resample, time_kernels
 from tests.oracles import design as oracle
 
 EPOCHS = [
