@@ -116,11 +116,22 @@ def lag(bins: Bins, values: np.ndarray, by: int) -> np.ndarray:
     return np.where(known[:, None], values[inside], np.nan)
 
 
-def intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return what two sets of intervals (interval, 2) have in common."""
-    low, high = np.maximum(a[:, None, 0], b[None, :, 0]), np.minimum(a[:, None, 1], b[None, :, 1])
-    common = np.stack([low[low < high], high[low < high]], axis=1)
-    return common[np.argsort(common[:, 0])]
+def usual_resampling(signal: Signal, bin_s: float, basis: dict | None) -> str:
+    """Mean of samples where bins have several; values around a circle have no mean."""
+    if basis is not None and basis["kind"] in CYCLIC:
+        return "nearest"
+    interval = np.median(np.diff(signal.times)) if len(signal.times) > 1 else np.inf
+    return "mean" if interval <= bin_s / 2 * (1 + 1e-6) else "linear"
+
+
+def intersect(supports: list[np.ndarray]) -> np.ndarray:
+    """Return what sets of intervals (interval, 2) have in common."""
+    found, *others = supports
+    for other in others:
+        low, high = np.maximum(found[:, None, 0], other[:, 0]), np.minimum(found[:, None, 1], other[:, 1])
+        found = np.stack([low[low < high], high[low < high]], axis=1)
+        found = found[np.argsort(found[:, 0])]
+    return found
 
 
 def _mean(bins: Bins, signal: Signal) -> np.ndarray:
