@@ -32,11 +32,6 @@ class Bins(NamedTuple):
         """Times of the bins, s."""
         return np.round((self.starts + self.stops) / 2, _DIGITS)
 
-    @property
-    def first_rows(self) -> np.ndarray:
-        """Rows at which epochs begin."""
-        return np.flatnonzero(np.r_[True, self.epoch[1:] != self.epoch[:-1]])
-
 
 def make_bins(epochs: np.ndarray, bin_s: float, keep_partial: bool) -> Bins:
     """Cut epochs (epoch, 2) into bins from the start of each; a last shorter one is kept or dropped."""

@@ -280,9 +280,9 @@ def _column(column: int | str, columns: tuple[str, ...], n: int, signal: str) ->
 
 def _convolve(values: np.ndarray, basis: dict, bins: Bins, dtype, what: str) -> np.ndarray:
     """Causal convolution with kernels within epochs, (bin, column * kernel)."""
-    kernels = time_kernels(basis, bins.bin_s)
+    kernels, first_rows = time_kernels(basis, bins.bin_s), np.unique(bins.epoch, return_index=True)[1]
     try:
-        return Convolution(values, kernels, epochs=bins.first_rows, dtype=dtype).to_array()
+        return Convolution(values, kernels, epochs=first_rows, dtype=dtype).to_array()
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from error
 
