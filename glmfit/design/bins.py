@@ -153,8 +153,7 @@ def _interval(support: np.ndarray, times: np.ndarray) -> np.ndarray:
 def time_kernels(basis: dict, bin_s: float) -> np.ndarray:
     """Kernels (lag, basis), the first lag that of the bin before; NeMoS's raised cosines.
 
-    Bumps 1/2 + 1/2 cos over a linear or logarithmic axis of the window from 0 to 1, where neighbours' peaks are half
-    a bump apart; the logarithmic ones end at 0.
+    Bumps over a linear or logarithmic axis of the window from 0 to 1; the logarithmic ones end at 0.
     """
     n, lags = basis["n"], round(basis["window_s"] / bin_s)
     at = np.linspace(0, 1, lags)
@@ -162,8 +161,13 @@ def time_kernels(basis: dict, bin_s: float) -> np.ndarray:
     if basis["kind"] == "raised_cosine_log":
         at = np.log1p(_STRETCH * at) / np.log1p(_STRETCH)
         peaks = np.linspace(0, 1 - _WIDTH / (n + _WIDTH - 1), n)
+    return raised_cosines(at, peaks)
+
+
+def raised_cosines(at: np.ndarray, peaks: np.ndarray) -> np.ndarray:
+    """Bumps 1/2 + 1/2 cos, (place, peak), whose evenly spaced peaks are half a bump from their neighbours'."""
     distance = (at[:, None] - peaks) / (_WIDTH * (peaks[1] - peaks[0]))
-    return (0.5 + 0.5 * np.cos(np.pi * np.clip(distance, -1, 1))).astype(np.float64)
+    return 0.5 + 0.5 * np.cos(np.pi * np.clip(distance, -1, 1))
 
 
 def evaluate(basis: dict, values: np.ndarray) -> np.ndarray:
