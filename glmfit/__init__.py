@@ -10,7 +10,7 @@ if _TYPE_CHECKING:
         ClassReport, FitReport, MultinomialGLM, PopulationGLM, PopulationGLMCV, ResponseModel, ResponseReport,
         SoftmaxGLM,
     )  # fmt: skip
-    from .spikes import spike_identities
+    from .data.times import spike_identities
 
 __all__ = [
     "PopulationGLM", "PopulationGLMCV", "SoftmaxGLM", "MultinomialGLM", "ResponseModel",
@@ -21,6 +21,6 @@ __all__ = [
 __version__ = "0.1.0"
 
 _MODULES = ("batch", "bounds", "demo", "design", "engine", "estimators", "inference", "observations", "pairs")
-_MODULES += ("penalties", "plotting", "plugins", "problems", "solvers", "spikes", "stochastic")
+_MODULES += ("penalties", "plotting", "plugins", "problems", "solvers", "stochastic")
 
-__getattr__, __dir__ = _names_of_rooms(__name__, __all__, (".status", ".spikes", ".estimators"), _MODULES)
+__getattr__, __dir__ = _names_of_rooms(__name__, __all__, (".status", ".data.times", ".estimators"), _MODULES)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.signal import lfilter
 from scipy.special import erf
 
 from . import __version__, plotting
+from .design import Convolution
+from .design.bins import raised_cosines
 from .estimators import PopulationGLM
 from .inference import wald_table
 
@@ -94,26 +95,13 @@ def _save(axes, path: Path) -> Path:
 # --------------------------------------------------------------------------------------- preparing data
 
 
-def _raised_cosines(lag, first: float, last: float, n: int, offset: float | None = None) -> np.ndarray:
-    """Make n raised cosines, (lag, n), with peaks from first to last: even in lag, or in log(lag + offset)."""
-
-    def warp(value):
-        return value if offset is None else np.log(value + offset)
-
-    peaks = np.linspace(warp(first), warp(last), n)
-    phase = (warp(lag)[:, None] - peaks) / (peaks[1] - peaks[0]) * np.pi / 2
-    return 0.5 * (1 + np.cos(np.clip(phase, -np.pi, np.pi)))
-
-
 def _history(signals, basis, first_lag: int) -> np.ndarray:
     """Past of signals (time, signal) through a basis that begins at first_lag, (time, signal * basis function).
 
     A first lag of 1 leaves the present out. NaN where the window begins before the recording.
     """
-    window = np.vstack([np.zeros((first_lag, basis.shape[1])), basis])
-    past = np.stack([lfilter(kernel, 1.0, signals, axis=0) for kernel in window.T], axis=-1)
-    past[: len(window) - 1] = np.nan
-    return past.reshape(len(signals), -1)
+    longer = np.vstack([signals, signals[:1]])  # by a row whose past begins with the last
+    return Convolution(longer, basis, dtype=np.float64).to_array()[1 - first_lag :][: len(signals)]
 
 
 # ------------------------------------------------------------------------------------ a real recording
@@ -163,10 +151,10 @@ def _receptor_basis() -> _ReceptorBasis:
     after = np.arange(1, round(_HISTORY_S / _BIN_S) + 1)
     refractory = (after <= _REFRACTORY_BINS)[:, None]
     first_s = _REFRACTORY_BINS * _BIN_S + 1e-3
-    tail = _raised_cosines(after * _BIN_S, first_s, 0.03, 6, offset=1e-3) * ~refractory
-    return _ReceptorBasis(
-        lag_s, _raised_cosines(lag_s, 1e-3, _STIMULUS_S - 2e-3, 10), after * _BIN_S, np.hstack([refractory, tail])
-    )
+    peaks = np.linspace(np.log(first_s + 1e-3), np.log(0.03 + 1e-3), 6)
+    tail = raised_cosines(np.log(after * _BIN_S + 1e-3), peaks) * ~refractory
+    stimulus = raised_cosines(lag_s, np.linspace(1e-3, _STIMULUS_S - 2e-3, 10))
+    return _ReceptorBasis(lag_s, stimulus, after * _BIN_S, np.hstack([refractory, tail]))
 
 
 def _grasshopper(out: Path, duration_s: float, seed: int):
@@ -280,7 +268,7 @@ class _Population(NamedTuple):
 def _simulate_population(rng, n_neurons: int, n_bins: int) -> _Population:
     """Spikes of neurons of which a few excite or inhibit each other, each with a refractory self-coupling."""
     lag = np.arange(1, 21)
-    basis = _raised_cosines(lag, 1, 5, 2, offset=1)
+    basis = raised_cosines(np.log(lag + 1), np.log([2, 6]))
     basis /= basis.sum(axis=0)
     connected = rng.random((n_neurons, n_neurons)) < 6 / n_neurons
     sign = np.where(rng.random(n_neurons) < 0.3, -1, 1)[:, None]  # a neuron excites all its targets or inhibits them

@@ -1,4 +1,4 @@
-"""Stable scalar maths, written once for NumPy arrays and for JAX arrays and tracers."""
+"""Stable scalar maths, written once for NumPy arrays and for JAX arrays and tracers, and names for annotations."""
 
 import functools
 import math
@@ -11,8 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 
-from glmfit.types import Array
+Array = jax.Array | np.ndarray
+FeatureNeuron = Float[Array, "feature neuron"]
+PerFeature = Float[Array, "feature"]
+PerNeuron = Float[Array, "neuron"]
+
+# What users give and get.
+DataLike = Any  # rows: array-like, pandas, pynapple, SciPy sparse, or what is read a run at a time
+PerRow = ArrayLike | None  # one number, or one row of numbers, of each row
+ArrayOrTsd = Any  # an array, or the pynapple object with the times of the rows given; a union would need narrowing
+Seed = int | np.random.RandomState | np.random.Generator | jax.Array | None
 
 # Maximum of h (see `softplus_curvature_slope`), h(A_STAR) = 0.167095572670516627..., rounded up.
 C_STAR = 0.16709557267051664

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "glmfit"
 
 LAYERS = (
-    {"types", "status", "display", "numerics", "compilation", "files", "lazy", "checks", "progress"}
+    {"status", "display", "numerics", "compilation", "files", "lazy", "checks"}
     | {"design", "data.arrays", "data.times"},
     {"observations", "penalties"},
     {"bounds"},
@@ -22,7 +22,7 @@ LAYERS = (
     {"pairs", "saga", "stochastic"},
     {"solvers", "problems", "data"},
     {"estimators"},
-    {"plotting", "batch", "plugins", "spikes", "inference"},
+    {"plotting", "batch", "plugins", "inference"},
     {"demo"},
     {"__main__"},
 )

@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..display import counted
 from ..files import DAMAGED, open_to_append, read_regular
-from ..progress import counted
 from .environment import LIFETIME, MARGIN, STARTED, lifetime_of, seconds_of
 
 BEAT_S = 5.0

@@ -6,14 +6,14 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import glmfit
 
-from ..design.schema import BOOLEAN, TABLE, TABLES, TEXT, Problems, check_table, check_tables, one_of, shown, whole
+from ..design.schema import BOOLEAN, TABLE, TABLES, TEXT, Problems, check_table, one_of, shown, whole
 from ..display import one_line
 from ..files import DAMAGED, read_regular
 from .models import Model, read_model
@@ -156,11 +156,11 @@ def _read(path: Path, checked: str | None) -> Manifest:
     options = check_table(problems, ("options",), right.get("options", {}), {"pad_shapes": BOOLEAN})
     folder = path.resolve().parent
     data = {}
-    for place, table in check_tables(problems, document, "data"):
+    for place, table in _check_tables(problems, document, "data"):
         source = read_data(problems, place, table, folder)
         data[source.name] = source
     models: list[Model] = []
-    for place, table in check_tables(problems, document, "model"):
+    for place, table in _check_tables(problems, document, "model"):
         made = read_model(problems, place, table, data, values=hashed != checked)
         _check_new(problems, place, made, models)
         models += made
@@ -233,3 +233,19 @@ def _check_new(problems: Problems, place: tuple, made: list[Model], models: list
         again = [(there[fact], name) for fact, name in of(model).items() if fact in there]
         for other, name in again[:1]:
             problems.add(place, f'"{model.name}" is the same as model "{other}" for data "{name}".')
+
+
+def _check_tables(problems: Problems, document: Mapping, key: str) -> list[tuple[tuple, dict]]:
+    """Check an array of tables with names, each once; the tables with their paths."""
+    value = document.get(key, [])
+    if not TABLES.fits(value):
+        problems.add((), f"{key} is {shown(value)}; it must be an array of tables, [[{key}]] each in TOML.")
+        return []
+    if not value:
+        problems.add((), f"there is no {key}; a manifest needs at least one [[{key}]].")
+    first: dict[str, int] = {}
+    for i, entry in enumerate(value):
+        name = entry.get("name")
+        if isinstance(name, str) and first.setdefault(name, i) != i:
+            problems.add((), f'{key} {i + 1}: the name "{name}" is that of {key} {first[name] + 1} already.')
+    return [((key, i), entry) for i, entry in enumerate(value)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import glmfit
 
-from ..design.schema import NAMED, TABLE, TEXT, Problems, check_table, guess, is_plain, list_of, shown
-from ..design.settings import COUNT_ESTIMATORS, read_design
+from ..design import schema as rule
+from ..design.schema import COUNT_ESTIMATORS, Problems, check_table, guess, is_plain, read_design, shown
 from .reading import Data
 
 ESTIMATORS = (*COUNT_ESTIMATORS, "SoftmaxGLM", "MultinomialGLM")  # imported when they are needed
@@ -21,8 +21,8 @@ _SET_ELSEWHERE = {
     "verbose": "is not for batches: nobody would see it",
 }
 _NOT_SMOOTH = ("Lasso", "ElasticNet", "GroupLasso")
-_KEYS = {"name": NAMED, "estimator": TEXT, "data": list_of(TEXT, "a list of names of data")}
-_KEYS |= dict.fromkeys(("parameters", "grid", "design"), TABLE)
+_KEYS = {"name": rule.NAMED, "estimator": rule.TEXT, "data": rule.list_of(rule.TEXT, "a list of names of data")}
+_KEYS |= dict.fromkeys(("parameters", "grid", "design"), rule.TABLE)
 
 
 @dataclass(frozen=True)

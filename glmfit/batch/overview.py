@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..display import one_line
+from ..display import counted, one_line
 from ..files import whole_or_absent
-from ..progress import counted
 from .at_work import begun, deaths
 from .plan import planned_keys, read_plan
 from .results import failure_path, read_facts, read_failure, read_result, result_path

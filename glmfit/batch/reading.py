@@ -11,8 +11,7 @@ from typing import Any
 
 from ..design import schema as rule
 from ..design.files import PARTS, names_in
-from ..design.schema import Problems, check_table, guess, is_plain, shown
-from ..design.settings import COUNTS
+from ..design.schema import COUNTS, Problems, check_table, guess, is_plain, shown
 from .sources import digest, find_loader
 
 FORMATS = ("npz", "nwb", "zarr")

@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..display import one_line, printable
-from ..progress import ProgressBar
+from ..display import ProgressBar, one_line, printable
 from .at_work import RunLock, begun, deaths, ended, lock_of, take_back
 from .environment import default_out
 from .manifest import Manifest, read_known

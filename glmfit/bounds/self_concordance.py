@@ -7,7 +7,7 @@ most a factor exp(M times the change of eta). Derivations: docs/theory/self_conc
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..types import Array
+from ..numerics import Array
 
 GAP_THEOREM = (
     "generalised self-concordance |phi'''| <= M phi'', M = 1 for Poisson counts: with q = M R lambda < 1, "

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..display import Display, Summary
-from ..types import Array
+from ..numerics import Array
 
 SUBSET_THEOREM = (
     "Gazagnadou, Gower, Salmon (2019), uniform subsets of b rows: "

@@ -16,14 +16,16 @@ _SHOWN = 3
 _NUMBER_OR_NONE = number_types.Number | np.bool_ | None  # "1" is a label as long as nobody says otherwise
 
 
-def numbers(value: Any, name: str, needs: str, *axes: str, spikes: str | None = None) -> np.ndarray:
-    """Return real numbers given in any form as float64, with these axes or any; NaN stays. Errors say what it needs."""
+def numbers(
+    value: Any, name: str, needs: str, *axes: str, shape: tuple | None = None, spikes: str | None = None
+) -> np.ndarray:
+    """Return real numbers as float64, with these axes or this shape if any; NaN stays. Errors say what it needs."""
     refuse_mistakes(value, name, needs, spikes=spikes)
     value = plain(value)
     is_pandas = type(value).__module__.startswith("pandas")
     with _no_words(name, ValueError):
         array = value.to_numpy(np.float64, na_value=np.nan) if is_pandas else np.asarray(value, np.float64)
-    if axes and array.ndim != len(axes):
+    if (axes and array.ndim != len(axes)) or (shape is not None and array.shape != shape):
         raise ValueError(f"{name} has shape {array.shape}; it needs {needs}.")
     return array
 
@@ -118,7 +120,21 @@ def refuse_ragged(value: Any, name: str, needs: str) -> None:
 
 def _refuse_words(value: Any, name: str) -> None:
     """Raise for arrays and frames of words, times or complex numbers."""
-    _refuse_columns_of_words(value, name)
+    dtypes, names = getattr(value, "dtypes", None), list(getattr(value, "columns", []))
+    is_frame = dtypes is not None and not callable(dtypes) and hasattr(value, "columns")
+    again = [repr(column) for column in dict.fromkeys(names) if is_frame and names.count(column) > 1]
+    if again:
+        advice = "Give every column a name of its own."
+        raise ValueError(f"{name} has several columns of the same name: {_some(again)}. {advice}")
+    found = []
+    for column, dtype in zip(names, dtypes, strict=True) if is_frame else ():
+        if getattr(dtype, "kind", "O") not in "biufc":
+            words = (entry for entry in value[column] if not isinstance(entry, _NUMBER_OR_NONE))
+            found += [f"{column!r} (with {first!r})" for first in words if type(first).__name__ != "NAType"][:1]
+    if found:
+        encode = f"Encode them, for example by pandas.get_dummies({name}, dtype=float), or leave them out."
+        advice = "Leave them out." if name == "y" else encode  # dummies of names are no counts
+        raise ValueError(f"{name} has columns that are not numbers: {_some(found)}. {advice}")
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     if kind in "mMcUS":
         advice = "Complex data not supported." if kind == "c" else "Convert it to seconds, counts or features first."
@@ -138,27 +154,6 @@ def _no_words(name: str, for_objects: type[Exception]) -> Iterator[None]:
     except (TypeError, ValueError, OverflowError) as error:
         kind = for_objects if isinstance(error, TypeError) else ValueError
         raise kind(f"{name} has entries that are not numbers ({error}). Convert or remove them.") from None
-
-
-def _refuse_columns_of_words(value: Any, name: str) -> None:
-    """Raise for a frame with columns that are not numbers, and name them."""
-    dtypes = getattr(value, "dtypes", None)
-    if dtypes is None or callable(dtypes) or not hasattr(value, "columns"):
-        return
-    names = list(value.columns)
-    again = [repr(column) for column in dict.fromkeys(names) if names.count(column) > 1]
-    if again:
-        advice = "Give every column a name of its own."
-        raise ValueError(f"{name} has several columns of the same name: {_some(again)}. {advice}")
-    found = []
-    for column, dtype in zip(names, dtypes, strict=True):
-        if getattr(dtype, "kind", "O") not in "biufc":
-            words = (entry for entry in value[column] if not isinstance(entry, _NUMBER_OR_NONE))
-            found += [f"{column!r} (with {first!r})" for first in words if type(first).__name__ != "NAType"][:1]
-    if found:
-        encode = f"Encode them, for example by pandas.get_dummies({name}, dtype=float), or leave them out."
-        advice = "Leave them out." if name == "y" else encode  # dummies of names are no counts
-        raise ValueError(f"{name} has columns that are not numbers: {_some(found)}. {advice}")
 
 
 def _some(words: list[str]) -> str:

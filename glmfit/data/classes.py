@@ -103,7 +103,12 @@ def read_labels(y) -> np.ndarray:
         advice = "labels are one per row. Counts are for MultinomialGLM."
         raise TypeError(f"y is a sparse matrix of shape {y.shape}; {advice}")
     y = y.to_numpy() if hasattr(y, "to_numpy") else y
-    y = np.asarray(_from_list(y) if isinstance(y, list | tuple) else y)
+    if isinstance(y, list | tuple):  # of numbers, of strings, or else of objects as they are
+        one_kind = any(all(isinstance(v, kind) for v in y) for kind in (number_types.Number | np.bool_, str))
+        if not one_kind and not any(isinstance(v, list | np.ndarray) for v in y):
+            y = _object_array(y)
+        arrays.refuse_ragged(y, "y", "one label per row")
+    y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] == 1:
         advice = "Please change the shape of y to (n_samples,)."  # the words of scikit-learn
         warn_user(f"A column-vector y was passed when a 1d array was expected. {advice}", DataConversionWarning)
@@ -125,15 +130,6 @@ def read_labels(y) -> np.ndarray:
             )
         check_classification_targets(finite)
     return y
-
-
-def _from_list(y) -> np.ndarray:
-    """Array of a list: of numbers, of strings, or else of objects as they are."""
-    one_kind = any(all(isinstance(v, kind) for v in y) for kind in (number_types.Number | np.bool_, str))
-    if not one_kind and not any(isinstance(v, list | np.ndarray) for v in y):
-        return _object_array(y)
-    arrays.refuse_ragged(y, "y", "one label per row")
-    return np.asarray(y)
 
 
 def missing_labels(y: np.ndarray) -> np.ndarray:

@@ -76,7 +76,9 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool
     features.refuse_lengths(X, counts)
     one_neuron = y.one_column if isinstance(y, RowSource) else counts.ndim == 1
     counts = counts[:, None] if len(counts.shape) == 1 else counts
-    n, names = len(X), _names(y)
+    named = getattr(y, "name", None) is not None and getattr(y, "ndim", 2) == 1
+    columns = getattr(y, "columns", [y.name] if named else None)
+    n, names = len(X), None if columns is None else [str(c) for c in columns]
     if not reset:
         fitted = estimator.report_.neuron
         unnamed = fitted == [str(i) for i in range(len(fitted))]
@@ -177,12 +179,6 @@ def check_part(Y, exposure, first_row: int) -> None:
     arrays.refuse_negative(Y, "neuron", first_row)
     if exposure is not None:
         check_unexposed(Y, exposure, np.arange(first_row, first_row + len(Y)))
-
-
-def _names(y) -> list | None:
-    named = getattr(y, "name", None) is not None and getattr(y, "ndim", 2) == 1
-    columns = getattr(y, "columns", [y.name] if named else None)
-    return None if columns is None else [str(c) for c in columns]
 
 
 def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:

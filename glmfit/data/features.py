@@ -118,10 +118,7 @@ def read_factor(values, name: str, n: int, of: str, why: str = "") -> np.ndarray
     """Check factors, finite and not negative, one of each row, bin or entity; None stays."""
     if values is None:
         return None
-    needs = f"one number per {of}, ({n},)"
-    values = arrays.numbers(values, name, needs)
-    if values.shape != (n,):
-        raise ValueError(f"{name} has shape {values.shape}; it needs {needs}.")
+    values = arrays.numbers(values, name, f"one number per {of}, ({n},)", shape=(n,))
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if bad.size:
         at = f"{'row' if of == 'bin' else of} {bad[0]}"

@@ -146,31 +146,24 @@ class RowSource(abc.ABC):
     def _first_row(self) -> np.ndarray:
         if not len(self):
             raise ValueError(f"{self._label} has no rows; it needs at least one. Is it written already?")
-        return self._read(0, 1)
+        return self._read(0, 1, is_first=True)
 
     def _checked(self, start: int, stop: int) -> np.ndarray:
         """Read a run: C-contiguous, of the right shape and type."""
-        return np.ascontiguousarray(self._as_stored(start, stop), self.dtype)
+        return np.ascontiguousarray(self._read(start, stop), self.dtype)
 
-    def _as_stored(self, start: int, stop: int) -> np.ndarray:
-        """Read a run of the right shape, of the type in which it comes."""
-        block = self._read(start, stop)
-        if block.shape[1] != self.n_columns:
-            gave = f"{self._label}: read(slice({start}, {stop})) gave shape {block.shape}"
-            needs = f"{(stop - start, self.n_columns)}, as many columns for every run as in the first row."
-            raise ValueError(f"{gave}; it must give {needs}")
-        return block
-
-    def _read(self, start: int, stop: int) -> np.ndarray:
-        """Read a run of real numbers, as they come."""
+    def _read(self, start: int, stop: int, is_first: bool = False) -> np.ndarray:
+        """Read a run of the right shape, of the type in which it comes; the first row tells how many columns."""
         try:
             block = np.asarray(self.read(slice(start, stop)))
         except Exception as error:
             why = f"could not be read: {type(error).__name__}: {error}"
             raise OSError(f"rows {start} to {stop - 1} of {self._label} {why}") from error
         what = f"read(slice({start}, {stop})) gave"
-        if block.ndim != 2 or len(block) != stop - start or not block.shape[1]:
-            needs = f"({stop - start}, column), one row for each that is asked for."
+        is_right = block.ndim == 2 and len(block) == stop - start and block.shape[1] > 0
+        if not is_right or not (is_first or block.shape[1] == self.n_columns):
+            form = f"({stop - start}, {'column' if is_first else self.n_columns})"
+            needs = f"{form}, one row for each that is asked for, as many columns for every run as in the first row."
             shorter = f" It has {len(self)} rows now." if len(self) < stop else ""
             raise ValueError(f"{self._label}: {what} shape {block.shape}; it must give {needs}{shorter}")
         check_real(block.dtype, f"{self._label}: what {what}")

@@ -1,6 +1,5 @@
 """From a session and a design to what an estimator is fitted to."""
 
-import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,12 +7,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import bins as _bins
-from .bases import CYCLIC, TIME_BASES, evaluate, names_of, time_kernels
-from .bins import Bins
+from .bins import TIME_BASES, Bins, evaluate, names_of, time_kernels
 from .convolution import Convolution
-from .schema import Problems, guess
+from .schema import COUNT_ESTIMATORS, COUNTS, Problems, guess, read_design
 from .sessions import Session, Signal
-from .settings import COUNT_ESTIMATORS, COUNTS, read_design
 
 _MOST_INTERVALS = 100  # written in the notes
 
@@ -120,9 +117,6 @@ def _as_read(value: Any) -> Any:
     return [_as_read(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-# -- of a recording
-
-
 class Part(NamedTuple):
     """Features of one covariate, or of the history."""
 
@@ -146,13 +140,13 @@ def _of_recording(session: Session, design: dict[str, Any], dtype) -> Built:
     seconds = float((bins.stops - bins.starts).sum())
     counts, units, left_out = _counts(session, design, bins, seconds)
     covariates = [_covariate(covariate, bins, signals, counts, units, dtype) for covariate in design["covariates"]]
-    parts, own = covariates, None
+    made, own = list(covariates), None
     if "history" in design:
         basis = design["history"]["basis"]
         values, ends = _convolve(counts, basis, bins, dtype, "history"), names_of(basis)
-        history = Part("history", values, [f"history_{unit}_{end}" for unit in units for end in ends])
-        own = history if design["history"]["of"] == "own" else None
-        parts = covariates if own else [*covariates, history]
+        made.append(Part("history", values, [f"history_{unit}_{end}" for unit in units for end in ends]))
+        own = made[-1] if design["history"]["of"] == "own" else None
+    parts = covariates if own else made
     names = [name for part in parts for name in part.names]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -160,7 +154,7 @@ def _of_recording(session: Session, design: dict[str, Any], dtype) -> Built:
     X = np.empty((len(counts), len(names)), dtype)
     np.concatenate([X[:, :0], *(part.values for part in parts)], axis=1, out=X, casting="same_kind")
     y = counts if design["target"] == COUNTS else _labels(bins, design["target"], signals)
-    missing = {part.name: np.isnan(part.values).any(axis=1) for part in [*parts, *([own] if own else [])]}
+    missing = {part.name: np.isnan(part.values).any(axis=1) for part in made}
     missing_by = {name: int(rows.sum()) for name, rows in missing.items()}
     complete = np.isfinite(X).all(axis=1) & np.isfinite(y.reshape(len(y), -1)).all(axis=1)
     complete &= ~np.any(list(missing.values()), axis=0)
@@ -182,9 +176,8 @@ def _of_recording(session: Session, design: dict[str, Any], dtype) -> Built:
     if own:
         notes["own_names"] = [f"history_{end}" for end in ends]
     exposure = bins.share if design["partial_bins"] == "exposure" and bins.n_partial else None
-    target_names = units if design["target"] == COUNTS else None
     of_each = np.split(own.values, len(units), axis=1) if own else None
-    return Built(X, y, None, None, exposure, names, target_names, notes, of_each)
+    return Built(X, y, None, None, exposure, names, units if design["target"] == COUNTS else None, notes, of_each)
 
 
 def _standardize(X: np.ndarray, parts: list[Part], complete: np.ndarray) -> dict[str, list[float]]:
@@ -215,16 +208,14 @@ def _epochs(session: Session, design: dict[str, Any], signals: dict[str, Signal]
         if session.support is None:
             raise ValueError("the session has no spikes, and the design no epochs.")
         return session.support, "the time support of the spikes"
-    epochs = functools.reduce(_bins.intersect, [signal.support for signal in signals.values()])
+    epochs = _bins.intersect([signal.support for signal in signals.values()])
     origin = f"the time supports of {', '.join(signals)}"
     if not len(epochs):
         raise ValueError(f"{origin} have nothing in common; are all on the same clock, in seconds?")
     return epochs, origin
 
 
-def _counts(
-    session: Session, design: dict[str, Any], bins: Bins, seconds: float
-) -> tuple[np.ndarray, list[str], dict[str, str]]:
+def _counts(session: Session, design: dict, bins: Bins, seconds: float) -> tuple[np.ndarray, list[str], dict]:
     """Count spikes, (bin, unit), of the units of a design; these units, and those left out with the reason."""
     left_out = {unit: f"{n} spikes" for unit, n in session.few_spikes.items()}
     units = list(session.spikes)
@@ -253,7 +244,7 @@ def _covariate(covariate: dict, bins: Bins, signals, counts, units, dtype) -> Pa
         how, values, columns = COUNTS, counts.astype(np.float64), tuple(units)
     else:
         signal = signals[signal_name]
-        how = covariate.get("resample") or _default_resample(signal, bins.bin_s, basis)
+        how = covariate.get("resample") or _bins.usual_resampling(signal, bins.bin_s, basis)
         values, columns = _bins.resample(bins, signal, how, covariate.get("max_gap_s")), signal.columns
     if "columns" in covariate:
         chosen = [_column(column, columns, values.shape[1], signal_name) for column in covariate["columns"]]
@@ -279,14 +270,6 @@ def _covariate(covariate: dict, bins: Bins, signals, counts, units, dtype) -> Pa
     return Part(name, made, names, note, covariate.get("standardize", False))
 
 
-def _default_resample(signal: Signal, bin_s: float, basis: dict | None) -> str:
-    """Mean of samples where bins have several; values around a circle have no mean."""
-    if basis is not None and basis["kind"] in CYCLIC:
-        return "nearest"
-    interval = np.median(np.diff(signal.times)) if len(signal.times) > 1 else np.inf
-    return "mean" if interval <= bin_s / 2 * (1 + 1e-6) else "linear"
-
-
 def _column(column: int | str, columns: tuple[str, ...], n: int, signal: str) -> int:
     if isinstance(column, str) and column not in columns:
         raise ValueError(f'the signal "{signal}" has no column "{column}"{guess(column, columns)}')
@@ -297,9 +280,9 @@ def _column(column: int | str, columns: tuple[str, ...], n: int, signal: str) ->
 
 def _convolve(values: np.ndarray, basis: dict, bins: Bins, dtype, what: str) -> np.ndarray:
     """Causal convolution with kernels within epochs, (bin, column * kernel)."""
-    kernels = time_kernels(basis, bins.bin_s)
+    kernels, first_rows = time_kernels(basis, bins.bin_s), np.unique(bins.epoch, return_index=True)[1]
     try:
-        return Convolution(values, kernels, epochs=bins.first_rows, dtype=dtype).to_array()
+        return Convolution(values, kernels, epochs=first_rows, dtype=dtype).to_array()
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from error
 

@@ -130,7 +130,7 @@ class Convolution(KnownRows):
         past = np.zeros((stop - start, self._n_sources), self.dtype)
         inside = slice(max(start, 0), min(stop, self._n_rows))
         if inside.start < inside.stop:
-            past[inside.start - start : inside.stop - start] = self._source._as_stored(inside.start, inside.stop)
+            past[inside.start - start : inside.stop - start] = self._source._read(inside.start, inside.stop)
         if self._has_missing:
             np.nan_to_num(past, copy=False, nan=0.0)
         return past

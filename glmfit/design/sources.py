@@ -51,7 +51,11 @@ def as_source(array: Any) -> RowSource | None:
         return None
     if hasattr(array, "__len__") and callable(getattr(array, "read", None)):
         return ReadableRows(array)
-    return ChunkedRows(array) if _is_chunked(array) else None
+    is_h5 = type(array).__module__.split(".")[0] == "h5py"
+    if is_h5 and not array:
+        raise ValueError("the h5py.Dataset belongs to a file that is closed; keep the file open during the fit.")
+    is_stored = all(hasattr(array, name) for name in ("shape", "dtype", "__getitem__"))
+    return ChunkedRows(array) if is_stored and (is_h5 or getattr(array, "chunks", None)) else None
 
 
 def hstack(sources: Iterable[Any]) -> RowSource:
@@ -103,16 +107,6 @@ def rows_of(given: Any, what: str | None = None) -> RowSource:
     """Make a source of anything: of what `as_source` takes, or of an array in memory, which messages call by a name."""
     source = as_source(given)
     return ArrayRows(given, what) if source is None else source
-
-
-def _is_chunked(array: Any) -> bool:
-    """Whether an array is stored in chunks; a dataset of HDF5 may be without and is known by its library."""
-    if type(array).__module__.split(".")[0] == "h5py":
-        if not array:
-            raise ValueError("the h5py.Dataset belongs to a file that is closed; keep the file open during the fit.")
-        return hasattr(array, "shape")
-    stored = all(hasattr(array, name) for name in ("shape", "dtype", "__getitem__"))
-    return stored and bool(getattr(array, "chunks", None))
 
 
 class ReadableRows(RowSource):

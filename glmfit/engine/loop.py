@@ -6,7 +6,7 @@ import numpy as np
 
 from ..bounds import dual_gap
 from ..compilation import Clock
-from ..progress import ProgressBar
+from ..display import ProgressBar
 from ..status import Status
 from .beginning import Beginning
 from .certify import bounds_of

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from ..bounds import dual_gap
+from ..display import counted
 from ..observations import Observation
 from ..penalties import Penalty
-from ..progress import counted
 from . import passes
 from .chunks import Columns, chunks, over_chunks
 from .exact.neuron import OneNeuron

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..progress import counted
+from ..display import counted
 
 
 class Params(NamedTuple):

@@ -18,9 +18,9 @@ from ..data.times import TimeAxis, check_same_rows, time_axis
 from ..engine.chunks import chunks
 from ..engine.problem import Params
 from ..engine.result import LoopOptions
+from ..numerics import DataLike, PerRow, Seed
 from ..status import Status
 from ..stochastic import Pairs, Schedule, SoftmaxProblem, tune_step, untuned_step
-from ..types import DataLike, PerRow, Seed
 from . import class_fit as fits
 from .default_strength import name_strength, warn_if_flat
 from .model import Model, WholeFit, from_json, to_json

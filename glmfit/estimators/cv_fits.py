@@ -12,13 +12,13 @@ import numpy as np
 from .. import penalties
 from ..checks import warn_user
 from ..data.counts import Training
+from ..display import ProgressBar, counted
 from ..engine import ConjugateGradients, ProximalNewton
 from ..engine.population import FoldedProblem, PopulationProblem
 from ..engine.problem import Params
 from ..engine.result import History, LoopOptions, Solution, stopping_target
 from ..observations import Observation
 from ..penalties import Penalty
-from ..progress import ProgressBar, counted
 from ..status import Status
 from .default_strength import residual, warn_if_flat
 from .parameters import SOLVERS, choose_solver, key_for, precision, read_strengths

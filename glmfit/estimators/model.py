@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..bounds import StepCertificate
 from ..checks import warn_user
 from ..files import DAMAGED, load_npz, save_npz
-from ..types import Seed
+from ..numerics import Seed
 from .parameters import read_seed
 from .report import report_of
 from .scores import are_epochs, is_epochs

@@ -12,8 +12,8 @@ from ..checks import check_choice, warn_user
 from ..data.classes import ClassTraining, read_category_counts, read_class_training
 from ..data.features import check_same_columns, read_factor, read_features, read_offset, refuse_lengths, warn_if_turned
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
+from ..numerics import ArrayOrTsd, DataLike, PerRow, Seed
 from ..observations.softmax import Multinomial
-from ..types import ArrayOrTsd, DataLike, PerRow, Seed
 from .class_model import ClassModel, probabilities
 from .model import WholeFit
 

@@ -16,8 +16,8 @@ from ..data.counts import Training
 from ..engine import Newton
 from ..engine.checkpoint import Checkpoint, facts_of
 from ..engine.population import PopulationProblem
+from ..numerics import DataLike, PerRow, Seed
 from ..saga import SAGA
-from ..types import DataLike, PerRow, Seed
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
 from .model import WholeFit, from_json, to_json
 from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices, read_solver

@@ -14,11 +14,11 @@ from .. import observations
 from ..checks import check_choice, check_positive, check_real, warn_user
 from ..data.counts import read_training
 from ..data.times import time_axis
+from ..display import ProgressBar, counted
 from ..engine import ConjugateGradients, ProximalNewton
+from ..numerics import DataLike, PerRow, Seed
 from ..penalties import ElasticNet, Lasso, Ridge
-from ..progress import ProgressBar, counted
 from ..status import Status
-from ..types import DataLike, PerRow, Seed
 from .cv_fits import Fits, default_strengths, read_tried
 from .model import WholeFit
 from .parameters import by_name, read_solver

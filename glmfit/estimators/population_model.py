@@ -12,8 +12,8 @@ from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..engine.chunks import chunks
 from ..engine.result import LoopOptions
+from ..numerics import ArrayOrTsd, DataLike, PerRow, Seed
 from ..status import Status
-from ..types import ArrayOrTsd, DataLike, PerRow, Seed
 from .default_strength import ranges_of
 from .model import Model
 from .parameters import read_verbose

@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 from ..data.entities import NEURONS, STIMULI, read_prior, read_side, warn_unseen
 from ..data.features import read_factor
 from ..data.responses import read_responses
+from ..numerics import DataLike, Seed
 from ..observations import Observation
 from ..observations.poisson import Poisson
-from ..types import DataLike, Seed
 from .model import WholeFit
 from .response_fit import ResponseFit, Settings, warn_rank
 from .response_prediction import ResponsePrediction

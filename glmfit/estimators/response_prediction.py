@@ -9,10 +9,10 @@ from ..checks import check_choice, check_whole
 from ..data.entities import NEURONS, STIMULI, Side, read_fitted_ids, read_unseen
 from ..data.responses import read_responses
 from ..data.times import time_axis, wrap
+from ..numerics import ArrayOrTsd, DataLike, Seed
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
 from ..pairs import Tower
 from ..pairs.embedding import SCORES, Predictor, correlations, deviance_explained, recall
-from ..types import ArrayOrTsd, DataLike, Seed
 from .model import Model
 from .model_reports import ResponseReport
 

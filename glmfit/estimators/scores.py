@@ -10,9 +10,9 @@ import scipy.special
 from ..checks import warn_user
 from ..data.counts import Training
 from ..data.times import TimeAxis
+from ..display import counted
 from ..engine.chunks import over_chunks, rows_at_once
 from ..engine.passes import fit_intercept
-from ..progress import counted
 
 NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
 _MANY = 20  # epochs, each a fold, that hardly anybody wants

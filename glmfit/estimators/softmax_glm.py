@@ -13,7 +13,7 @@ from ..checks import check_choice, check_whole, warn_user
 from ..data import classes as door
 from ..data.features import read_features, read_offset, refuse_lengths
 from ..data.times import check_same_rows, wrap
-from ..types import ArrayOrTsd, DataLike, PerRow, Seed
+from ..numerics import ArrayOrTsd, DataLike, PerRow, Seed
 from .class_model import ClassModel, known, probabilities
 from .model import WholeFit
 

@@ -11,11 +11,10 @@ import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike
 
-from ..display import Display, Summary, long_frame
+from ..display import Display, Summary, counted, long_frame
 from ..estimators import PopulationGLM
+from ..numerics import DataLike, PerRow
 from ..penalties.by_name import read_labels, read_members
-from ..progress import counted
-from ..types import DataLike, PerRow
 from .wald import NO_OPTIMUM, FittedData, data_of_fit
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ..data.arrays import numbers, refuse_negative
 from ..data.times import check_aligned
 from ..display import Display, Summary
 from ..estimators.parameters import read_seed
-from ..types import Seed
+from ..numerics import Seed
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,8 +22,8 @@ from ..engine.problem import Params
 from ..estimators import PopulationGLM
 from ..estimators.model import check_is_fitted
 from ..estimators.streaming import as_arrays, bytes_in_memory
+from ..numerics import DataLike, PerRow
 from ..status import Status
-from ..types import DataLike, PerRow
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import elementwise, namespace
-from glmfit.types import Array
+from glmfit.numerics import Array, elementwise, namespace
 
 _WHOLE = ("sample", "wrong", "spread_constant")  # methods that are not formulas
 

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import exponent_limit, namespace, nearest, round_up
+from glmfit.numerics import Array, exponent_limit, namespace, nearest, round_up
 from glmfit.observations.base import Observation
-from glmfit.types import Array
 
 
 @final

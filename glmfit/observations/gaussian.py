@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import namespace
+from glmfit.numerics import Array, namespace
 from glmfit.observations.base import Observation
-from glmfit.types import Array
 
 
 @final

@@ -10,6 +10,7 @@ import numpy as np
 from glmfit.numerics import (
     A_STAR,
     C_STAR,
+    Array,
     SoftplusParts,
     exp,
     exponent_limit,
@@ -23,7 +24,6 @@ from glmfit.numerics import (
     softplus_parts,
 )
 from glmfit.observations.base import Observation
-from glmfit.types import Array
 
 # jax.random.poisson works in int32 and saturates; above this the spread is below 3e-5 of the rate.
 _LARGEST_SAMPLED_RATE = 2.0**30

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..checks import check_real, check_whole
 from ..compilation import Clock, jit
+from ..display import ProgressBar, counted
 from ..engine.result import Solution
-from ..progress import ProgressBar, counted
 from ..status import Status
 from .objective import evaluate, magnitude
 from .problem import AllPairsProblem

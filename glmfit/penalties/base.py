@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import namespace
-from glmfit.types import Array, FeatureNeuron, PerFeature, PerNeuron
+from glmfit.numerics import Array, FeatureNeuron, PerFeature, PerNeuron, namespace
 
 
 def as_strength(value: Any) -> Array:

@@ -4,9 +4,8 @@ from typing import ClassVar, final
 
 import equinox as eqx
 
-from glmfit.numerics import namespace
+from glmfit.numerics import Array, FeatureNeuron, PerNeuron, namespace
 from glmfit.penalties.base import Penalty, as_strength
-from glmfit.types import Array, FeatureNeuron, PerNeuron
 
 
 class Ridge(Penalty):

@@ -7,9 +7,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from glmfit.numerics import namespace
+from glmfit.numerics import Array, FeatureNeuron, PerFeature, PerNeuron, namespace
 from glmfit.penalties.base import Penalty, per_neuron
-from glmfit.types import Array, FeatureNeuron, PerFeature, PerNeuron
 
 NO_GROUP = -1
 """Label of the features that are not penalised."""

@@ -185,10 +185,7 @@ def read_numbers(name, values, *axes) -> np.ndarray:
 
 def read_like(name, values, like, shape) -> np.ndarray:
     """Return values as an array of floats; ValueError unless it has the shape of what it must be like."""
-    array = numbers(values, name, f"an array of numbers like {like}, {shape}")
-    if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}; it must be that of {like}, {shape}.")
-    return array
+    return numbers(values, name, f"numbers of the shape of {like}, {shape}", shape=shape)
 
 
 def read_bins(time_s, bin_s) -> tuple[np.ndarray, float]:

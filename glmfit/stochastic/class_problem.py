@@ -14,10 +14,10 @@ import scipy.sparse
 import scipy.special
 from numpy.typing import DTypeLike
 
+from ..display import counted
 from ..engine.chunks import chunks, over_chunks
 from ..engine.problem import Evaluation, Params
 from ..penalties import NoPenalty, Ridge
-from ..progress import counted
 from .class_gap import SoftmaxGap, certify_gap
 from .class_rows import ClassData, dense_rows, row_products, sparse_rows
 from .contrast_rows import ContrastRows

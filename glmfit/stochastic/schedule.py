@@ -15,10 +15,10 @@ import numpy as np
 
 from ..checks import check_positive, check_real, check_whole
 from ..compilation import Clock
+from ..display import ProgressBar
 from ..engine.problem import Params
 from ..engine.result import Solution
 from ..numerics import seed_of
-from ..progress import ProgressBar
 from ..status import Status
 
 STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0)

@@ -20,7 +20,7 @@ from glmfit.batch import models as _models
 from glmfit.batch import reading as _read_data
 from glmfit.batch.models import ESTIMATORS, make_estimator
 from glmfit.batch.sources import identity_of, stat_signature
-from glmfit.design import settings
+from glmfit.design import schema
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "batch"
@@ -607,10 +607,10 @@ def paths_of(value, path=()):
 def test_the_documentation_has_every_key():
     page = (ROOT / "docs" / "how_to" / "manifest.md").read_text()
     tables = [_manifest._KEYS, _read_data._RECORDING, _read_data._MATRICES, _read_data._LOADER, _models._KEYS]
-    tables += [settings._KEYS, settings._COVARIATE, settings._VALUE_BASIS, settings._TIME_BASIS]
+    tables += [schema._KEYS, schema._COVARIATE, schema._VALUE_BASIS, schema._TIME_BASIS]
     keys = {key for table in tables for key in table} - {"model"}
     assert not [key for key in keys if f"`{key}`" not in page and f"[[{key}]]" not in page and key != "options"]
-    for name in (*settings.VALUE_BASES, *settings.TIME_BASES, *settings.RESAMPLE, *ESTIMATORS):
+    for name in (*schema.VALUE_BASES, *schema.TIME_BASES, *schema.RESAMPLE, *ESTIMATORS):
         assert f'`"{name}"`' in page
 
 

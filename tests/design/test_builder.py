@@ -11,8 +11,7 @@ import pynapple as nap
 import pytest
 
 from glmfit.batch import Session, build, load_session
-from glmfit.design.bases import evaluate, time_kernels
-from glmfit.design.bins import count, intersect, lag, make_bins, resample
+from glmfit.design.bins import count, evaluate, intersect, lag, make_bins, resample, time_kernels
 from tests.oracles import design as oracle
 
 EPOCHS = [
@@ -78,8 +77,8 @@ def test_lags_stay_within_epochs():
 
 def test_intervals_in_common():
     a, b = np.array([[0, 2], [3, 6.0]]), np.array([[1, 4], [5, 9.0]])
-    assert intersect(a, b).tolist() == [[1, 2], [3, 4], [5, 6]]
-    assert intersect(a, np.array([[2, 3.0]])).shape == (0, 2)
+    assert intersect([a, b]).tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert intersect([a, np.array([[2, 3.0]])]).shape == (0, 2)
 
 
 # -- signals in bins

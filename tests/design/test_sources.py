@@ -179,7 +179,7 @@ def test_an_unreadable_source_can_still_be_shown():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda block: block[:-1], r"slice\(10, 20\)\) gave shape \(9, 5\).*\(10, column\)"),
+        (lambda block: block[:-1], r"slice\(10, 20\)\) gave shape \(9, 5\).*\(10, 5\)"),
         (lambda block: block[:, 0], r"gave shape \(10,\)"),
         (lambda block: block[:, :3], r"gave shape \(10, 3\).*\(10, 5\)"),
         (lambda block: block.astype(complex), "complex128"),

@@ -105,7 +105,7 @@ def test_filters_of_many_neurons_are_one_line_each(rng):
         ({"lag_s": np.arange(4.0)}, r"\(4, 2\)"),
         ({"weights": np.ones(3)}, r"\(5, 3\)"),
         ({"weights": 1.0}, r"weights is 1.0; it needs an array of numbers, \(basis function,\)"),
-        ({"covariance": np.eye(3)}, r"covariance has shape \(3, 3\).*must be .* \(2, 2\)"),
+        ({"covariance": np.eye(3)}, r"covariance has shape \(3, 3\).*needs .* \(2, 2\)"),
         ({"covariance": np.eye(2), "weights": np.ones((2, 3))}, r"weights \(2, 3\).* one neuron"),
     ],
 )
@@ -333,7 +333,7 @@ def test_scores_and_pairs_that_are_none_are_refused():
         plotting.plot_scores({"a": [1, 2]})
     with pytest.raises(ValueError, match=r"scores has shape \(2, 2\)"):
         plotting.plot_scores(np.ones((2, 2)))
-    with pytest.raises(ValueError, match=r"estimated has shape \(2,\); it must be that of true, \(3,\)"):
+    with pytest.raises(ValueError, match=r"estimated has shape \(2,\); it needs numbers of the shape of true, \(3,\)"):
         plotting.plot_recovery(np.ones(3), np.ones(2))
     with pytest.raises(ValueError, match="no pair of finite numbers"):
         plotting.plot_recovery([np.nan, 1.0], [1.0, np.nan])
