@@ -11,7 +11,7 @@ from ..data.responses import read_responses
 from ..data.times import time_axis, wrap
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
 from ..pairs import Tower
-from ..pairs.embedding import SCORES, Predictor, correlations, deviance_explained, recall
+from ..pairs.towers import SCORES, Predictor, correlations, deviance_explained, recall
 from ..types import ArrayOrTsd, DataLike, Seed
 from .model import Model
 from .model_reports import ResponseReport

@@ -17,8 +17,6 @@ from ..status import Status
 from .objective import evaluate, magnitude
 from .problem import AllPairsProblem
 
-SLACK = 10  # times the rounding of the objective's terms: what a step may seem to go uphill
-
 
 @dataclass(frozen=True)
 class StationaryOptions:
