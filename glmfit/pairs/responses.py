@@ -156,9 +156,12 @@ def _table(at: tuple, pairs: Piece, shape: tuple[int, int]) -> tuple[np.ndarray,
 
 def merge_trials(key: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     """First place, mean and number of the trials of every key, sorted by key; and the spread around the means."""
-    _, place, trial_of, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-    mean = np.bincount(trial_of, y, len(count)) / count
-    return place, mean, count, float(np.sum((y - mean[trial_of]) ** 2))
+    place = np.argsort(key, kind="stable")
+    key, y = key[place], y[place]
+    start = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(y)])
+    count = np.diff(np.append(start, len(y)))
+    mean = np.add.reduceat(y, start) / count
+    return place[start], mean, count, float(np.sum((y - np.repeat(mean, count)) ** 2))
 
 
 def _repeating(blocks: list[SessionBlock]) -> np.ndarray:
