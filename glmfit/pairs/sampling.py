@@ -70,9 +70,10 @@ class TowerAdam(TwoSidedSolver):
         """Whether the polish has begun."""
         return isinstance(state.memory, Memory)
 
-    def is_done(self, state: StationaryState) -> bool:
-        """Whether Adam has taken its steps and nothing follows."""
-        return self.polish is None and state.epoch >= math.ceil(self.n_steps / _STEPS)
+    @property
+    def most_epochs(self) -> float:
+        """Epochs after which there is nothing to do: those of Adam, where nothing follows."""
+        return math.ceil(self.n_steps / _STEPS) if self.polish is None else math.inf
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
         """Remember where Adam is, apart from the best point, and its moments."""

@@ -19,8 +19,7 @@ from ..penalties import Penalty
 from ..penalties.base import per_neuron
 from ..status import Status
 from .spectral_rows import Metric, Rows, block_spectra, change_of_derivative, saga_epoch, sweep
-from .spectral_view import SpectralView
-from .walk import Position
+from .walk import Position, SpectralView
 
 _SMOOTH_STEPS, _GAP_STEPS, _LEFT = 8, 16, 1e-3  # of Lanczos; of conjugate gradients, and what they may leave
 _STALLED = 10  # epochs without progress
@@ -63,15 +62,10 @@ def fit_joint(
 ) -> Solution:
     """Fit by SAGA until the estimated gap is below ``tol`` times the improvement over the start, or nothing improves.
 
-    The step, at most ``step_limit``, is 1/(3 L_b), the largest eigenvalue of the blocks' Hessians at the present
-    parameters: right for them, proved for nothing else. After each epoch the objective is looked at; if it rose, the
-    epoch is undone and the step halved. Cost per epoch: about three passes. With 0 epochs it only looks.
-
-    ``reference`` takes the place of the start in the improvement; from coefficients other than 0 the improvement is
-    that over no coefficients, so that a start near the optimum asks for no more than one far from it, and a worse one
-    for no less. The objective is one number, and never larger than at the start; gap and target are shared out over the
-    columns by the norms of their gradients. The status is UNPROVED where the fit is converged as far as anyone can
-    tell, and the state is the last step in the metric of the spectral basis.
+    ``reference`` takes the place of the start in the improvement; from coefficients other than 0 it is that over no
+    coefficients, so that a start near the optimum asks for no more than one far from it, and a worse one for no less.
+    The objective is one number, never larger than at the start; gap and target are shared out over the columns by the
+    norms of their gradients. A fit that is converged as far as anyone can tell is UNPROVED; the state is its last step.
     """
     walk = _JointWalk(problem, batch_size, seed_of(key), step_limit)
     reference, best, first = reference or start, start, None
