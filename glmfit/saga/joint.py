@@ -28,11 +28,10 @@ _FLAT = 1e-6  # of the largest curvature: what single precision does not tell fr
 
 
 class JointProblem(SpectralView):
-    """Data, loss of a row (`RowLoss`) and penalty of a model whose columns are fitted together.
+    """Data, loss of a row (`RowLoss`) and penalty of a model whose columns are fitted together, with nothing certified.
 
-    It shares the spectral view of a population, and none of its certificates: curvatures are those at the
-    present parameters, not bounds, and so is all that follows from them. ``kernels`` are `sweep`, `saga_epoch`,
-    `block_spectra` and `curved`, jitted by a caller who wants them gone with the problem.
+    Curvatures are those at the present parameters, not bounds. ``kernels`` are `sweep`, `saga_epoch`, `block_spectra`
+    and `curved`, jitted by a caller who wants them gone with the problem.
     """
 
     def __init__(self, X, Y, loss, penalty: Penalty, n_columns: int, dtype=np.float32, kernels=None):
@@ -72,11 +71,11 @@ def fit_joint(
     if np.any(reference.coef):
         none, mean = np.zeros_like(reference.coef), problem.basis.mean
         plain = [Params(none, b) for b in (reference.intercept, reference.intercept + mean @ reference.coef)]
-        values = [walk.objective_at(params) for params in plain]
+        values = [walk.put(params) for params in plain]
         first, best = min(zip(values, plain, strict=True), key=lambda at: at[0] if np.isfinite(at[0]) else np.inf)
     elif reference is not start:
-        first = walk.objective_at(reference)
-    begun = walk.objective_at(start)
+        first = walk.put(reference)
+    begun = walk.put(start)
     first = begun if first is None else first
     if max_epochs > 0 and not begun <= first:
         walk.put(best)
@@ -100,11 +99,6 @@ class _JointWalk(Position):
     def __init__(self, problem: JointProblem, batch_size: int | None, seed: int, step_limit: float):
         super().__init__(problem, batch_size, seed, problem.kernels[:2])
         self.limit, self.n_metrics, self.shrink = step_limit, 0, 1.0
-
-    def objective_at(self, params: Params) -> float:
-        """Go to some parameters and return F there."""
-        self.put(params)
-        return self.objective
 
     def norms(self) -> np.ndarray:
         """Squared norms of the gradient in the metric, (column,)."""

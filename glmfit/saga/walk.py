@@ -157,11 +157,12 @@ class Position:
         """Coefficients and intercepts in float64."""
         return self.view.from_columns(self.v, self.memory)
 
-    def put(self, params: Params) -> None:
-        """Go to some parameters."""
+    def put(self, params: Params) -> np.ndarray | float:
+        """Go to some parameters, and return F there."""
         self.v = self.view.to_columns(params)
         self.memory = self.rows.start_memory(self.v)
         self.look()
+        return self.objective
 
     def look(self) -> None:
         """Take a pass at the columns for table, gradient, curvature and objective."""
