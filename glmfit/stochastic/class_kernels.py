@@ -84,8 +84,8 @@ class Visit(NamedTuple):
 
     def mobility(self, i):
         """How far an implicit step along a row moves its scores: an unpenalised intercept adds 1."""
-        rows, shrink = self.data.rows, 1 + self.span.c * self.span.strength
-        return rows.norm[i] / shrink + (1 - rows.penalised[-1])
+        rows = self.data.rows
+        return rows.norm[i] / (1 + self.span.c * self.span.strength) + (1 - rows.penalised[-1])
 
     def offset(self, score, i, classes):
         """Scores of several rows with their offsets."""
