@@ -28,8 +28,7 @@ from _models import fit_quietly
 from glmfit import PopulationGLM, observations, penalties
 from glmfit.engine.population import PopulationProblem
 from glmfit.saga.spectral_rows import Metric, Rows, saga_epoch
-from glmfit.saga.spectral_view import SpectralView
-from glmfit.saga.walk import Walk
+from glmfit.saga.walk import SpectralView, Walk
 from glmfit.solvers import SAGA
 
 # Bytes per second, and operations per second in single precision and TF32 without sparsity, as the makers say.

@@ -168,8 +168,7 @@ def epochs(problem, sampling: str):
 
     from glmfit import observations, penalties
     from glmfit.engine.population import PopulationProblem
-    from glmfit.saga.spectral_view import SpectralView
-    from glmfit.saga.walk import Walk
+    from glmfit.saga.walk import SpectralView, Walk
     from glmfit.solvers import SAGA
 
     d, n_neurons = problem.X.shape[1], problem.Y.shape[1]

@@ -10,7 +10,7 @@ from gamma import Gamma
 from glmfit import engine, observations, penalties, solvers
 from glmfit.engine.certify import bounds_of
 from glmfit.engine.loop import Run
-from glmfit.saga.spectral_view import SpectralView
+from glmfit.saga.walk import SpectralView
 from glmfit.solvers import LoopOptions
 
 T, D, N = 600, 5, 3  # one shape for most tests: compiling is what costs

@@ -190,10 +190,8 @@ AREAS = {
     devices: ("engine.devices.rows", "engine.devices.descent"),
     coupled_columns: ("saga.joint",),
     classes: ("stochastic.class_kernels", "stochastic.class_sampler"),
-    towers: (
-        "pairs.descent", "pairs.gauss_newton", "pairs.objective", "pairs.sampling", "pairs.stationary",
-    ),
-}  # fmt: skip
+    towers: ("pairs.descent", "pairs.objective", "pairs.sampling", "pairs.stationary"),
+}
 
 
 def test_every_kernel_belongs_to_an_area(monkeypatch):

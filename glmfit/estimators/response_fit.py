@@ -15,8 +15,8 @@ from ..data.entities import Side
 from ..data.responses import Responses
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
 from ..pairs import AllPairsProblem, StationarySolution, Tower, TwoTowers
-from ..pairs.embedding import Predictor, canonical_rotation, deviance_explained, hold_out
 from ..pairs.responses import Units
+from ..pairs.towers import Predictor, canonical_rotation, deviance_explained, hold_out
 from .model_reports import ResponseReport
 from .parameters import by_name, key_for, precision, read_solver, read_strengths, read_verbose
 from .report import report_of

@@ -12,7 +12,7 @@ from ..data.times import time_axis, wrap
 from ..numerics import ArrayOrTsd, DataLike, Seed
 from ..observations import RESPONSE_LOSSES, Gaussian, Observation
 from ..pairs import Tower
-from ..pairs.embedding import SCORES, Predictor, correlations, deviance_explained, recall
+from ..pairs.towers import SCORES, Predictor, correlations, deviance_explained, recall
 from .model import Model
 from .model_reports import ResponseReport
 

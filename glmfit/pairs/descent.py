@@ -1,7 +1,6 @@
-"""L-BFGS of optax on all parameters of a two-tower model, alone or after Adam with gradients of all pairs."""
+"""Descent on all parameters of a two-tower model at once: L-BFGS of optax, or Gauss-Newton by conjugate gradients."""
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,16 +8,17 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from ..checks import check_choice, check_positive, check_whole
+from ..checks import check_at_least_zero, check_choice, check_real, check_whole
 from ..compilation import jit
-from ..status import Status
+from ..engine.exact.quadratic import conjugate_gradients
 from .objective import magnitude, norm
 from .problem import AllPairsProblem
-from .sampling import moments_of, move
-from .stationary import SLACK, StationaryState, TwoSidedSolver
+from .stationary import StationaryState, TwoSidedSolver
 
-_STEPS = 10  # of Adam in an epoch: one program
+_SLACK = 10  # times the rounding of the objective's terms: what a step may seem to go uphill
 _WEIGH_EVERY = 20  # epochs between looks at the size of the objective's terms, where steps are easily found
+_ARMIJO, _HALVINGS = 1e-4, 20
+_FLOOR = 1e-10  # of the damping
 
 
 class Memory(NamedTuple):
@@ -84,76 +84,66 @@ class TowerLBFGS(TwoSidedSolver):
 
 
 @dataclass(frozen=True)
-class TowerAdam(TwoSidedSolver):
-    r"""Adam (optax) with exact gradients of all pairs, then L-BFGS from the best point: the default for perceptrons.
+class GaussNewton(TwoSidedSolver):
+    r"""Gauss-Newton by conjugate gradients with Levenberg-Marquardt damping: no learning rate, few iterations.
 
     Parameters
     ----------
-    learning_rate : float
-        Of Adam: about how far every parameter moves per step.
-    n_steps : int
-        Of Adam, rounded up to whole epochs of 10.
-    polish : {"lbfgs"} or None
-        What follows, until converged or the epochs end; None for nothing.
-    history_size : int
-        Pairs of vectors that L-BFGS remembers.
+    max_products : int
+        Products with the Gauss-Newton matrix per step, at most. Too few do harm with perceptrons.
+    forcing : float
+        In (0, 1): a system is solved to this residual relative to the gradient.
+    damping : float
+        First multiple of the identity that is added to the matrix, in units of its mean diagonal (estimated by one
+        product with random signs); it then follows how well the quadratic model predicted the decrease. 0 for none
+        at all.
+    curvature : {"gauss-newton", "exact"}
+        "exact" takes the Hessian in place of the Gauss-Newton matrix, so that convergence is fast where residuals are
+        not small; conjugate gradients end where they meet a direction of negative curvature.
 
     Notes
     -----
-    Guarantee: the parameters of a state are the best that were seen, so their objective never rises. Adam's own path
-    may go uphill; if it overflows, the polish takes over from the best point. Deterministic.
+    Guarantee: the objective never rises by more than ten times the rounding of its terms (Armijo's condition, at most
+    20 halvings). The Gauss-Newton matrix is positive semi-definite whatever the imputation weight, as observed and
+    imputed parts are summed and not clipped; any iterate of the conjugate gradients is therefore a direction of
+    descent. So is any before negative curvature is met, which is all that the exact Hessian needs.
 
-    An epoch is 10 steps of Adam in one program, then one step of L-BFGS; each is a pass for objective and gradient.
-    Where Adam is to be short, lower ``n_steps``, not ``max_epochs``, which would leave the polish out. Source: Kingma
-    and Ba (2015), Adam: a method for stochastic optimization.
+    An epoch is one step. Cost: a pass for objective and gradient, and a product for each iteration of the conjugate
+    gradients, which costs about two passes. Memory: some vectors of all parameters, and with the exact Hessian some
+    numbers for every observed pair. Near a solution with nonzero residual the convergence of Gauss-Newton is linear,
+    not quadratic: for a tight tolerance `TowerLBFGS` is faster. Theory and source: docs/theory/all_pairs.md; see also
+    Martens (2010), Deep learning via Hessian-free optimization.
     """
 
-    usual_epochs: ClassVar[int] = 2000
-    patience: ClassVar[int] = 60
+    usual_epochs: ClassVar[int] = 200
 
-    learning_rate: float = 0.01
-    n_steps: int = 1000
-    polish: str | None = "lbfgs"
-    history_size: int = 8
+    max_products: int = 100
+    forcing: float = 0.1
+    damping: float = 1.0
+    curvature: str = "gauss-newton"
 
     def __post_init__(self):
-        check_positive("learning_rate", self.learning_rate)
-        check_whole("n_steps", self.n_steps, 1)
-        if self.polish is not None:
-            check_choice("polish", self.polish, ("lbfgs",))
-        check_whole("history_size", self.history_size, 1)
-
-    @property
-    def ends(self) -> Status:
-        """Status of a run whose epochs have ended."""
-        return Status.SCHEDULE_DONE if self.polish is None else Status.MAX_EPOCHS
-
-    def descends(self, state: StationaryState) -> bool:
-        """Whether the polish has begun."""
-        return isinstance(state.memory, Memory)
-
-    def is_done(self, state: StationaryState) -> bool:
-        """Whether Adam has taken its steps and nothing follows."""
-        return self.polish is None and state.epoch >= math.ceil(self.n_steps / _STEPS)
+        check_whole("max_products", self.max_products, 1)
+        check_real("forcing", self.forcing, 1.0)
+        check_at_least_zero("damping", self.damping)
+        check_choice("curvature", self.curvature, ("gauss-newton", "exact"))
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
-        """Remember where Adam is, apart from the best point, and its moments."""
-        return state._replace(memory=(state.theta, moments_of(state.theta, "adam")))
+        """Measure the matrix, and remember gradient and damping."""
+        if not self.damping:
+            return state._replace(memory=(gradient, 0.0))
+        damping = self.damping * float(_mean_diagonal(problem.data, state.theta, key))
+        return state._replace(memory=(gradient, damping), products=1)
 
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
-        """Take some steps of Adam, or one of L-BFGS."""
-        polish = TowerLBFGS(self.history_size)
-        if self.descends(state):
-            return polish.update(problem, state)
-        if self.polish is not None and state.epoch >= math.ceil(self.n_steps / _STEPS):
-            return polish.update(problem, polish.start_at(problem, state))
-        real = state.dtype.type
-        best = (state.theta, real(state.objective), real(state.gradient_norm))
-        best, *memory, finite = _adam_steps(problem.data, best, *state.memory, real(self.learning_rate))
-        state = state.at(*best, _STEPS, memory=tuple(memory))
-        if finite:
-            return state
-        return state._replace(objective=math.nan) if self.polish is None else polish.start_at(problem, state)
+        """Take one step."""
+        gradient, damping = state.memory
+        numbers = map(state.dtype.type, (state.objective, state.magnitude, damping, self.forcing))
+        point, gradient, damping, n_tried, products = _damped_step(
+            problem.data, state.theta, gradient, *numbers, self.max_products, self.curvature == "exact"
+        )
+        size, n = float(magnitude(problem.data, point[0])), state.products + int(products)
+        return state.at(*point, int(n_tried) + 1, magnitude=size, products=n, memory=(gradient, float(damping)))
 
 
 @functools.partial(jit, static_argnames="history_size")
@@ -177,7 +167,7 @@ def _step(data, theta, value, size, memory: Memory, history_size: int, max_line_
     import optax
 
     (x, back), info = ravel_pytree(theta), jnp.finfo(value.dtype)
-    slack = SLACK * info.eps * size
+    slack = _SLACK * info.eps * size
     search = optax.scale_by_zoom_linesearch(
         max_line_search, initial_guess_strategy="one", approx_dec_rtol=slack / jnp.maximum(jnp.abs(value), info.tiny)
     )
@@ -197,15 +187,42 @@ def _step(data, theta, value, size, memory: Memory, history_size: int, max_line_
 
 
 @jit
-def _adam_steps(data, best, theta, moments, rate):
-    """Take the steps of an epoch, the last point being seen by the next call; best are parameters, value and norm."""
+def _mean_diagonal(data, theta, key):
+    """Estimate of the mean diagonal of the Gauss-Newton matrix, by random signs."""
+    x, back = ravel_pytree(theta)
+    signs = jax.random.rademacher(key, x.shape, x.dtype)
+    return jnp.vdot(signs, ravel_pytree(data.gauss_newton(theta)(back(signs)))[0]) / x.size
 
-    def one(carry, _):
-        best, theta, moments, _ = carry
-        value, gradient = data.value_and_gradient(theta)
-        size = norm(gradient)
-        better = (value < best[1]) & jnp.isfinite(size)
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (theta, value, size), best)
-        return (best, *move(theta, moments, gradient, rate, "adam"), jnp.isfinite(value)), None
 
-    return jax.lax.scan(one, (best, theta, moments, jnp.asarray(True)), None, _STEPS)[0]
+@functools.partial(jit, static_argnames=("max_products", "exact"))
+def _damped_step(data, theta, gradient, value, size, damping, forcing, max_products: int, exact: bool):
+    """Solve for a direction, search along it, and adapt the damping: point, gradient, damping, points, products."""
+    (x, back), g = ravel_pytree(theta), ravel_pytree(gradient)[0]
+    product = data.hessian(theta) if exact else data.gauss_newton(theta)
+    enough = forcing**2 * jnp.vdot(g, g)
+    direction, residual, products = conjugate_gradients(
+        lambda d: ravel_pytree(product(back(d)))[0] + damping * d, -g, lambda r: enough, max_products
+    )
+    slope, slack = jnp.vdot(g, direction), _SLACK * jnp.finfo(x.dtype).eps * size
+
+    def is_low(length, low):
+        return low <= value + _ARMIJO * length * slope + slack
+
+    def attempt(carry):
+        length = 0.5 * carry[0]
+        low, up = data.value_and_gradient(back(x + length * direction))
+        return length, carry[1] + 1, low, ravel_pytree(up)[0]
+
+    first = jnp.asarray(2.0, x.dtype), jnp.asarray(0), jnp.asarray(jnp.inf, x.dtype), g
+    length, n, low, new = jax.lax.while_loop(lambda c: ~is_low(c[0], c[2]) & (c[1] <= _HALVINGS), attempt, first)
+    good = is_low(length, low) & jnp.all(jnp.isfinite(new))
+    promise = 0.5 * (jnp.vdot(direction, g - residual) - damping * jnp.vdot(direction, direction))
+    ratio, hidden = (low - value) / promise, jnp.abs(promise) <= slack  # there the model cannot be judged
+    short = (length < 1) | ((ratio < 0.25) & ~hidden)
+    factor = jnp.where(short, 2.0, jnp.where((ratio > 0.75) & ~hidden, 1 / 3, 1.0))
+    factor = jnp.where(good, factor, 10.0).astype(x.dtype)
+    damping = jnp.where(damping > 0, jnp.maximum(factor * damping, _FLOOR), damping)
+    x, value, g = (
+        jnp.where(good, new, old) for new, old in ((x + length * direction, x), (low, value), (new, g))
+    )  # fmt: skip
+    return (back(x), value, norm(g)), back(g), damping, n, products

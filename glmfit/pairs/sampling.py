@@ -1,6 +1,7 @@
-"""Solvers of two-tower models with noisy gradients: batches of left entities, or pairs drawn one by one."""
+"""Solvers of two-tower models by first-order steps: with gradients of all pairs, of batches, or of drawn pairs."""
 
 import functools
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,10 +13,86 @@ from ..checks import check_at_least_zero, check_choice, check_positive, check_wh
 from ..compilation import jit
 from ..numerics import seed_of
 from ..status import Status
+from .descent import Memory, TowerLBFGS
+from .objective import norm
 from .problem import AllPairsProblem
 from .stationary import StationaryState, TwoSidedSolver
 
-OPTIMIZERS = ("adam", "sgd")
+_STEPS = 10  # of Adam in an epoch: one program
+
+
+@dataclass(frozen=True)
+class TowerAdam(TwoSidedSolver):
+    r"""Adam (optax) with exact gradients of all pairs, then L-BFGS from the best point: the default for perceptrons.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Of Adam: about how far every parameter moves per step.
+    n_steps : int
+        Of Adam, rounded up to whole epochs of 10.
+    polish : {"lbfgs"} or None
+        What follows, until converged or the epochs end; None for nothing.
+    history_size : int
+        Pairs of vectors that L-BFGS remembers.
+
+    Notes
+    -----
+    Guarantee: the parameters of a state are the best that were seen, so their objective never rises. Adam's own path
+    may go uphill; if it overflows, the polish takes over from the best point. Deterministic.
+
+    An epoch is 10 steps of Adam in one program, then one step of L-BFGS; each is a pass for objective and gradient.
+    Where Adam is to be short, lower ``n_steps``, not ``max_epochs``, which would leave the polish out. Source: Kingma
+    and Ba (2015), Adam: a method for stochastic optimization.
+    """
+
+    usual_epochs: ClassVar[int] = 2000
+    patience: ClassVar[int] = 60
+
+    learning_rate: float = 0.01
+    n_steps: int = 1000
+    polish: str | None = "lbfgs"
+    history_size: int = 8
+
+    def __post_init__(self):
+        check_positive("learning_rate", self.learning_rate)
+        check_whole("n_steps", self.n_steps, 1)
+        if self.polish is not None:
+            check_choice("polish", self.polish, ("lbfgs",))
+        check_whole("history_size", self.history_size, 1)
+
+    @property
+    def ends(self) -> Status:
+        """Status of a run whose epochs have ended."""
+        return Status.SCHEDULE_DONE if self.polish is None else Status.MAX_EPOCHS
+
+    def descends(self, state: StationaryState) -> bool:
+        """Whether the polish has begun."""
+        return isinstance(state.memory, Memory)
+
+    @property
+    def most_epochs(self) -> float:
+        """Epochs after which there is nothing to do: those of Adam, where nothing follows."""
+        return math.ceil(self.n_steps / _STEPS) if self.polish is None else math.inf
+
+    def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
+        """Remember where Adam is, apart from the best point, and its moments."""
+        return state._replace(memory=(state.theta, moments_of(state.theta, "adam")))
+
+    def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
+        """Take some steps of Adam, or one of L-BFGS."""
+        polish = TowerLBFGS(self.history_size)
+        if self.descends(state):
+            return polish.update(problem, state)
+        if self.polish is not None and state.epoch >= math.ceil(self.n_steps / _STEPS):
+            return polish.update(problem, polish.start_at(problem, state))
+        real = state.dtype.type
+        best = (state.theta, real(state.objective), real(state.gradient_norm))
+        best, *memory, finite = _adam_steps(problem.data, best, *state.memory, real(self.learning_rate))
+        state = state.at(*best, _STEPS, memory=tuple(memory))
+        if finite:
+            return state
+        return state._replace(objective=math.nan) if self.polish is None else polish.start_at(problem, state)
 
 
 class _Sampler(TwoSidedSolver):
@@ -32,7 +109,7 @@ class _Sampler(TwoSidedSolver):
     def __post_init__(self):
         check_positive("learning_rate", self.learning_rate)
         check_at_least_zero("decay", self.decay)
-        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("optimizer", self.optimizer, ("adam", "sgd"))
 
     def descends(self, state: StationaryState) -> bool:
         return False
@@ -171,3 +248,18 @@ def _epoch(data, theta, moments, batches, rate, optimizer: str, pairs=None, size
         return move(*carry, gradient, rate, optimizer), None
 
     return jax.lax.scan(one, (theta, moments), batches)[0]
+
+
+@jit
+def _adam_steps(data, best, theta, moments, rate):
+    """Take the steps of an epoch, the last point being seen by the next call; best are parameters, value and norm."""
+
+    def one(carry, _):
+        best, theta, moments, _ = carry
+        value, gradient = data.value_and_gradient(theta)
+        size = norm(gradient)
+        better = (value < best[1]) & jnp.isfinite(size)
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (theta, value, size), best)
+        return (best, *move(theta, moments, gradient, rate, "adam"), jnp.isfinite(value)), None
+
+    return jax.lax.scan(one, (best, theta, moments, jnp.asarray(True)), None, _STEPS)[0]

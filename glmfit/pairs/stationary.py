@@ -1,5 +1,6 @@
 """Solvers of problems that are not convex: the loop, its verdict, and what it hands back."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +17,6 @@ from ..engine.result import Solution
 from ..status import Status
 from .objective import evaluate, magnitude
 from .problem import AllPairsProblem
-
-SLACK = 10  # times the rounding of the objective's terms: what a step may seem to go uphill
 
 
 @dataclass(frozen=True)
@@ -109,8 +108,8 @@ class TwoSidedSolver(ABC):
 
     Attributes
     ----------
-    usual_epochs : int
-        Budget of a run that says nothing else.
+    usual_epochs, most_epochs : int
+        Budget of a run that says nothing else, and of any.
     look_every : int
         Epochs between looks at the objective of all pairs, where a state does not come with it.
     patience : int
@@ -120,6 +119,7 @@ class TwoSidedSolver(ABC):
     """
 
     usual_epochs: ClassVar[int] = 500
+    most_epochs: ClassVar[float] = math.inf
     look_every: ClassVar[int] = 1
     patience: ClassVar[int] = 5
     ends: ClassVar[Status] = Status.MAX_EPOCHS
@@ -135,10 +135,6 @@ class TwoSidedSolver(ABC):
     def descends(self, state: StationaryState) -> bool:
         """Whether the objective of all pairs falls from epoch to epoch from here on."""
         return True
-
-    def is_done(self, state: StationaryState) -> bool:
-        """Whether there is no more to do, whatever the budget."""
-        return False
 
     def run(
         self, problem: AllPairsProblem, theta: Any, *, key: jax.Array, options: StationaryOptions | None = None
@@ -169,7 +165,7 @@ class _Run:
 
     def __init__(self, solver: TwoSidedSolver, problem: AllPairsProblem, options: StationaryOptions):
         self.solver, self.problem, self.options = solver, problem, options
-        self.budget = solver.usual_epochs if options.max_epochs is None else options.max_epochs
+        self.budget = min(solver.usual_epochs if options.max_epochs is None else options.max_epochs, solver.most_epochs)
         self.clock = Clock()
         self.bar = ProgressBar(f"fitting {counted(problem.n_pairs, 'response')}", self.budget, "epoch", options.verbose)
         self.history: dict[str, list] = {"epoch": [], "seconds": [], "objective": [], "gradient_norm": []}
@@ -216,7 +212,7 @@ class _Run:
         """Go from epoch to epoch until a look or the schedule ends it."""
         solver, tell = self.solver, self.options.callback
         while True:
-            epoch, last = self.state.epoch, self.state.epoch >= self.budget or solver.is_done(self.state)
+            epoch, last = self.state.epoch, self.state.epoch >= self.budget
             if (self.state.fresh or last or epoch % solver.look_every == 0) and (status := self._judge()) is not None:
                 return status
             if last:

@@ -19,8 +19,7 @@ from ..penalties import Penalty
 from ..penalties.base import per_neuron
 from ..status import Status
 from .spectral_rows import Metric, Rows, block_spectra, change_of_derivative, saga_epoch, sweep
-from .spectral_view import SpectralView
-from .walk import Position
+from .walk import Position, SpectralView
 
 _SMOOTH_STEPS, _GAP_STEPS, _LEFT = 8, 16, 1e-3  # of Lanczos; of conjugate gradients, and what they may leave
 _STALLED = 10  # epochs without progress
@@ -29,11 +28,10 @@ _FLAT = 1e-6  # of the largest curvature: what single precision does not tell fr
 
 
 class JointProblem(SpectralView):
-    """Data, loss of a row (`RowLoss`) and penalty of a model whose columns are fitted together.
+    """Data, loss of a row (`RowLoss`) and penalty of a model whose columns are fitted together, with nothing certified.
 
-    It shares the spectral view of a population, and none of its certificates: curvatures are those at the
-    present parameters, not bounds, and so is all that follows from them. ``kernels`` are `sweep`, `saga_epoch`,
-    `block_spectra` and `curved`, jitted by a caller who wants them gone with the problem.
+    Curvatures are those at the present parameters, not bounds. ``kernels`` are `sweep`, `saga_epoch`, `block_spectra`
+    and `curved`, jitted by a caller who wants them gone with the problem.
     """
 
     def __init__(self, X, Y, loss, penalty: Penalty, n_columns: int, dtype=np.float32, kernels=None):
@@ -63,26 +61,21 @@ def fit_joint(
 ) -> Solution:
     """Fit by SAGA until the estimated gap is below ``tol`` times the improvement over the start, or nothing improves.
 
-    The step, at most ``step_limit``, is 1/(3 L_b), the largest eigenvalue of the blocks' Hessians at the present
-    parameters: right for them, proved for nothing else. After each epoch the objective is looked at; if it rose, the
-    epoch is undone and the step halved. Cost per epoch: about three passes. With 0 epochs it only looks.
-
-    ``reference`` takes the place of the start in the improvement; from coefficients other than 0 the improvement is
-    that over no coefficients, so that a start near the optimum asks for no more than one far from it, and a worse one
-    for no less. The objective is one number, and never larger than at the start; gap and target are shared out over the
-    columns by the norms of their gradients. The status is UNPROVED where the fit is converged as far as anyone can
-    tell, and the state is the last step in the metric of the spectral basis.
+    ``reference`` takes the place of the start in the improvement; from coefficients other than 0 it is that over no
+    coefficients, so that a start near the optimum asks for no more than one far from it, and a worse one for no less.
+    The objective is one number, never larger than at the start; gap and target are shared out over the columns by the
+    norms of their gradients. A fit that is converged as far as anyone can tell is UNPROVED; the state is its last step.
     """
     walk = _JointWalk(problem, batch_size, seed_of(key), step_limit)
     reference, best, first = reference or start, start, None
     if np.any(reference.coef):
         none, mean = np.zeros_like(reference.coef), problem.basis.mean
         plain = [Params(none, b) for b in (reference.intercept, reference.intercept + mean @ reference.coef)]
-        values = [walk.objective_at(params) for params in plain]
+        values = [walk.put(params) for params in plain]
         first, best = min(zip(values, plain, strict=True), key=lambda at: at[0] if np.isfinite(at[0]) else np.inf)
     elif reference is not start:
-        first = walk.objective_at(reference)
-    begun = walk.objective_at(start)
+        first = walk.put(reference)
+    begun = walk.put(start)
     first = begun if first is None else first
     if max_epochs > 0 and not begun <= first:
         walk.put(best)
@@ -106,11 +99,6 @@ class _JointWalk(Position):
     def __init__(self, problem: JointProblem, batch_size: int | None, seed: int, step_limit: float):
         super().__init__(problem, batch_size, seed, problem.kernels[:2])
         self.limit, self.n_metrics, self.shrink = step_limit, 0, 1.0
-
-    def objective_at(self, params: Params) -> float:
-        """Go to some parameters and return F there."""
-        self.put(params)
-        return self.objective
 
     def norms(self) -> np.ndarray:
         """Squared norms of the gradient in the metric, (column,)."""

@@ -23,8 +23,7 @@ from ..engine.proximal import select
 from ..engine.result import LoopOptions, Solution
 from ..numerics import seed_of
 from .spectral_rows import Metric
-from .spectral_view import SpectralView
-from .walk import SAMPLINGS, Walk
+from .walk import SAMPLINGS, SpectralView, Walk
 
 
 @dataclass(frozen=True)
@@ -147,11 +146,7 @@ class SAGA:
 
 
 class SagaDescent(Descent):
-    """Fits that go some epochs of SAGA at a time; see :class:`Descent`.
-
-    Groups that part go on with one walk of all neurons, in which those that do not move take steps of length 0: its
-    kernels are compiled once.
-    """
+    """Fits that go some epochs of SAGA at a time, all groups on one walk of all neurons: kernels are compiled once."""
 
     of_fits = (*Descent.of_fits, "index", "_null")
 
@@ -167,13 +162,8 @@ class SagaDescent(Descent):
                 break
         self.n_steps[:] = 0
         self.hessian_cost = np.full(len(fits), np.inf)  # no metric makes these steps longer
-        view = SpectralView(
-            observation=problem.observation,
-            penalty=problem.penalty,
-            basis=problem.basis,
-            dtype=problem.dtype,
-            **problem.rows_of(np.arange(problem.n_neurons)),
-        )
+        known = {name: getattr(problem, name) for name in ("observation", "penalty", "basis", "dtype")}
+        view = SpectralView(**known, **problem.rows_of(np.arange(problem.n_neurons)))
         start = problem.null_params()
         start.coef[:, fits], start.intercept[fits] = self.coef, self.intercept - rows.mean @ self.coef
         self.walk, self.index, self._null = Walk(solver, view, start, seed), fits, problem.null_objective[fits]

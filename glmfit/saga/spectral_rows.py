@@ -20,10 +20,9 @@ ADMM_RHO, _ADMM_STEPS = 0.2, 10
 
 
 class Metric(NamedTuple):
-    """Positive definite matrix ``M = S diag(scale) S'`` per neuron, S the change to a centre of its own.
+    """Positive definite ``M = S diag(scale) S'`` per neuron, of NumPy or JAX; ``S'z`` is the row z less a centre.
 
-    Measured from its centre the row z reads ``S'z``: the intercept's column stays, the centre is taken off the
-    others. NumPy or JAX arrays; every method works on either. Why: docs/theory/spectral_basis.md.
+    The intercept's column stays. Why: docs/theory/spectral_basis.md.
     """
 
     scale: jax.Array  # (column, neuron), positive, intercept last
@@ -67,13 +66,9 @@ class AdmmState(NamedTuple):
 
 
 class Splitting(eqx.Module):
-    """Constants of the proximal step of a penalty that acts on coefficients and not on their norm.
+    """Constants of the proximal step of a penalty on coefficients; ADMM's x-update: ``B x = gain v + mix (z - u)``."""
 
-    With B mapping whitened columns to scaled coefficients (coefficient times feature scale), the x-update of
-    ADMM is linear and is needed only through B: ``B x = gain v + mix (z - u)``.
-    """
-
-    expand: jax.Array  # B, (feature, feature)
+    expand: jax.Array  # B, from whitened columns to scaled coefficients (times feature scale), (feature, feature)
     contract: jax.Array  # B^-1
     gain: jax.Array  # B (I + rho B'B)^-1
     mix: jax.Array  # rho B (I + rho B'B)^-1 B'
@@ -214,9 +209,8 @@ class BlockSpectra(NamedTuple):
 def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: int) -> BlockSpectra:
     """Run Lanczos on ``R' ((1/b) Z_B' diag(curvature bound) Z_B + ridge) R`` for all blocks and neurons.
 
-    The curvature bound holds wherever eta stays within ``radius`` of its value at ``anchor``; an infinite
-    radius makes it global. Of a loss known as code it is the curvature at the anchor, of all columns together: then
-    ``start`` has all columns below each other, and there is no worst row.
+    The bound holds where eta stays within ``radius`` of its value at ``anchor``. Of a loss known as code it is the
+    curvature there, of all columns together: ``start`` has them below each other, and there is no worst row.
     """
     by_code = rows.by_code
     start = start if by_code else jnp.broadcast_to(start, anchor.shape)

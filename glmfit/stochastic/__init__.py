@@ -1,9 +1,8 @@
 """Softmax problems and what solves them in steps that draw rows or classes."""
 
-from .bound_majorization import BoundMajorization
+from .bound_majorization import BoundMajorization, IncrementalMajorization
 from .class_problem import Pairs, SoftmaxProblem
 from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
-from .incremental_majorization import IncrementalMajorization
 from .row_visits import SoftmaxSGD, StochasticMajorization
 from .schedule import SampledSolution, Schedule, ScheduledSolver, TunedStep, tune_step, untuned_step
 

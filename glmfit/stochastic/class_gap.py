@@ -21,11 +21,10 @@ class SoftmaxGap(NamedTuple):
 
 
 def certify_gap(problem, params: Params) -> SoftmaxGap:
-    """Bound F - F* of a `SoftmaxProblem` at any parameters by a feasible point of the dual.
+    """Bound F - F* of a `SoftmaxProblem` at any parameters by a feasible point of the dual, in one to four passes.
 
-    The dual point is the model's own probabilities, mixed with just enough of a fixed distribution that the expected
-    count of every class is the observed one, as the free intercepts demand; where classes are few, also those of
-    intercepts that are nearly optimal. Cost: one pass over rows and classes, and up to three more.
+    The point is the model's own probabilities, mixed with just enough of a fixed distribution that the expected count
+    of every class is the observed one; where classes are few, also those of intercepts that are nearly optimal.
     """
     paired = problem.n_rows * problem.n_classes**2 <= _SETTLING_WORK
     sums = problem.sums_at(params, paired)
@@ -51,10 +50,7 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
 
 
 def _dual(problem, params: Params, sums) -> tuple[float, float, float]:
-    """Value of a feasible point of the dual next to the model's probabilities, which less its rounding is at most F*.
-
-    The sums over the rows are given. Returns value, rounding, and what the gap were with optimal intercepts.
-    """
+    """Value of a feasible point of the dual, at most F* but for its rounding; the gap of the best intercepts."""
     strength, n_rows = problem.strength, problem.n_rows
     objective, gradient, entropy, tilt, _ = sums
     share, mix = _feasible_mix(problem, gradient.intercept)

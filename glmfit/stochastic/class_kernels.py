@@ -11,8 +11,7 @@ import jax.numpy as jnp
 
 from ..compilation import jit
 from .class_rows import ALL
-from .implicit import Batch, dual_ascent, jacobi_ascent, newton_cg
-from .lambert import limits
+from .implicit import Batch, dual_ascent, jacobi_ascent, limits, newton_cg
 
 _NONE = jnp.iinfo(jnp.int32).max  # no class
 _NEWTON_STEPS = 30  # at least: cut short, steps of Newton's method are no proximal steps
@@ -20,19 +19,15 @@ _PASSED = 8  # draws that later ones pass in one sweep over them (measured)
 
 
 def distinct_negatives(key, known, n_classes: int, m: int, n_known=1):
-    """Draw m distinct classes, (..., m), other than those known, uniformly.
+    """Draw m distinct classes, (..., m), other than those known, uniformly; where too few exist, numbers beyond them.
 
-    Each draw is a place among the classes not yet taken; all are made at once, and then moved past what was taken
-    before. ``known`` (..., known) increases, filled up with the largest integer; ``n_known`` are real. Where fewer
-    than m other classes exist, numbers from ``n_classes`` on stand for the rest.
+    ``known`` (..., known) increases, filled up with the largest integer; ``n_known`` are real.
     """
     *shape, width = known.shape
     place = jnp.arange(m, dtype=jnp.int32)
-
-    def draw(key, j):
-        return jax.random.randint(key, shape, 0, n_classes - n_known - j, jnp.int32)
-
-    free = jax.vmap(draw)(jax.random.split(key, m), place)
+    # Each draw is a place among the classes not yet taken; all are made at once, and moved past what was taken before.
+    draw = partial(jax.random.randint, shape=tuple(shape), minval=0, dtype=jnp.int32)
+    free = jax.vmap(lambda key, j: draw(key, maxval=n_classes - n_known - j))(jax.random.split(key, m), place)
     later = place.reshape(m, *([1] * len(shape)))
 
     def pass_by(i, new):
@@ -113,11 +108,9 @@ class Visit(NamedTuple):
 
 @partial(jit, static_argnames=("visit", "solver"), donate_argnames="weights")
 def take_steps(data, weights: Weights, order, negatives, span: Span, visit, solver) -> Weights:
-    """Take the steps of a span, each as ``visit`` says, on a batch of ``order``, (step, row), and its ``negatives``.
-
-    The ridge shrinks all coefficients in every step, by the scale. An implicit step starts from weights already
-    shrunk; an explicit one uses the old ones throughout.
-    """
+    """Take the steps of a span, each as ``visit`` says, on a batch of ``order``, (step, row), and its ``negatives``."""
+    # The ridge shrinks all coefficients in every step, by the scale. An implicit step starts from weights already
+    # shrunk; an explicit one uses the old ones throughout.
     change = span.c * span.strength
     shrink = 1 + change if solver.implicit else 1 / (1 - change)
 
@@ -134,10 +127,9 @@ def take_steps(data, weights: Weights, order, negatives, span: Span, visit, solv
 
 @jit
 def look_up(data, order, negatives):
-    """Look up what `one_row` needs in an order of pairs, (step,) or (step, 1), with negatives: it takes no order then.
+    """Lay out what `one_row` needs in the order of its steps: inside the loop each look-up would wait for the memory.
 
-    Inside the loop each would wait for the memory. Every step is a pair of the data that come back, with all classes it
-    touches, the label last, as its label, and their offsets: (step, class).
+    Every step is a pair of the data that come back, with all classes it touches as its label, the label proper last.
     """
     order, negatives = order.reshape(-1), negatives.reshape(len(order), -1)
     row = data.row[order]
@@ -195,11 +187,9 @@ def support_of(data, i, width: int):
 
 
 def counts(at: Visit, V, u):
-    """Visit whole rows of counts: every class with counts and sampled others.
+    """Visit whole rows of counts: their classes with counts, as `support_of` gives them, and distinct others.
 
-    Negatives are two arrays: the classes with counts, as `support_of` gives them, and (row, negative) distinct classes
-    without, or numbers that are no class and count nothing. There is one auxiliary variable per row, and the weight of
-    a negative is the row's, not the span's.
+    Negatives are both; numbers that are no class count nothing. The weight of a negative is the row's, not the span's.
     """
     i, data, (support, drawn) = at.chosen, at.data, at.negatives
     (n, m), n_classes = drawn.shape, V.shape[0]
@@ -214,16 +204,13 @@ def counts(at: Visit, V, u):
 
 
 def shared(at: Visit, V, u):
-    """Visit rows with shared negatives, (negative,) distinct, by an explicit step: two matrix products.
-
-    A row's own label among them counts nothing for that row, unless the solver wants it.
-    """
+    """Visit rows with shared negatives, (negative,) distinct, by an explicit step: two matrix products."""
     (i, y, k, c), rows = at.of_pairs(), at.data.rows
     classes = jnp.column_stack([jnp.broadcast_to(at.negatives, (len(y), len(at.negatives))), y])
     s = at.offset(rows.scores_shared(V, i, classes, at.read), i, classes)
     (log_a, target), old = at.of_label(classes.shape[1]), at.auxiliary(u, k)
     log_a = jnp.broadcast_to(log_a, s.shape)
-    if not at.solver.hits:
+    if not at.solver.hits:  # a row's own label among them counts nothing
         log_a = jnp.where((classes == y[:, None]) & (target == 0)[None], -jnp.inf, log_a)
     step = jax.vmap(at.solver.step, (0, 0, 0, None, None, 0))(c / len(y), log_a, s, target, 0.0, old)
     return rows.add_shared(V, i, classes, step.amount, at.write), at.moved(u, k, old, step)

@@ -111,11 +111,6 @@ class SoftmaxProblem:
         return ClassData(rows, label, row, weight, index, offset[0] if offset else None, first, total)
 
     @cached_property
-    def most_seen(self) -> int:
-        """Most classes that any row has counts of."""
-        return int(np.diff(self.first_pairs).max())
-
-    @cached_property
     def totals(self) -> np.ndarray:
         """Total weight of every row, n_i, (row,)."""
         return np.bincount(self.pairs.row, self.pairs.weight, self.n_rows)
@@ -251,8 +246,6 @@ class SoftmaxProblem:
         """Mean of what features are without their signs, or a little more, (feature,)."""
         parts = over_chunks(lambda rows: abs(self.X[rows]).T @ self.totals[rows], self.n_rows)
         return sum(parts) * (1 + 1e-2) / self.n_rows
-
-    # ---------------------------------------------------------------- passes
 
     @cached_property
     def class_sums(self) -> np.ndarray:

@@ -22,7 +22,6 @@ from . import class_kernels as kernels
 from .schedule import ScheduledSolver
 
 _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
-VISITS = ("pair", "row")
 
 
 class SamplerState(NamedTuple):
@@ -63,7 +62,7 @@ class ClassSampler(ScheduledSolver):
     def __post_init__(self):
         check_whole("n_negatives", self.n_negatives, 1)
         check_whole("batch_size", self.batch_size, 1)
-        check_choice("visit", self.visit, VISITS)
+        check_choice("visit", self.visit, ("pair", "row"))
 
     @abstractmethod
     def step(self, c, log_a, score, target, mobility, u) -> Step:
@@ -72,8 +71,6 @@ class ClassSampler(ScheduledSolver):
         ``log_a`` are the logarithms of their weights, -inf for what is none, ``target`` the shares of its counts (of a
         pair the label has all, and is last), and u is the auxiliary variable before the step.
         """
-
-    # ---------------------------------------------------------------- verbs
 
     def init_state(self, problem, params: Params | None, *, key) -> SamplerState:
         """Lay out weights and auxiliary variables: 0, or what suits the parameters if there are any."""
@@ -102,7 +99,7 @@ class ClassSampler(ScheduledSolver):
         facts = map(number, (c, strength, self.log_weight(problem.n_classes, m, n), limit))
         span = kernels.Span(0, 0, *facts)
         # What steps need is laid out a portion of them at a time: for all it would take more room than the data.
-        n_steps, width = n_visits // n, problem.most_seen if self.visit == "row" else 0
+        n_steps, width = n_visits // n, int(np.diff(problem.first_pairs).max()) if self.visit == "row" else 0
         most = max(1, _PORTION // (n * (m + max(width, 1)) + problem.n_features))
         size = -(-n_steps // -(-n_steps // most))
         for_order, for_classes = jax.random.split(jax.random.fold_in(jax.random.key(state.seed), state.epoch))
@@ -127,8 +124,6 @@ class ClassSampler(ScheduledSolver):
         if self.bounded and problem.coef_bound < math.inf:
             weights = kernels.project(weights, data.rows.penalised, number(problem.coef_bound))
         return SamplerState(weights, state.epoch + 1, state.seed)
-
-    # ---------------------------------------------------------------- how
 
     def _visit(self, n: int) -> Callable:
         """Return what a step does with n pairs."""

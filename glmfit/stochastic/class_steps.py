@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from ..checks import check_choice, check_flag, check_positive, check_whole
 from . import class_kernels as kernels
 from .class_sampler import ClassSampler, Step
-from .implicit import implicit_counts, implicit_step, softmax_prox
-from .lambert import log1p_sum_exp
+from .implicit import implicit_counts, implicit_step, log1p_sum_exp, softmax_prox
 
 MINIBATCHES = ("averaged", *kernels.COUPLED)
 

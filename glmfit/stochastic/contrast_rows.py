@@ -1,27 +1,30 @@
-"""Rows of a softmax model a few at a time, and the curvature of their quadratic bounds.
+"""Rows of a softmax model a few at a time, and the sum of their quadratic bounds.
 
 Float64 on the host. Features are measured from their mean, dense ones along the eigenvectors of their covariance, which
 leave a ridge as it is; classes along Helmert contrasts, which leave out the shift that changes no probability.
 Parameters are one vector, (contrast * column,), columns being the features and last the intercept if there is one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse
-from scipy.linalg.blas import dsymm, dsymv, dsyrk, dtrsm
 
-from ..bounds import LowRankPlusDiagonal, softmax_bound
+from ..bounds import softmax_bound
+from ..engine.chunks import chunks
+from ..engine.exact.quadratic import minimise
 from ..engine.problem import Params
 
 _ROTATED = 2048  # features up to which eigenvectors are worth their price
-_MOST_FULL = 3000  # parameters up to which an inverse is kept: 72 MB
 _FACTORS, _NUMBERS = 128, 1 << 21  # rank-one factors, and numbers in them, at a time
-_CONDITION = 1e10  # most that the data's curvature may exceed the one to begin with, so that an inverse keeps digits
+_PARAMETERS = 5000  # whose square matrix takes 200 MB
+_AT_ONCE = 4_000_000  # numbers in memory for some rows
+_FORM_ANEW = 16  # passes after which rounding of the differences is dropped
+_FORCING, _STEPS = 0.1, 50  # of the gradient's norm that a visit may leave; of conjugate gradients, at most
+_FLOOR, _FLAT = 1e-12, 1e-14  # of the largest curvature: what the factor is kept off 0 by, and what counts as none
 
 
 class RowBatch(NamedTuple):
@@ -48,14 +51,14 @@ class ContrastRows:
         if scipy.sparse.issparse(X):
             self._rows = X
             square = np.asarray(X.multiply(X).T @ weight, np.float64).ravel()
-            self._variance = np.maximum(square - self._mean**2, 0.0)
+            self.variance = np.maximum(square - self._mean**2, 0.0)
             return
         self._rows = np.asarray(X, np.float64) - self._mean
         if X.shape[1] > _ROTATED:
-            self._variance = weight @ self._rows**2
+            self.variance = weight @ self._rows**2
             return
         variance, self._rotation = np.linalg.eigh(self._rows.T @ (weight[:, None] * self._rows))
-        self._variance = np.maximum(variance, 0.0)
+        self.variance = np.maximum(variance, 0.0)
         self._rows = self._rows @ self._rotation
 
     def to_vector(self, params: Params) -> np.ndarray:
@@ -113,53 +116,6 @@ class ContrastRows:
             q = A[part, :, None] * batch.z[place[part], None]
             yield q.reshape(len(q), -1)
 
-    def start_curvature(self, rank: int | None) -> InverseCurvature | LowRankPlusDiagonal:
-        """Return the curvature to begin with, whole (``rank`` None) or in low rank plus diagonal."""
-        n = self.n_parameters
-        if rank is None and n > _MOST_FULL:
-            K, columns = self.shape[0] + 1, self.shape[1]
-            raise ValueError(
-                f"rank is None and the model has {n} parameters ({columns} columns times {K} - 1 classes); an inverse "
-                f"of the whole curvature is kept for at most {_MOST_FULL}. Give a rank, for example rank=10."
-            )
-        return InverseCurvature(self.diagonal) if rank is None else LowRankPlusDiagonal(self.diagonal, rank)
-
-    @property
-    def diagonal(self) -> np.ndarray:
-        """Curvature of the sum over rows before any was seen, (parameter,): the ridge's, or a 1e-10th of the data's."""
-        problem = self.problem
-        ridge = self.n_rows * problem.strength
-        if not ridge > 0:
-            raise ValueError(
-                f"the ridge's strength is {problem.strength:g}; stochastic majorization begins from the curvature of "
-                "the ridge, so it must be positive. A weak one will do, for example 1e-6."
-            )
-        weight = float(problem.totals.mean())
-        least = self.n_rows * weight / 2 / _CONDITION
-        column = np.maximum(ridge, least * np.append(self._variance, 1.0))[: self.shape[1]]
-        if problem.fit_intercept:  # at most the weight of one row: a strong ridge shall not hold intercepts back
-            column[-1] = max(min(ridge, weight), least)
-        return np.tile(column, self.shape[0])
-
-
-class InverseCurvature:
-    """Inverse of a positive diagonal, (parameter,), plus rank-one matrices, by Woodbury: its lower triangle."""
-
-    def __init__(self, diagonal: np.ndarray):
-        self._lower = np.asfortranarray(np.diag(1 / diagonal))
-
-    def add_many(self, Q: np.ndarray) -> None:
-        """Add ``Q'Q`` to the matrix whose inverse this is, in 3 flops per factor and pair of parameters."""
-        U = dsymm(1.0, self._lower, Q.T, lower=1)
-        inner = Q @ U
-        inner.flat[:: len(inner) + 1] += 1
-        W = dtrsm(1.0, np.linalg.cholesky(inner), U, side=1, lower=1, trans_a=1, overwrite_b=1)
-        self._lower = dsyrk(-1.0, W, beta=1.0, c=self._lower, lower=1, overwrite_c=1)
-
-    def solve(self, u: np.ndarray) -> np.ndarray:
-        """Inverse times u."""
-        return dsymv(1.0, self._lower, u, lower=1)
-
 
 def _entries(matrix, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Place among the rows, column and value of every entry of some rows of a CSR matrix."""
@@ -168,3 +124,126 @@ def _entries(matrix, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     end = np.cumsum(size)
     entry = np.arange(end[-1]) + np.repeat(start - end + size, size)
     return np.repeat(np.arange(len(rows)), size), matrix.indices[entry], matrix.data[entry]
+
+
+class Surrogates(NamedTuple):
+    """Parameters, anchors of all rows, and the sum of their surrogates there."""
+
+    theta: np.ndarray  # parameters, (contrast, column)
+    # Scores at which the surrogate of each row touches, (row, class), kept as they were: classes of equal score then
+    # come in the same order when its curvature is computed again to be taken away.
+    anchor: np.ndarray
+    bound: float  # value of the sum: at least F
+    gradient: np.ndarray  # of the sum, (contrast, column)
+    curvature: np.ndarray  # of the sum, over all parameters, square
+    age: int  # passes since the sum was formed from its anchors
+    passes: int  # over the rows, all in all
+
+
+class SurrogateSum(ContrastRows):
+    """Forms and minimises the sum of the surrogates of a softmax problem's rows, if a matrix of all parameters fits."""
+
+    def __init__(self, problem):
+        super().__init__(problem)
+        if self.n_parameters > _PARAMETERS:
+            raise ValueError(
+                f"{problem.n_features} features and {problem.n_classes} classes make {self.n_parameters} parameters, "
+                "(features + 1) * (classes - 1); IncrementalMajorization keeps a matrix over all of them and takes at "
+                f"most {_PARAMETERS}. Use BoundMajorization or ConjugateGradients, which form none."
+            )
+        self._counts, self._weight = problem.counts.toarray() / self.n_rows, problem.totals[:, None] / self.n_rows
+        self._ridge = np.full(self.shape[1], problem.strength)
+        self._ridge[problem.n_features :] = 0.0
+
+    def start(self, params: Params, order: str) -> Surrogates:
+        """Let the surrogates of all rows touch at a start: one pass over the rows."""
+        theta = self.to_vector(params).reshape(self.shape)
+        parts = self._parts(np.arange(self.n_rows))
+        anchor = np.concatenate([self.scores(self.columns(rows), theta, rows) for rows in parts])
+        return Surrogates(theta, anchor, *self._form(theta, anchor, order), 0, 1)
+
+    def visit(self, at: Surrogates, blocks: list[np.ndarray], order: str, lead: float) -> Surrogates:
+        """Replace the surrogates of each block of rows, and minimise the sum after each; ``at`` is left as it is."""
+        passes, age = at.passes + any(len(rows) for rows in blocks), at.age + 1
+        bound, gradient, curvature = at.bound, at.gradient, at.curvature.copy()
+        if at.age >= _FORM_ANEW:
+            passes, age = passes + 1, 1
+            bound, gradient, curvature = self._form(at.theta, at.anchor, order)
+        theta, anchor, solve = at.theta, at.anchor.copy(), None
+        for rows in blocks:
+            down, turn = self._replace(theta, anchor, curvature, rows, order, lead)
+            most = float(np.max(curvature.diagonal()))
+            if solve is None:  # made once: the curvature changes little in a pass
+                lifted = curvature.copy()  # off 0 where nothing bends
+                lifted[np.diag_indices_from(lifted)] += _FLOOR * most + 1e-100
+                factor = scipy.linalg.cho_factor(lifted, overwrite_a=True, check_finite=False)
+                solve = partial(scipy.linalg.cho_solve, factor, check_finite=False)
+            step, further_down, gradient = minimise(
+                curvature.__matmul__, solve, (gradient + turn).ravel(), _STEPS, _FORCING, _FLAT * most
+            )
+            theta, gradient = theta + step.reshape(self.shape), gradient.reshape(self.shape)
+            bound = bound - down - further_down
+        return Surrogates(theta, anchor, bound, gradient, curvature, age, passes)
+
+    # ----------------------------------------------------------------------------------------- rows
+
+    def _form(self, theta, anchor, order: str):
+        """Value, gradient and curvature of the sum."""
+        bound, gradient = float(np.sum(self._ridge * theta**2)) / 2, self._ridge * theta
+        curvature = np.diag(np.tile(self._ridge, self.shape[0]))
+        for rows in self._parts(np.arange(self.n_rows)):
+            z = self.columns(rows)
+            value, slope, C = self._quadratics(rows, anchor[rows], self.scores(z, theta, rows), order)
+            bound += float(np.sum(value))
+            gradient = gradient + slope.T @ z
+            self._add(curvature, z, C)
+        return bound, gradient, curvature
+
+    def _replace(self, theta, anchor, curvature, rows, order: str, lead: float):
+        """Move anchors of rows, adding to the curvature in place; how far the sum falls, how its gradient turns."""
+        down, turn = 0.0, np.zeros(self.shape)
+        for part in self._parts(rows):
+            z, before = self.columns(part), anchor[part]
+            now = self.scores(z, theta, part)
+            old = self._quadratics(part, before, now, order)
+            after = now + lead * (now - before)
+            new = self._quadratics(part, after, now, order)
+            higher = new[0] > old[0]
+            if lead > 0 and higher.any():
+                # Touching right here is never higher.
+                after[higher] = now[higher]
+                here = self._quadratics(part[higher], now[higher], now[higher], order)
+                for into, values in zip(new, here, strict=True):
+                    into[higher] = values
+            anchor[part] = after
+            value, slope, C = (b - a for a, b in zip(old, new, strict=True))
+            down -= float(np.sum(value))
+            turn += slope.T @ z
+            self._add(curvature, z, C)
+        return down, turn
+
+    def _quadratics(self, rows, anchor, scores, order: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Value, slope and curvature, in contrasts, of the surrogates that touch at the anchors, at the scores."""
+        bounds, counts, weight = softmax_bound(anchor, order), self._counts[rows], self._weight[rows]
+        H = self.contrasts
+        C = weight[:, :, None] * (H @ bounds.matrices() @ H.T)
+        slope = (weight * np.exp(anchor - bounds.log_norm[:, None]) - counts) @ H.T
+        away = (scores - anchor) @ H.T
+        bend = np.einsum("iab,ib->ia", C, away)
+        value = weight[:, 0] * bounds.log_norm - np.sum(counts * anchor, axis=1)
+        return value + np.sum((slope + bend / 2) * away, axis=1), slope + bend, C
+
+    def _add(self, curvature, z, C) -> None:
+        """Add the sum of C_i (x) z_i z_i' in place."""
+        n_contrasts, n_columns = self.shape
+        blocks = curvature.reshape(n_contrasts, n_columns, n_contrasts, n_columns)
+        for a in range(n_contrasts):
+            weighted = (C[:, a, a:, None] * z[:, None, :]).reshape(len(z), -1)
+            product = (z.T @ weighted).reshape(n_columns, -1, n_columns)
+            blocks[a, :, a:] += product
+            blocks[a + 1 :, :, a] += product[:, 1:].transpose(1, 2, 0)
+
+    def _parts(self, rows) -> list[np.ndarray]:
+        """Rows, as many at a time as memory likes."""
+        size = max(1, _AT_ONCE // max(self.n_parameters, self._counts.shape[1] ** 2))
+        return [rows[some] for some in chunks(len(rows), size)]

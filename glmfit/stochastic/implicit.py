@@ -2,7 +2,8 @@
 
 Minibatches are a `Batch`; all other functions see one row. A class gives way by `mobility` per unit of impulse pushed
 on it, and all unknowns of a row follow from one number: a concave increasing equation, solved by Newton's method from
-the left, where it never overshoots. Derivations: docs/theory/implicit_sgd.md. What functions of a row take:
+the left, where it never overshoots. Roots are elementwise and without branches, so that they can sit in innermost
+loops. Derivations and error bounds: docs/theory/implicit_sgd.md. What functions of a row take:
 
 - c: step times weight (and total count) of the row, at least 0;
 - log_a: logarithm of the weight of each class, a number or (class,); -inf leaves one out;
@@ -18,9 +19,86 @@ import jax
 import jax.numpy as jnp
 
 from ..engine.exact.quadratic import conjugate_gradients
-from .lambert import hsolve, limits, log1p_sum_exp, log_of, p_of, uprox
 
 _MOST = 30  # Newton steps: two or three do for ordinary numbers, a dozen for absurd ones
+
+
+class Limits(NamedTuple):
+    """Largest arguments a precision can take, of exp, wexp's iteration and an impulse's logarithm; smallest divisor."""
+
+    exp: float
+    iterate: float
+    impulse: float
+    smallest: float
+
+
+def limits(x) -> Limits:
+    """Give the limits of an array's precision."""
+    return Limits(80.0, 1e8, 40.0, 1e-37) if x.dtype.itemsize == 4 else Limits(700.0, 1e15, 350.0, 1e-300)
+
+
+def wexp(z):
+    """Solve ``w + log(w) = z`` for w > 0: the Lambert function W_0 of ``exp(z)``, to 2e-15, or 1e-6 in single."""
+    tiny = jnp.exp(jnp.minimum(z, 0.0))
+    w = jnp.where(z > limits(z).iterate, z - jnp.log(jnp.maximum(z, 1.0)), _wexp_between(z))
+    return jnp.where(z < -18, tiny * (1 - tiny), w)
+
+
+def _wexp_between(z):
+    """Solve where z is neither below -18 nor beyond what the iteration takes; finite in any case."""
+    inside = jnp.clip(z, -30.0, limits(z).iterate)
+    small = jnp.exp(jnp.minimum(inside, 1.0))
+    large = jnp.maximum(inside, 1.0)
+    log = jnp.log(large)
+    w = jnp.where(inside < 1, small / (1 + small), large - log * (1 - 1 / large))
+    for _ in range(2):
+        t = inside - jnp.log(w) - w
+        q = 2 * (1 + w) * (1 + w + 2 * t / 3)
+        w = w * (1 + t / (1 + w) * (q - t) / (q - 2 * t))
+    return w
+
+
+def hsolve(c, q):
+    """Solve ``delta + c (1 - exp(-delta)) = q`` for delta, of the sign of q and no larger, for c >= 0."""
+    log_c = log_of(c, q)
+    floor = jnp.maximum(log_c, 0.0) - limits(q).exp  # c exp(-delta) must not overflow
+    delta = q - c + jnp.where(c > 0, wexp(log_c + c - q), 0.0)
+    # This cancels where c is much larger than q: bring it between bounds by concavity, and polish it by Newton steps.
+    lowest, highest = q / (1 + c), jnp.maximum(q, 0.0)
+    delta = jnp.clip(delta, lowest, highest)
+    for _ in range(4):
+        at = jnp.maximum(delta, floor)
+        excess = c * jnp.expm1(-at)
+        delta = jnp.clip(delta - (delta - excess - q) / (1 + c + excess), lowest, highest)
+    return delta
+
+
+def uprox(c, log_total, u):
+    """Minimise ``c (v + exp(log_total - v)) + (v - u)^2 / 2`` over v: the implicit step of an auxiliary variable u."""
+    return log_total + hsolve(c, u - log_total)
+
+
+def p_of(level, mobility):
+    """Solve ``log(p) + mobility * p = level`` for p > 0, of slope ``p / (1 + mobility * p)``: p, and mobility * p."""
+    free = mobility > 0
+    safe = jnp.where(free, mobility, 1.0)
+    moved = jnp.where(free, _wexp_between(level + jnp.log(safe)), 0.0)
+    # The quotient is exact where the class moves; the exponential where it hardly does.
+    p = jnp.where(moved > 1e-2, moved / safe, jnp.exp(jnp.minimum(level - moved, limits(level).impulse)))
+    return p, mobility * p
+
+
+def log1p_sum_exp(terms):
+    """Compute ``log(1 + sum(exp(terms)))`` along the last axis, with full relative precision where it is small."""
+    top = jnp.maximum(jnp.max(terms, axis=-1, initial=0.0, keepdims=True), 0.0)
+    total = jnp.sum(jnp.exp(terms - top), axis=-1)
+    top = jnp.squeeze(top, -1)
+    return jnp.where(top > 0, top + jnp.log(jnp.exp(-top) + total), jnp.log1p(total))
+
+
+def log_of(c, like):
+    """Logarithm of a number that may be 0, kept finite in the precision of an array."""
+    return jnp.log(jnp.maximum(c, limits(like).smallest))
 
 
 class Impulse(NamedTuple):
@@ -36,23 +114,17 @@ def _climb(newton, start):
     # In single precision one step earlier: they shrink quadratically, and what is left is rounding.
     close = 1e-4 if start.dtype.itemsize == 4 else 30 * jnp.finfo(start.dtype).eps
 
-    def go_on(carry):
-        t, before, k = carry
-        return (t - before > close * (1 + jnp.abs(t))) & (k < _MOST)
+    def goes_on(at):  # number, the one before, and how many steps were taken
+        return (at[0] - at[1] > close * (1 + jnp.abs(at[0]))) & (at[2] < _MOST)
 
-    def step(carry):
-        t, _, k = carry
-        return newton(t), t, k + 1
-
-    return jax.lax.while_loop(go_on, step, (start, start - jnp.inf, 0))[0]
+    return jax.lax.while_loop(goes_on, lambda at: (newton(at[0]), at[0], at[2] + 1), (start, start - jnp.inf, 0))[0]
 
 
 def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
-    """Implicit step with any number of negative classes, exact.
+    """Minimise ``c (v + exp(-v) + sum_k a_k exp(delta_k - v)) + (v - u)^2 / 2`` plus half the weights' squared change.
 
-    Minimises ``c (v + exp(-v) + sum_k a_k exp(delta_k - v)) + (v - u)^2 / 2`` plus half the squared change of the
-    weights, over v and the weights together. With ``t = v + mobility_label * pull`` the pushes are ``log p_k +
-    mobility_k p_k = log(c a_k) + delta_k - t``, and ``v + c (1 - exp(-v)) = u + pull`` is the equation left.
+    With ``t = v + mobility_label * pull`` the pushes are ``log p_k + mobility_k p_k =
+    log(c a_k) + delta_k - t``, and ``v + c (1 - exp(-v)) = u + pull`` is the equation left.
     """
     level = log_of(c, delta) + log_a + delta
     mobility = jnp.broadcast_to(mobility, delta.shape)
@@ -67,12 +139,9 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
         slope = safe_exp(-inside)
         return slope * (v - inside) - jnp.expm1(-inside), slope
 
-    def pushes(t):
-        p, moved = p_of(level - t, mobility)
-        return p, jnp.sum(p), jnp.sum(p / (1 + moved))
-
     def newton(t):
-        _, pull, slope = pushes(t)
+        p, moved = p_of(level - t, mobility)
+        pull, slope = jnp.sum(p), jnp.sum(p / (1 + moved))
         v = t - mobility_label * pull
         rise, e = relaxed(v)
         value = c * rise + v - u - pull
@@ -87,62 +156,53 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
     most = jnp.maximum(jnp.minimum(most, jnp.sum(alone)), limits(delta).smallest)
     start = jax.nn.logsumexp(level - mobility * jnp.minimum(alone, most)) - jnp.log(most)
     t = _climb(newton, jnp.maximum(least, start))
-    p, pull, _ = pushes(t)
+    p = p_of(level - t, mobility)[0]
+    pull = jnp.sum(p)
     v = t - mobility_label * pull
     # Of the two expressions for v the one whose terms cancel less.
     better = (jnp.abs(u) + pull) / (1 + c * safe_exp(-v)) < jnp.abs(t) + mobility_label * pull
     return Impulse(p, pull, jnp.where(better, hsolve(c, u + pull), v))
 
 
-def implicit_counts(c, log_a, score, target, mobility, v):
-    """Implicit step for a row of counts in the form with one auxiliary variable per row (alpha = 1).
+def _balance(level, mobility, most, wanted, lowest=-jnp.inf):
+    """Pushes of ``log p_k + mobility_k p_k = level_k - z`` that add up to what is wanted at z; and z.
 
-    Minimises ``c (z - sum_j target_j s_j + exp(-z) sum_j a_j exp(s_j)) + (z - v)^2 / 2`` plus half the squared change
-    of the weights. Returns pushes (class,), ``w_j += (c target_j - push_j) x``, and the auxiliary variable after it.
+    The sum is at most ``most``, and z at least ``lowest``; ``wanted`` gives its value at z, and the slope.
     """
-    mobility = jnp.broadcast_to(mobility, score.shape)
-    log_c = log_of(c, score)
-    level = log_c + log_a + score + mobility * c * target
-    highest = uprox(c, jax.nn.logsumexp(level) - log_c, v)
-    most = jnp.maximum(highest - v + c, limits(score).smallest)
-    start = jnp.maximum(v - c, jax.nn.logsumexp(level - mobility * most) - jnp.log(most))
 
     def newton(z):
         p, moved = p_of(level - z, mobility)
-        return z - (z - v + c - jnp.sum(p)) / (1 + jnp.sum(p / (1 + moved)))
+        total, rise = wanted(z)
+        slope = rise + jnp.sum(p / (1 + moved))
+        return jnp.where(slope > 0, z + (jnp.sum(p) - total) / jnp.where(slope > 0, slope, 1.0), z)
 
-    z = _climb(newton, start)
+    z = _climb(newton, jnp.maximum(lowest, jax.nn.logsumexp(level - mobility * most) - jnp.log(most)))
     return p_of(level - z, mobility)[0], z
 
 
-def softmax_prox(c, score, target, mobility):
-    """Exact proximal step of a row's softmax loss over all classes: no sampling, no auxiliary variable.
+def implicit_counts(c, log_a, score, target, mobility, v):
+    """Step of a row of counts that has one auxiliary variable (alpha = 1): pushes (class,), and the variable after it.
 
-    Minimises ``c (logsumexp(s) - sum_k target_k s_k)`` plus half the squared change of the weights. Returns pushes
-    (class,), summing to c: ``w_k += (c target_k - push_k) x``.
+    Minimises ``c (z - sum_j target_j s_j + exp(-z) sum_j a_j exp(s_j)) + (z - v)^2 / 2`` plus half the squared change
+    of the weights, ``w_j += (c target_j - push_j) x``.
     """
+    mobility, log_c = jnp.broadcast_to(mobility, score.shape), log_of(c, score)
+    level = log_c + log_a + score + mobility * c * target
+    most = uprox(c, jax.nn.logsumexp(level) - log_c, v) - v + c
+    return _balance(level, mobility, jnp.maximum(most, limits(score).smallest), lambda z: (z - v + c, 1.0), v - c)
+
+
+def softmax_prox(c, score, target, mobility):
+    """Proximal step of ``c (logsumexp(s) - sum_k target_k s_k)`` over all classes: pushes (class,), which sum to c."""
     mobility = jnp.broadcast_to(mobility, score.shape)
-    gain = mobility * c * target
-    level = log_of(c, score) + score + gain
-
-    def newton(z):
-        p, moved = p_of(level - z, mobility)
-        slope = jnp.sum(p / (1 + moved))
-        step = (jnp.sum(p) - c) / jnp.where(slope > 0, slope, 1.0)
-        return jnp.where(slope > 0, z + step, z)
-
-    z = _climb(newton, jax.nn.logsumexp(score + gain - mobility * c))
-    return p_of(level - z, mobility)[0]
+    level = log_of(c, score) + score + mobility * c * target
+    return _balance(level, mobility, jnp.maximum(c, limits(score).smallest), lambda z: (c, 0.0))[0]
 
 
 class Batch(NamedTuple):
-    """Sampled objective of several rows with shared negatives, coupled through their inner products.
+    """Sampled objective of rows with shared negatives: of scores ``base - mobility @ G`` with pushes G (row, class)."""
 
-    Scores are ``base - mobility @ G``, at weights already shrunk, with G the pushes (row, class), of which those on a
-    row's label balance the others.
-    """
-
-    base: jax.Array  # scores before the pushes, (row, class)
+    base: jax.Array  # scores before the pushes, at weights already shrunk, (row, class)
     mobility: jax.Array  # (row, row)
     label: jax.Array  # place of each row's label among the classes, (row,)
     log_a: jax.Array  # logarithms of the weights of the negatives, -inf for what is none, (row, class)
@@ -232,11 +292,9 @@ def newton_cg(batch: Batch, n_newton: int, n_cg: int = 40):
         s, _ = jax.lax.while_loop(too_long, lambda state: (state[0] / 2, state[1] + 1), (jnp.ones_like(size), 0))
         return G + s * d, size, k + 1
 
-    def unfinished(carry):
-        G, size, k = carry
-        return (size > close**2 * (1 + inner(G, G))) & (k < n_newton)
-
     start = jnp.zeros_like(batch.base), jnp.full((), jnp.inf, batch.base.dtype), 0
-    G, *_ = jax.lax.while_loop(unfinished, newton, start)
+    G, *_ = jax.lax.while_loop(
+        lambda at: (at[1] > close**2 * (1 + inner(at[0], at[0]))) & (at[2] < n_newton), newton, start
+    )
     u, push, _ = parts(G)
     return balanced(push), u

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from scipy.linalg.blas import dsymm, dsymv, dsyrk, dtrsm
 
-from ..bounds import ORDERS
+from ..bounds import ORDERS, LowRankPlusDiagonal
 from ..checks import check_choice, check_flag, check_positive, check_whole
 from ..engine.chunks import one_thread_each
 from ..engine.problem import Params
@@ -17,6 +18,8 @@ from ..numerics import seed_of
 from .schedule import ScheduledSolver
 
 GAINS = ("constant", "tau", "inverse")
+_MOST_FULL = 3000  # parameters up to which an inverse is kept: 72 MB
+_CONDITION = 1e10  # most that the data's curvature may exceed the one to begin with, so that an inverse keeps digits
 
 
 class VisitState(NamedTuple):
@@ -188,8 +191,30 @@ class StochasticMajorization(RowVisitor):
     def _begin_epoch(self, rows, memory: Majorization | None) -> Majorization:
         if memory is None or self.restart:
             zero = np.zeros(rows.n_parameters)
-            return Majorization(rows.start_curvature(self.rank), zero, zero)
+            return Majorization(self._start(rows), zero, zero)
         return memory._replace(curvature=copy.deepcopy(memory.curvature))
+
+    def _start(self, rows) -> Any:
+        """Curvature before any row was seen: a ridge's, or a 1e-10th of the data's."""
+        problem, n, (n_contrasts, n_columns) = rows.problem, rows.n_parameters, rows.shape
+        if self.rank is None and n > _MOST_FULL:
+            raise ValueError(
+                f"rank is None and the model has {n} parameters ({n_columns} columns times {n_contrasts + 1} - 1 "
+                f"classes); an inverse of the whole curvature is kept for at most {_MOST_FULL}. Give a rank, for "
+                "example rank=10."
+            )
+        ridge, weight = rows.n_rows * problem.strength, float(problem.totals.mean())
+        if not ridge > 0:
+            raise ValueError(
+                f"the ridge's strength is {problem.strength:g}; stochastic majorization begins from the curvature of "
+                "the ridge, so it must be positive. A weak one will do, for example 1e-6."
+            )
+        least = rows.n_rows * weight / 2 / _CONDITION
+        column = np.maximum(ridge, least * np.append(rows.variance, 1.0))[:n_columns]
+        if problem.fit_intercept:  # at most the weight of one row: a strong ridge shall not hold intercepts back
+            column[-1] = max(min(ridge, weight), least)
+        diagonal = np.tile(column, n_contrasts)
+        return InverseCurvature(diagonal) if self.rank is None else LowRankPlusDiagonal(diagonal, self.rank)
 
     def _step(self, rows, seen, state: VisitState, c: float) -> tuple[np.ndarray, Majorization]:
         curvature, mu, _ = state.memory
@@ -199,3 +224,22 @@ class StochasticMajorization(RowVisitor):
         phi = curvature.solve(mu)
         step = self.gain * len(seen.z) / rows.n_rows
         return state.theta - step * phi, Majorization(curvature, mu, phi)
+
+
+class InverseCurvature:
+    """Inverse of a positive diagonal, (parameter,), plus rank-one matrices, by Woodbury: its lower triangle."""
+
+    def __init__(self, diagonal: np.ndarray):
+        self._lower = np.asfortranarray(np.diag(1 / diagonal))
+
+    def add_many(self, Q: np.ndarray) -> None:
+        """Add ``Q'Q`` to the matrix whose inverse this is, in 3 flops per factor and pair of parameters."""
+        U = dsymm(1.0, self._lower, Q.T, lower=1)
+        inner = Q @ U
+        inner.flat[:: len(inner) + 1] += 1
+        W = dtrsm(1.0, np.linalg.cholesky(inner), U, side=1, lower=1, trans_a=1, overwrite_b=1)
+        self._lower = dsyrk(-1.0, W, beta=1.0, c=self._lower, lower=1, overwrite_c=1)
+
+    def solve(self, u: np.ndarray) -> np.ndarray:
+        """Inverse times u."""
+        return dsymv(1.0, self._lower, u, lower=1)

@@ -106,7 +106,7 @@ class ScheduledSolver(ABC):
 
     def longest_step(self, problem) -> float:
         """Least c that is too long whatever the data: where an explicit step on the ridge turns coefficients around."""
-        return 1 / max(problem.strength, 1e-12) if self.has_step and not self.implicit else math.inf
+        return 1 / max(self.strength(problem), 1e-300) if self.has_step and not self.implicit else math.inf
 
     def kept(self, state: Any) -> Any:
         """Return a state that later updates leave as it is."""
@@ -147,11 +147,11 @@ class ScheduledSolver(ABC):
         bar = ProgressBar(f"fitting {problem.subject}", schedule.epochs, "epoch", verbose, state.epoch)
         try:
             while state.epoch < schedule.epochs:
-                c, strength = schedule.step * schedule.decay**state.epoch, self.strength(problem)
-                if self.has_step and not self.implicit and c * strength >= 1:
+                c = schedule.step * schedule.decay**state.epoch
+                if c >= self.longest_step(problem):
                     raise ValueError(
-                        f"step is {c:.3g}; times the ridge strength {strength:.3g} it must stay below 1 for an "
-                        "explicit step. Use a shorter step, or ImplicitSGD, which takes any."
+                        f"step is {c:.3g}; times the ridge strength {self.strength(problem):.3g} it must stay below 1 "
+                        "for an explicit step. Use a shorter step, or ImplicitSGD, which takes any."
                     )
                 state = self.update(problem, state, c)
                 if not self.is_finite(state):

@@ -14,7 +14,7 @@ from glmfit.solvers import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, Softm
 from glmfit.stochastic import class_kernels as sampling
 from glmfit.stochastic import class_sampler, implicit
 from glmfit.stochastic.class_rows import ClassData, dense_rows, sparse_rows
-from glmfit.stochastic.lambert import log1p_sum_exp
+from glmfit.stochastic.implicit import log1p_sum_exp
 
 N, D, K, M = 40, 5, 7, 3
 LOG_A = float(np.log((K - 1) / M))

@@ -41,7 +41,7 @@ def one_step(problem, W, v, i, others, solver, c=1e-3, strength=0.0):
     weights = sampling.Weights(jnp.array(W), jnp.array(v), jnp.ones(()))
     span = sampling.Span(0, 1, c, strength, np.nan, np.inf)
     order = jnp.asarray(np.array([i], np.int32))
-    data, width = problem.class_data, problem.most_seen
+    data, width = problem.class_data, int(np.diff(problem.first_pairs).max())
     support = jnp.stack([sampling.support_of(data, row, width)[0] for row in i])[None]
     drawn = support, jnp.asarray(negatives)
     end = sampling.take_steps(data, weights, order, drawn, span, sampling.counts, solver)

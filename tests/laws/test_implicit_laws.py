@@ -119,7 +119,7 @@ def test_with_one_negative_the_step_is_that_of_the_listing_for_extreme_numbers(x
 @pytest.mark.slow
 def test_a_frozen_class_and_a_row_of_zeros_move_the_auxiliary_variable_only(x64, rng):
     """Identity 7: mobility 0 leaves u = uprox."""
-    from glmfit.stochastic.lambert import log1p_sum_exp, uprox
+    from glmfit.stochastic.implicit import log1p_sum_exp, uprox
 
     delta, u = rng.normal(size=4), 0.7
     step = implicit.implicit_step(2.0, np.log(3.0), jnp.asarray(delta), 0.0, 0.0, u)

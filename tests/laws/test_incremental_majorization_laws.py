@@ -14,8 +14,8 @@ from glmfit import Status
 from glmfit.engine.problem import Params
 from glmfit.solvers import BoundMajorization, ConjugateGradients, IncrementalMajorization, LoopOptions
 from glmfit.stochastic import Pairs, SoftmaxProblem
-from glmfit.stochastic import incremental_majorization as surrogates
-from glmfit.stochastic.incremental_majorization import SurrogateSum
+from glmfit.stochastic import contrast_rows as surrogates
+from glmfit.stochastic.contrast_rows import SurrogateSum
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 N, D, K = 90, 3, 4

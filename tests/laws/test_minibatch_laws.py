@@ -135,7 +135,7 @@ def test_a_few_jacobi_sweeps_already_descend(x64, rng):
         S = batch.base - batch.mobility @ G
         delta = S - S[jnp.arange(6), batch.label][:, None]
         total = jnp.log1p(jnp.sum(jnp.exp(batch.log_a + delta), axis=1))
-        from glmfit.stochastic.lambert import uprox
+        from glmfit.stochastic.implicit import uprox
 
         u = uprox(batch.c, total, batch.u)
         value = batch.c * (u + jnp.exp(total - u)) + (u - batch.u) ** 2 / 2

@@ -142,7 +142,7 @@ def test_the_listing_as_printed_is_not_the_batch_step():
 def test_after_every_row_phi_is_m_mu_and_m_is_the_inverse(order):
     case = Case(counts=True)
     rows, solver = case.problem.contrast_rows, StochasticMajorization(order=order)
-    sigma, mu = np.diag(rows.diagonal), np.zeros(rows.n_parameters)
+    sigma, mu = np.diag(np.tile(case.start, case.K - 1)), np.zeros(rows.n_parameters)
     state = solver.init_state(case.problem, None, key=KEY)
     for (i,), after in zip(case.batches(state.seed, 0), solver.visits(case.problem, state), strict=True):
         seen = rows.visit(state.theta, np.array([i]))
@@ -252,7 +252,7 @@ def test_a_rank_of_all_parameters_is_full_rank(options):
 def test_low_rank_curvature_stays_above_the_sum(rank):
     case = Case(d=6, counts=True)
     rows, solver = case.problem.contrast_rows, StochasticMajorization(rank=rank, gain=5.0)
-    exact = np.diag(rows.diagonal)
+    exact = np.diag(np.tile(case.start, case.K - 1))
     state = solver.init_state(case.problem, None, key=KEY)
     for (i,), after in zip(case.batches(state.seed, 0), solver.visits(case.problem, state), strict=True):
         for q in rows.factors(rows.visit(state.theta, np.array([i])), "given"):

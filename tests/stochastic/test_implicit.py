@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from glmfit.stochastic import lambert
+from glmfit.stochastic import implicit
 
 every_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 WEXP_ERROR = {np.float32: 1e-6, np.float64: 4e-15}
@@ -24,7 +24,7 @@ def true_wexp(z):
 def test_wexp_has_full_relative_precision(dtype, x64):
     lowest = -80 if dtype == np.float32 else -700
     z = np.concatenate([np.linspace(lowest, 60, 281), np.linspace(-20, 3, 201), 10.0 ** np.arange(2, 7)]).astype(dtype)
-    w = np.asarray(lambert.wexp(jnp.asarray(z)))
+    w = np.asarray(implicit.wexp(jnp.asarray(z)))
     assert w.dtype == dtype
     error = max(abs(float(mp.mpf(float(a)) / true_wexp(b) - 1)) for a, b in zip(w, z, strict=True))
     assert error <= WEXP_ERROR[dtype]
@@ -32,7 +32,7 @@ def test_wexp_has_full_relative_precision(dtype, x64):
 
 def test_wexp_satisfies_its_equation_and_agrees_with_scipy(x64):
     z = np.concatenate([np.linspace(-700, 700, 20_001), np.geomspace(700, 1e6, 2_001)])
-    w = np.asarray(lambert.wexp(z))
+    w = np.asarray(implicit.wexp(z))
     assert np.all(np.abs(w + np.log(w) - z) <= 4e-15 * np.maximum(1, np.abs(z)))
     low = z <= 700
     np.testing.assert_allclose(w[low], scipy.special.lambertw(np.exp(z[low])).real, rtol=4e-15)
@@ -40,7 +40,7 @@ def test_wexp_satisfies_its_equation_and_agrees_with_scipy(x64):
 
 def test_wexp_is_finite_everywhere_without_a_warning(x64):
     with np.errstate(over="raise", invalid="raise", divide="raise"):
-        w = np.asarray(lambert.wexp(jnp.asarray([-1e308, -1e4, -31.0, 1e15, 1e16, 1e308])))
+        w = np.asarray(implicit.wexp(jnp.asarray([-1e308, -1e4, -31.0, 1e15, 1e16, 1e308])))
     assert np.all(np.isfinite(w)) and np.all(w >= 0) and np.all(np.diff(w) >= 0)
 
 
@@ -59,13 +59,13 @@ def grid(dtype):
 @pytest.mark.thorough
 def test_hsolve_solves_its_equation(x64):
     c, q = grid(np.float64)
-    delta = np.asarray(lambert.hsolve(jnp.asarray(c), jnp.asarray(q)))
+    delta = np.asarray(implicit.hsolve(jnp.asarray(c), jnp.asarray(q)))
     assert all(residual(*three) <= 1e-12 * (1 + abs(three[1])) for three in zip(c, q, delta, strict=True))
 
 
 def test_hsolve_is_relatively_precise_where_the_closed_form_cancels(x64):
     c, q = (a.ravel() for a in np.meshgrid([1e4, 1e5, 1e6], [1e-6, -1e-6, 1e-3, -1e-3, 0.5, -0.5]))
-    delta = np.asarray(lambert.hsolve(c, q))
+    delta = np.asarray(implicit.hsolve(c, q))
     slope = 1 + c * np.exp(-delta)
     errors = [residual(*three) for three in zip(c, q, delta, strict=True)]
     assert np.all(np.asarray(errors) / slope <= 1e-10 * np.abs(delta))
@@ -75,18 +75,18 @@ def test_hsolve_is_relatively_precise_where_the_closed_form_cancels(x64):
 def test_hsolve_in_single_precision(x64):
     c, q = grid(np.float32)
     with np.errstate(over="raise", invalid="raise", divide="raise"):
-        delta = np.asarray(lambert.hsolve(jnp.asarray(c), jnp.asarray(q)))
-    exact = np.asarray(lambert.hsolve(c.astype(float), q.astype(float)))
+        delta = np.asarray(implicit.hsolve(jnp.asarray(c), jnp.asarray(q)))
+    exact = np.asarray(implicit.hsolve(c.astype(float), q.astype(float)))
     np.testing.assert_allclose(delta, exact, rtol=1e-5)  # what rounding q alone does
 
 
 def test_uprox_minimises(x64, rng):
     c, log_total, u = np.exp(rng.normal(size=50) * 3), rng.normal(size=50) * 5 + 3, rng.normal(size=50) * 4 + 4
-    v = np.asarray(lambert.uprox(c, log_total, u))
+    v = np.asarray(implicit.uprox(c, log_total, u))
     np.testing.assert_allclose(c * (1 - np.exp(log_total - v)) + v - u, 0, atol=1e-11 * (1 + c.max()))
     assert np.all((v >= np.minimum(u, log_total)) & (v <= np.maximum(u, log_total)))
     np.testing.assert_array_equal(
-        lambert.uprox(np.zeros(3), np.array([1.0, 2.0, 3.0]), np.array([4.0, 0.0, 3.0])), [4, 0, 3]
+        implicit.uprox(np.zeros(3), np.array([1.0, 2.0, 3.0]), np.array([4.0, 0.0, 3.0])), [4, 0, 3]
     )
 
 
@@ -95,7 +95,7 @@ def test_uprox_minimises(x64, rng):
 def test_p_of_solves_its_equation(dtype, x64):
     level, mobility = np.meshgrid(np.linspace(-60, 500, 113), [0.0, 1e-10, 1e-4, 0.1, 1.0, 30.0, 1e4])
     level, mobility = level.ravel().astype(dtype), mobility.ravel().astype(dtype)
-    p, moved = (np.asarray(a, np.float64) for a in lambert.p_of(jnp.asarray(level), jnp.asarray(mobility)))
+    p, moved = (np.asarray(a, np.float64) for a in implicit.p_of(jnp.asarray(level), jnp.asarray(mobility)))
     assert np.all(np.isfinite(p))
     capped = np.log(p) >= (39.9 if dtype == np.float32 else 349.9)
     assert np.all(level[capped] >= 39) and capped.mean() < 0.4
@@ -107,7 +107,7 @@ def test_p_of_solves_its_equation(dtype, x64):
 @pytest.mark.thorough
 def test_derivatives_are_what_the_docstrings_say(x64):
     z = jnp.linspace(-15.0, 40.0, 23)
-    w, slope = jax.vmap(jax.value_and_grad(lambert.wexp))(z)
+    w, slope = jax.vmap(jax.value_and_grad(implicit.wexp))(z)
     np.testing.assert_allclose(slope, w / (1 + w), rtol=1e-8)
 
 
@@ -116,6 +116,6 @@ def test_log1p_sum_exp(x64):
     with mp.workdps(50):
         exact = [float(mp.log(1 + sum(mp.exp(mp.mpf(float(t))) for t in row))) for row in terms]
     with np.errstate(over="raise", invalid="raise", divide="raise"):
-        got = np.asarray(lambert.log1p_sum_exp(jnp.asarray(terms)))
+        got = np.asarray(implicit.log1p_sum_exp(jnp.asarray(terms)))
     np.testing.assert_allclose(got, exact, rtol=1e-14)
     assert got[0] == 0 and got[4] == 0 and got[1] > 0
