@@ -29,20 +29,26 @@ def population(data):
 def results(data, population):
     X, Y = data
     yield population.report_
-    yield PopulationGLM("exp", regularizer_strength=1e-3, solver_name="SAGA").fit(X, Y[:, :2]).report_
-    yield PopulationGLM("exp", solver_name="SAGA", max_epochs=3).fit(X, Y[:, :2]).report_.step_certificate
     yield PopulationGLMCV(strengths=[1e-3, 1e-1], cv=2).fit(X, Y[:, :2]).report_
     yield SoftmaxGLM(regularizer_strength=1e-2).fit(X, Y[:, 0]).report_
     yield MultinomialGLM(regularizer_strength=1e-2).fit(X, Y).report_
-    yield ResponseModel(1, max_epochs=3).fit(X[:20], np.eye(N), Y[:20]).report_
     yield wald_table(population, X, Y)
     yield drop_groups(population, X, Y, {"first": 0, "others": [1, 2]})
     yield rescale_time(Y, population.predict(X))
 
 
+def compiled_results(data, population):
+    X, Y = data
+    by_saga = PopulationGLM("exp", regularizer_strength=1e-3, solver_name="SAGA").fit(X, Y[:, :2]).report_
+    yield by_saga
+    yield by_saga.step_certificate
+    yield ResponseModel(1, max_epochs=3).fit(X[:20], np.eye(N), Y[:20]).report_
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_every_result_shows_a_summary_and_a_table(data, population):
-    for result in results(data, population):
+@pytest.mark.parametrize("made", [results, pytest.param(compiled_results, marks=pytest.mark.thorough)])
+def test_every_result_shows_a_summary_and_a_table(made, data, population):
+    for result in made(data, population):
         assert repr(result) == str(result)
         assert "array(" not in repr(result) and len(repr(result)) < 5000
         html = result._repr_html_()

@@ -345,6 +345,11 @@ def test_attributes_keep_their_underscore_in_the_reference(monkeypatch):
     ]
 
 
+def test_the_page_on_reports_has_a_row_for_every_status():
+    page = (ROOT / "docs" / "how_to" / "read_the_report.md").read_text(encoding="utf-8")
+    assert [status.label for status in glmfit.Status if f"\n| {status.label} |" not in page] == []
+
+
 def test_the_readme_shows_its_output():
     page = blocks(ROOT / "README.md")
     assert any(a.language == "python" and b.language == "text" for a, b in pairwise(page))

@@ -20,7 +20,6 @@ _SET_ELSEWHERE = {
     "devices": "is not for batches: a worker has one device",
     "verbose": "is not for batches: nobody would see it",
 }
-_NOT_SMOOTH = ("Lasso", "ElasticNet", "GroupLasso")
 _KEYS = {"name": rule.NAMED, "estimator": rule.TEXT, "data": rule.list_of(rule.TEXT, "a list of names of data")}
 _KEYS |= dict.fromkeys(("parameters", "grid", "design"), rule.TABLE)
 
@@ -167,10 +166,12 @@ def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
 def _check_solver(model: Any) -> None:
     """Check the solver, and that it does what the penalty and the link need."""
     from ..estimators.parameters import read_solver
+    from ..penalties.by_name import BY_NAME
 
     solver = read_solver(model.solver_name, model.solver_kwargs)
+    with_kinks = [name for name, kind in BY_NAME.items() if not kind.smooth]
     smooth = getattr(solver, "smooth", None)  # None: it takes any penalty
-    if smooth is not None and smooth == (model.regularizer in _NOT_SMOOTH):
+    if smooth is not None and smooth == (model.regularizer in with_kinks):
         needs = "a smooth penalty" if smooth else "a penalty with kinks"
         raise ValueError(f'solver_name is {model.solver_name!r}, which needs {needs}; use "auto".')
     if getattr(solver, "certificate", None) == "global" and model.inverse_link_function == "exp":

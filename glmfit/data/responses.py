@@ -199,7 +199,8 @@ def _check_values(form: str, parts: list, loss: Observation, name: str) -> list:
     hint = _HINTS.get(called, "")
     for index, part in enumerate(parts):
         y, missing = part.y, np.isnan(part.y)
-        wrong, needs = loss.wrong(np.where(missing, 0.0, y))
+        wrong, needs = loss.wrong(y)
+        wrong = wrong & ~missing
         no_record = missing if form == "records" else np.False_
         for bad, what, advice in (
             (no_record, f"{int(no_record.sum())} NaN", "a record without a value is none: leave it out."),

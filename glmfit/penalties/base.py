@@ -122,7 +122,7 @@ class Penalty(eqx.Module):
             Step size, >= 0.
         feature_scale : array, shape (feature,), optional
             Scale > 0 of the coordinates: the coefficients are w_j = v_j / feature_scale_j, and S is a
-            function of w. The group lasso needs it constant inside a group.
+            function of w. It is constant inside a norm.
 
         Returns
         -------
@@ -133,10 +133,12 @@ class Penalty(eqx.Module):
         if self.smooth:
             return coef
         step = jnp.asarray(step, dtype=coef.dtype)
-        threshold = self.norm_strength(coef) * (step[None, :] if step.ndim == 1 else step)
-        if feature_scale is not None:
-            threshold = threshold / jnp.asarray(feature_scale, dtype=coef.dtype)[:, None]
-        return self.spread(_kept(threshold, self.norms(coef))) * coef
+        norm, threshold = self.norms(coef), self.norm_strength(coef) * (step[None, :] if step.ndim == 1 else step)
+        if feature_scale is None:
+            return self.spread(_kept(threshold, norm)) * coef
+        threshold = self.spread(jnp.broadcast_to(threshold, norm.shape))
+        threshold = threshold / jnp.asarray(feature_scale, dtype=coef.dtype)[:, None]
+        return _kept(threshold, self.spread(norm)) * coef
 
     def subgradient_residual(self, coef: FeatureNeuron, grad: FeatureNeuron) -> FeatureNeuron:
         """Compute the subgradient of smallest norm, grad + xi with xi in the subdifferential of S at the coefficients.
@@ -194,9 +196,12 @@ class Penalty(eqx.Module):
         array, shape (neuron,)
             Strength; inf where no strength gives W = 0.
         """
+        xp = namespace(grad_at_zero)
         if self.smooth:  # it shrinks but never selects
-            return namespace(grad_at_zero).full_like(grad_at_zero[0], float("inf"))
-        return (abs(grad_at_zero) / per_neuron(self.ratio, grad_at_zero)).max(axis=0)
+            return xp.full_like(grad_at_zero[0], float("inf"))
+        of_one = eqx.tree_at(lambda penalty: penalty.strength, self, np.ones(())).norm_strength(grad_at_zero)
+        free = of_one == 0.0
+        return xp.where(free, 0.0, self.norms(grad_at_zero) / xp.where(free, 1.0, of_one)).max(axis=0)
 
 
 def per_neuron(strength: Array | float, like: Array) -> Array:

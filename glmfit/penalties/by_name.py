@@ -10,7 +10,7 @@ from glmfit.penalties.base import Penalty
 from glmfit.penalties.elementwise import ElasticNet, Lasso, NoPenalty, Ridge
 from glmfit.penalties.group_lasso import NO_GROUP, GroupLasso
 
-_BY_NAME = {cls.name: cls for cls in (NoPenalty, Ridge, Lasso, ElasticNet, GroupLasso)}
+BY_NAME = {cls.name: cls for cls in (NoPenalty, Ridge, Lasso, ElasticNet, GroupLasso)}
 
 
 def make(
@@ -85,13 +85,13 @@ def make(
 def _find(regularizer: Any) -> type[Penalty]:
     if regularizer is None:
         return NoPenalty
-    if not isinstance(regularizer, str) or regularizer not in _BY_NAME:
-        allowed = ", ".join(repr(name) for name in _BY_NAME)
+    if not isinstance(regularizer, str) or regularizer not in BY_NAME:
+        allowed = ", ".join(repr(name) for name in BY_NAME)
         raise ValueError(
             f"regularizer is {regularizer!r}; allowed are {allowed} and None: pass a name, and the strength as "
             "regularizer_strength."
         )
-    return _BY_NAME[regularizer]
+    return BY_NAME[regularizer]
 
 
 def _split(strength: Any) -> tuple[Any, Any]:

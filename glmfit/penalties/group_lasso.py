@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from glmfit.numerics import Array, FeatureNeuron, PerFeature, PerNeuron, namespace
+from glmfit.numerics import Array, FeatureNeuron, PerFeature, namespace
 from glmfit.penalties.base import Penalty, per_neuron
 
 NO_GROUP = -1
@@ -76,22 +76,14 @@ class GroupLasso(Penalty):
                 f"step has shape {np.shape(step)}; the group lasso needs one step for all features, shape () "
                 "or (neuron,). Put scales of the groups into feature_scale, constant inside a group."
             )
-        if feature_scale is not None:
-            layout, of_feature = _layout(self.groups), feature_scale
-            feature_scale = of_feature[layout.members[:, 0]]
-            differs = of_feature != feature_scale[layout.group]
-            if isinstance(differs, np.ndarray) and np.any(differs):
+        if isinstance(feature_scale, np.ndarray):
+            layout = _layout(self.groups)
+            if np.any(feature_scale != feature_scale[layout.members[layout.group, 0]]):
                 raise ValueError(
                     "feature_scale varies inside a group; the group lasso needs one scale per group. Give "
                     "all features of a group the mean of their scales."
                 )
         return super().prox(coef, step, feature_scale)
-
-    def maximal_strength(self, grad_at_zero: FeatureNeuron) -> PerNeuron:
-        """Compute the largest ``||grad_g||_2 / sqrt(|g|)``."""
-        weight = _layout(self.groups).weight
-        of_one = namespace(grad_at_zero).asarray(weight[weight > 0], dtype=grad_at_zero.dtype)
-        return (self.norms(grad_at_zero)[: len(of_one)] / of_one[:, None]).max(axis=0)
 
     def norms(self, coef: FeatureNeuron) -> Array:
         """Compute the norms of the groups and of features without one, (norm, neuron), with gradient 0 at 0."""

@@ -88,8 +88,10 @@ def test_a_job_cancelled_before_its_worker_came_is_replaced(client, slurm):
     before = slurm.jobs()
     call("scancel", "--signal=KILL", "--full", min(before))
     wait_until(lambda: set(slurm.jobs()) - set(before), "a new job")
-    call("scancel", max(slurm.jobs(), key=int))
+    cancelled = max(slurm.jobs(), key=int)
+    call("scancel", cancelled)
     wait_for_two(client, slurm)
+    assert cancelled not in slurm.jobs()
 
 
 @pytest.mark.thorough

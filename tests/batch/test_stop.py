@@ -69,7 +69,7 @@ def test_a_stop_that_was_caught_comes_out_at_the_next_look(how, comes_out):
 
 
 @pytest.mark.parametrize("where", ["garbage collector", "weak reference", "finalizer"])
-@pytest.mark.parametrize("again_s", [1e-4, 0.01])  # at once: while it is still being dropped
+@pytest.mark.parametrize("again_s", [1e-4, pytest.param(0.01, marks=pytest.mark.thorough)])  # at once: while it drops
 @every_signal
 def test_a_stop_that_python_drops_comes_again(how, comes_out, again_s, where, monkeypatch, capfd):
     """What is raised in any of these is dropped, and jax has a callback that the garbage collector calls often."""

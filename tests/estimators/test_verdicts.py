@@ -141,7 +141,7 @@ def test_separable_data_are_called_so_whatever_the_penalty_and_solver(separable,
     assert report.status[0] == Status.SEPARABLE and not report.gap_is_bound.any()
 
 
-@pytest.mark.parametrize("link", ["exp", "softplus"])
+@pytest.mark.parametrize("link", ["exp", pytest.param("softplus", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("mean, scale", [(5, 1e-3), (100, 1e-2), (1e4, 1.0), (1.7e9, 1.0), (1e3, 1e-3)])
 @pytest.mark.parametrize(
     "parameters",

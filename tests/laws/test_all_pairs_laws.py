@@ -149,7 +149,9 @@ def test_1_3_4_objective_gradient_and_product_are_those_of_the_sum_over_every_pa
     close(flat(product), flat(true_product) + shrink * flat(direction), 1e-10)
 
 
-@pytest.mark.parametrize("name", [*LOSSES, "poisson-exp"])
+@pytest.mark.parametrize(
+    "name", ["poisson", *(pytest.param(name, marks=pytest.mark.thorough) for name in (*LOSSES[:2], "poisson-exp"))]
+)
 def test_the_exact_hessian_is_the_derivative_of_the_gradient(name, rng):
     problem, theta, _ = case(name=name)
     direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), theta)

@@ -207,7 +207,11 @@ PENALTIES = {
 @pytest.mark.parametrize("name", PENALTIES)
 @pytest.mark.parametrize(
     "dtype, link, weighted, known",
-    [(np.float32, "softplus", False, False), (np.float64, "exp", True, True), (np.float32, "softplus", True, True)],
+    [
+        pytest.param(np.float32, "softplus", False, False, marks=pytest.mark.thorough),
+        (np.float64, "exp", True, True),
+        (np.float32, "softplus", True, True),
+    ],
 )
 def test_rows_read_anew_give_the_fit_in_memory(name, dtype, link, weighted, known):
     X, Y = recording(7, link, t=3000)

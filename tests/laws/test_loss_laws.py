@@ -1,5 +1,7 @@
 """Laws of every loss of one response: against 40 digits and their own definitions."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import mpmath as mp
@@ -22,12 +24,26 @@ def grid(name, xp=np, dtype=np.float64):
     return xp.asarray(LOSSES[name].responses, dtype=dtype)[None], xp.asarray(ETA, dtype=dtype)[:, None]
 
 
-def exactly(formula, y, eta, order):
-    """Derivative of a formula of mpmath in its predictor, (eta, response), with 40 digits."""
+@functools.cache
+def exactly(name, dtype, order):
+    """Derivative of a loss in its predictor with 40 digits, (eta, response), and that without a response."""
+    y, eta = (a.astype(float).ravel() for a in grid(name, dtype=dtype))
+    formula = LOSSES[name].exact
     with mp.workdps(40):
-        rows = [[mp.diff(lambda a, b=b: formula(b, a), a, order) for b in map(mp.mpf, map(float, y[0]))]
-                for a in map(mp.mpf, map(float, eta[:, 0]))]  # fmt: skip
-    return np.array(rows, float)
+        rows = [[mp.diff(lambda a, b=b: formula(b, a), a, order) for b in map(mp.mpf, (0.0, *y))]
+                for a in map(mp.mpf, eta)]  # fmt: skip
+    rows = np.array(rows, float)
+    return rows[:, 1:], rows[:, :1]
+
+
+def formulas(model, xp):
+    """Loss, derivative and curvature, each alone and together; one compilation of all where they are of JAX."""
+
+    def everything(y, eta):
+        alone = model.loss(y, eta), model.derivative(y, eta), model.curvature(y, eta)
+        return alone, (*model.loss_and_derivative(y, eta), *model.derivatives(y, eta))
+
+    return jax.jit(everything) if xp is jnp else everything
 
 
 @every_loss
@@ -35,15 +51,14 @@ def exactly(formula, y, eta, order):
 @every_dtype
 def test_loss_and_derivatives_match_40_digits(name, xp, dtype, x64):
     model, y, eta = LOSSES[name].model, *grid(name, xp, dtype)
-    found = model.loss(y, eta), model.derivative(y, eta), model.curvature(y, eta)
+    found, together = formulas(model, xp)(y, eta)
     eps = np.finfo(dtype).eps
     for order, value in enumerate(found):
-        exact, without = (exactly(LOSSES[name].exact, responses, eta, order) for responses in (y, np.zeros((1, 1))))
+        exact, without = exactly(name, dtype, order)
         # A difference is judged by the sizes of what the loss is made of, with and without a response.
         size = np.abs(without) + np.abs(exact - without) + (order == 0) * np.abs(eta) * (1 + np.abs(y))
         assert value.dtype == dtype and value.shape == exact.shape
         assert np.all(np.abs(np.asarray(value, float) - exact) <= 40 * eps * np.asarray(size, float) + eps)
-    together = (*model.loss_and_derivative(y, eta), *model.derivatives(y, eta))
     for one, alone in zip(together, (found[0], found[1], found[1], found[2]), strict=True):
         np.testing.assert_allclose(one, alone, rtol=20 * eps, atol=eps)
 
@@ -52,7 +67,7 @@ def test_loss_and_derivatives_match_40_digits(name, xp, dtype, x64):
 def test_third_derivative_is_below_the_constant_times_the_second(name, x64):
     model = LOSSES[name].model
     y, eta = (jnp.ravel(a) for a in jnp.broadcast_arrays(*grid(name, jnp)))
-    third = jax.vmap(jax.grad(model.curvature, argnums=1))(y, eta)
+    third = jax.jit(jax.vmap(jax.grad(model.curvature, argnums=1)))(y, eta)
     assert np.all(np.abs(third) <= model.constant * model.curvature(y, eta) * (1 + 1e-12) + 1e-15 * np.abs(y))
 
 
@@ -61,15 +76,20 @@ def test_third_derivative_is_below_the_constant_times_the_second(name, x64):
 @every_dtype
 def test_curvature_bound_holds_on_intervals(name, xp, dtype, x64):
     model, y, lower = LOSSES[name].model, *grid(name, xp, dtype)
-    whole = model.curvature_bound(y)
+
+    def bounds(y, lower, upper):
+        ends = (lower, upper), (lower, None), (None, upper), (None, None)
+        return [model.curvature_bound(y, *interval) for interval in ends]
+
+    bounds = jax.jit(bounds) if xp is jnp else bounds
     for width in (0.0, 0.1, 3.0):
         upper = lower + xp.asarray(width, dtype=dtype)
-        bound = model.curvature_bound(y, lower, upper)
+        bound, *larger = bounds(y, lower, upper)
         inside = np.linspace(*(np.asarray(a, float) for a in (lower, upper)), 50)
         largest = model.curvature(np.asarray(y, float), inside).max(axis=0)
         assert bound.dtype == dtype and bound.shape == largest.shape
         assert np.all(largest <= np.asarray(bound, float)) and np.all(bound <= largest * 1.0132 + 1e-16)
-        for wider in (model.curvature_bound(y, lower), model.curvature_bound(y, None, upper), whole):
+        for wider in larger:
             assert np.all(wider >= bound * (1 - 1e-6))
 
 

@@ -242,7 +242,9 @@ def test_a_budget_that_is_too_small_is_kept_and_said(epochs, rng):
     assert found.status[0] == Status.MAX_EPOCHS and found.epochs[0] == epochs
 
 
-@pytest.mark.parametrize("n_problems", [25, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "n_problems", [8, pytest.param(50, marks=pytest.mark.thorough), pytest.param(2000, marks=pytest.mark.slow)]
+)
 def test_no_bound_of_random_fits_is_below_the_gap(n_problems):
     """Of all strengths, sizes, offsets and precisions; against Newton's method in NumPy."""
     tightness = []

@@ -105,6 +105,7 @@ def test_9_towers_are_in_balance_at_a_stationary_point(solver):
     assert float(jnp.linalg.norm(P)) > 1
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_the_exact_hessian_converges_in_fewer_steps_where_residuals_are_large():
     problem, theta = make("squared", biases=False, prior="zero")
@@ -117,6 +118,7 @@ def test_the_exact_hessian_converges_in_fewer_steps_where_residuals_are_large():
     assert exact.epochs < 0.7 * ours.epochs
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("damping", [0.0, 1.0])
 def test_the_exact_hessian_leaves_a_saddle(damping):

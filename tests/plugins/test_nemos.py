@@ -539,6 +539,7 @@ def test_a_state_shows_itself_as_a_report(route):
     assert "max_epochs" not in advice and "solver_name" not in advice
 
 
+@pytest.mark.thorough
 def test_a_report_of_another_solver_says_whose_it_is():
     X, Y = data()
     with warnings.catch_warnings():
