@@ -8,8 +8,8 @@ import numpy as np
 
 from ..bounds import bound_smallest_eigenvalue, gap_bound, random_start
 from .cg import Descent, inner
-from .chunks import chunks
 from .problem import Params
+from .tiles import tiles_of
 
 _MARGIN, _ROUNDING = 1e-5, 1e-6  # of products in single precision, relative; of their sums over the rows
 _TIGHT = 0.5  # share of what K may add to the squared decrement; less is not worth a product
@@ -141,7 +141,7 @@ class SpectralFloor:
             out[:-1] += self._whiten.T @ (self._of_ridge * (self._whiten @ (root * v)[:-1]))
             return root * out
 
-        pieces = chunks(len(x), 4096)
+        pieces = tiles_of(len(x), 4096)
         start = np.broadcast_to(random_start(rng, rank + 1, np.float64), (rank + 1, len(cg.intercept)))
         alpha, beta = _lanczos(product, start, min(_STEPS, rank + 1))
         share = failure_probability / len(cg.intercept)

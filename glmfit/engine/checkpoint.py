@@ -15,8 +15,8 @@ import numpy as np
 from ..checks import warn_user
 from ..files import load_npz, remove_stale_parts, save_npz
 from ..status import Status
-from .chunks import over_chunks, rows_at_once
 from .problem import Params
+from .tiles import over_tiles, rows_at_once
 
 _LAYOUT = "3"  # of the state; a file of another one cannot be read
 _VERDICTS = ("status", "gap", "is_bound", "objective", "target", "epochs", "curved")
@@ -137,7 +137,7 @@ def facts_of(problem, solver, regularizer: str, seed: int, tol: float) -> dict[s
 
 def _digest_of_rows(rows) -> str:
     """Digest of all rows, piece by piece."""
-    pieces = over_chunks(lambda part: _digest(np.asarray(rows[part])), len(rows), rows_at_once(rows))
+    pieces = over_tiles(lambda part: _digest(np.asarray(rows[part])), len(rows), rows_at_once(rows))
     return hashlib.sha256("".join(pieces).encode()).hexdigest()[:16]
 
 

@@ -10,9 +10,8 @@ from typing import Self
 import numpy as np
 
 from ..bounds import ResidualSums
-from .chunks import chunks, n_cores
 from .passes import sums_of
-from .tiles import ALL, Tiles, column_sums, derivatives, scratch, weighted
+from .tiles import ALL, Tiles, column_sums, derivatives, n_cores, scratch, tiles_of, weighted
 
 _MOST_ROWS = 16384  # of a tile, and numbers of it, of which Hessians are made
 _MOST_OF_A_TILE = 1 << 18
@@ -206,7 +205,7 @@ class HostRows(Tiles):
         least = (_NEGLIGIBLE * self.curvature.mean(axis=0, dtype=np.float64)).astype(self.dtype)
         columns = [np.append(some, d) for some in columns] if columns is not None else [ALL] * len(fits)
         totals = [np.zeros((d + 1 if some is ALL else len(some),) * 2) for some in columns]
-        tiles = chunks(self.n_rows, int(np.clip(_MOST_OF_A_TILE // (d + 1), 512, _MOST_ROWS)))
+        tiles = tiles_of(self.n_rows, int(np.clip(_MOST_OF_A_TILE // (d + 1), 512, _MOST_ROWS)))
 
         def some_fits(share: slice) -> None:
             for tile in tiles:

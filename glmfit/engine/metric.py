@@ -15,7 +15,7 @@ import scipy.sparse
 from numpy.typing import ArrayLike
 from scipy.linalg import cho_solve, solve_triangular
 
-from .chunks import CHUNK, one_thread_each, over_chunks, rows_at_once
+from .tiles import ROWS_OF_A_TILE, one_thread_each, over_tiles, rows_at_once
 
 _ABSENT = 1e-14  # share of the trace of a correlation matrix: what is less is the rounding of the Gram matrix
 _FLOOR = 1e-5  # share of the largest variance to which others are raised
@@ -74,16 +74,16 @@ class SpectralBasis:
 def _moments(X: np.ndarray, weights: np.ndarray | None, dtype) -> tuple[np.ndarray, np.ndarray]:
     """Mean (feature,) and centred Gram (feature, feature) of the rows, weights of mean one.
 
-    Products within a chunk are taken in ``dtype``, sums over chunks in float64.
+    Products within a tile are taken in ``dtype``, sums over tiles in float64.
     """
     n_rows, n_features = X.shape
     # Against cancellation; of rows that count, or a feature that is constant on these would not look so.
     first = 0 if weights is None else int(np.argmax(weights > 0))
-    some = slice(first, first + CHUNK)
+    some = slice(first, first + ROWS_OF_A_TILE)
     near = np.asarray(X[some] if weights is None else X[some][weights[some] > 0], np.float64)
     shift = near.mean(axis=0).astype(dtype)
 
-    def chunk(rows):
+    def tile(rows):
         x = np.asarray(X[rows], dtype) - shift
         if weights is None:
             return x.sum(axis=0, dtype=np.float64), x.T @ x
@@ -93,7 +93,7 @@ def _moments(X: np.ndarray, weights: np.ndarray | None, dtype) -> tuple[np.ndarr
         return total, x.T @ x
 
     total, gram = np.zeros(n_features), np.zeros((n_features, n_features))
-    for sums, products in over_chunks(chunk, n_rows, rows_at_once(X)):
+    for sums, products in over_tiles(tile, n_rows, rows_at_once(X)):
         total += sums
         gram += products
     total /= n_rows
@@ -178,7 +178,7 @@ def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
     def moves(directions):
         """Largest move in units of rounding, and the products of rows with their moves."""
 
-        def chunk(rows):
+        def tile(rows):
             x = np.asarray(X[rows], np.float64)
             terms = 1 + (np.abs(x) + np.abs(mean)) @ np.abs(directions / scale[:, None])  # about one, a feature
             z = (x - mean) / scale
@@ -187,7 +187,7 @@ def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
             counts = np.where(weight[:, None] > 0, np.abs(move) / terms, 0.0)
             return counts.max(), weight.sum(), z.T @ (weight[:, None] * move)
 
-        furthest, weight, product = zip(*over_chunks(chunk, len(X), rows_at_once(X)), strict=True)
+        furthest, weight, product = zip(*over_tiles(tile, len(X), rows_at_once(X)), strict=True)
         return np.max(furthest) / np.finfo(float).eps, sum(product) / sum(weight)
 
     furthest, product = moves(left_out)
@@ -202,7 +202,7 @@ def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
 def rough_standard(X, weights) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation (1 where constant) of some thousand rows: good enough to shift and scale by."""
     rows = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
-    sample = np.asarray(X[rows[:: max(1, len(rows) // CHUNK)]], np.float64)
+    sample = np.asarray(X[rows[:: max(1, len(rows) // ROWS_OF_A_TILE)]], np.float64)
     mean = sample.mean(axis=0)
     scale, _ = _scale(sample.var(axis=0), mean, len(sample))
     # A constant feature becomes exactly 0: what rounding leaves of it would look like a direction of its own.

@@ -7,8 +7,7 @@ import numpy as np
 
 from ..bounds import ResidualSums
 from ..observations import Observation
-from .chunks import over_chunks
-from .tiles import column_sums, weighted
+from .tiles import column_sums, over_tiles, weighted
 
 _NEWTON_STEPS = 100
 _quietly = np.errstate(invalid="ignore", over="ignore")  # what is not a number is seen by who asked for it
@@ -21,14 +20,14 @@ def evaluate_loss(
     """Mean loss (neuron,) and its gradient in coef (feature, neuron) and intercept (neuron,), float64.
 
     Where asked for, fourth the sums of its residuals that a dual bound needs, else None. ``weights`` are (time,), or
-    (time, neuron), ``offset`` (time, 1 or neuron). ``dtype`` is the precision of the products within a chunk; all else
+    (time, neuron), ``offset`` (time, 1 or neuron). ``dtype`` is the precision of the products within a tile; all else
     is float64. ``shift`` is (feature,): what is taken off X before, and put back into the gradient, so that large means
     leave no rounding in products that should cancel.
     """
     product_coef = coef.astype(dtype)
     base = intercept if shift is None else intercept + shift @ coef
 
-    def chunk(rows):
+    def tile(rows):
         x = np.asarray(X[rows] if shift is None else X[rows] - shift, dtype)
         own = np.asarray(x @ product_coef, np.float64) + base
         y, eta = np.asarray(Y[rows], np.float64), own if offset is None else own + offset[rows]
@@ -36,7 +35,7 @@ def evaluate_loss(
         return sums_of(observation, x, own, eta, y, w, dual)
 
     totals = None
-    for parts in over_chunks(chunk, len(Y)):
+    for parts in over_tiles(tile, len(Y)):
         totals = parts if totals is None else [a + b for a, b in zip(totals, parts, strict=True)]
     loss, G, grad_intercept, *rest = (total / len(Y) for total in totals)
     grad_coef = G.T if shift is None else G.T + np.outer(shift, grad_intercept)
@@ -71,7 +70,7 @@ def hessian(X, y, weights, observation: Observation, coef, intercept, mean, scal
     shift, inverse = mean.astype(dtype), (1 / scale).astype(dtype)
     standard_coef, standard_intercept = (coef * scale).astype(dtype), dtype(intercept + mean @ coef)
 
-    def chunk(rows):
+    def tile(rows):
         x = np.empty((rows.stop - rows.start, d + 1), dtype)
         np.subtract(X[rows], shift, out=x[:, :d], casting="same_kind")
         x[:, :d] *= inverse
@@ -87,7 +86,7 @@ def hessian(X, y, weights, observation: Observation, coef, intercept, mean, scal
         return x.T @ x, reach
 
     total, reach = np.zeros((d + 1, d + 1)), 0.0
-    for gram, far in over_chunks(chunk, len(y)):
+    for gram, far in over_tiles(tile, len(y)):
         total += gram
         reach = max(reach, float(far))
     return total / len(y), reach
@@ -100,15 +99,15 @@ def fit_intercept(Y, weights, observation: Observation, offset):
     """
 
     def sums(b):
-        def chunk(rows):
+        def tile(rows):
             y, eta = np.asarray(Y[rows], np.float64), b + offset[rows]
             w = 1.0 if weights is None else weights[rows].reshape(len(y), -1)
             parts = *observation.loss_and_derivative(y, eta), observation.curvature(y, eta), y
             return np.stack([np.sum(w * part, axis=0) for part in parts])
 
-        return sum(over_chunks(chunk, len(Y))) / len(Y)
+        return sum(over_tiles(tile, len(Y))) / len(Y)
 
-    furthest = max(over_chunks(lambda rows: np.max(offset[rows]), len(Y)))
+    furthest = max(over_tiles(lambda rows: np.max(offset[rows]), len(Y)))
     mean = sums(np.zeros(Y.shape[1]))[3]
     b = observation.intercept(mean) - furthest  # for silent neurons this is the answer
     low, high, moving = np.full_like(b, -np.inf), np.full_like(b, np.inf), mean > 0
@@ -130,4 +129,4 @@ def fit_intercept(Y, weights, observation: Observation, offset):
 
 def predictor(X, coef, intercept) -> np.ndarray:
     """Linear predictor in float64 without a float64 copy of X, (time, ...)."""
-    return np.concatenate(list(over_chunks(lambda rows: X[rows].astype(np.float64) @ coef + intercept, len(X))))
+    return np.concatenate(list(over_tiles(lambda rows: X[rows].astype(np.float64) @ coef + intercept, len(X))))

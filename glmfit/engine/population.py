@@ -17,10 +17,10 @@ from ..display import counted
 from ..observations import Observation
 from ..penalties import Penalty
 from . import passes
-from .chunks import Columns, chunks, over_chunks
 from .exact.neuron import OneNeuron
 from .metric import SpectralBasis, basis_of, rough_standard
 from .problem import Evaluation, Params
+from .tiles import Columns, over_tiles, tiles_of
 
 _FAR_FROM_0 = 8.0  # standard deviations of a feature
 
@@ -130,11 +130,11 @@ class PopulationProblem(OneNeuron):
     def _mean_of_counts(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """Weighted mean of a function of the counts over the rows of each fit, (fit,)."""
 
-        def chunk(rows):
+        def tile(rows):
             values = function(self.counts[rows])
             return values.sum(axis=0)[None] if self.sets is None else self.sets[rows].T @ values
 
-        means = sum(over_chunks(chunk, self.n_rows)) / self.n_rows
+        means = sum(over_tiles(tile, self.n_rows)) / self.n_rows
         return means[0 if self.fold is None else self.fold, self.neuron]
 
     @property
@@ -228,7 +228,7 @@ class PopulationProblem(OneNeuron):
         if self.in_memory:
             Y = np.ascontiguousarray(self.counts[:, [column]])
         else:
-            Y = np.concatenate([self.counts[rows][:, [column]] for rows in chunks(self.n_rows, 65536)])
+            Y = np.concatenate([self.counts[rows][:, [column]] for rows in tiles_of(self.n_rows, 65536)])
         if offset is not None:
             offset = offset[:, [column if offset.shape[1] > 1 else 0]]
         if self.fold is not None:

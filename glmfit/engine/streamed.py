@@ -9,12 +9,11 @@ from typing import Self
 import jax
 import numpy as np
 
-from .chunks import Workers, chunks, n_cores
 from .host import HostRows
 from .population import PopulationProblem
-from .tiles import ALL, rows_of_a_tile
+from .tiles import ALL, Workers, n_cores, rows_of_a_tile, tiles_of
 
-_PORTION = 4e6  # bytes that are read at once, unless a source has larger chunks
+_TILE_BYTES = 4e6  # bytes that are read at once, unless a source has larger chunks
 _RUN = 256  # neighbouring rows of a sample
 _LEAST_RUNS = 64
 _PER_FEATURE = 20  # rows of a sample, at least
@@ -24,7 +23,7 @@ class StreamedRows(Workers):
     """Rows of independent fits that are read as they are needed, with the methods of :class:`HostRows`.
 
     Nothing as long as the recording is kept: predictors and curvature are computed again where they are needed, which
-    costs less than reading. A portion of rows is a :class:`HostRows` for as long as a thread works on it. Metrics and
+    costs less than reading. A tile of rows is a :class:`HostRows` for as long as a thread works on it. Metrics and
     lengths of steps come from the ``guide``, the same fits on some rows in memory of mean weight ``share``, so that a
     step reads the rows once; gradients and what proofs rest on come from all rows. A fit that makes slow progress comes
     to doubt the guide, and all its passes read all rows. ``max_bytes`` are for what all threads read at a time.
@@ -44,11 +43,11 @@ class StreamedRows(Workers):
         self._trusts = np.ones(n, bool)  # the guide
         row_bytes = d * (X.dtype.itemsize + self.dtype.itemsize) + n * (Y.dtype.itemsize + 4 * self.dtype.itemsize)
         tile, chunk = rows_of_a_tile(n), getattr(X, "chunk_rows", 1)
-        size = tile * max(1, round(_PORTION / row_bytes / tile))
+        size = tile * max(1, round(_TILE_BYTES / row_bytes / tile))
         size = size if size >= 4 * chunk else chunk * -(-size // chunk)  # chunks are read whole
         workers = n_cores() + self.waiting
-        self.portion_rows = max(16, int(min(size, max_bytes / (row_bytes * workers))))
-        self.held_bytes = self.portion_rows * row_bytes * workers
+        self.tile_rows = max(16, int(min(size, max_bytes / (row_bytes * workers))))
+        self.held_bytes = self.tile_rows * row_bytes * workers
         self._most_hessians = max(1, int(min(n, max_bytes / (8 * (d + 1) ** 2 * (workers + 2)))))
 
     def __enter__(self) -> Self:
@@ -58,22 +57,22 @@ class StreamedRows(Workers):
         return self
 
     def _there(self, fits, look):
-        """Look at a portion where some fits are; proofs ask that curvature is that of exact predictors."""
+        """Look at a tile where some fits are; proofs ask that curvature is that of exact predictors."""
         at = self._at[:, fits]
         return lambda part: (part.put(at), look(part))[1]
 
     def _read(self, look, fits=ALL) -> tuple:
-        """Read all rows once; a look at a portion, as rows in memory, gives what is averaged and what is maximised."""
+        """Read all rows once; a look at a tile, as rows in memory, gives what is averaged and what is maximised."""
         pattern = copy.copy(self.guide)
         pattern.neuron = pattern.neuron[fits]
 
-        def portion(rows):
+        def tile(rows):
             more = (None if a is None else a[rows] for a in (self.weights, self.offset))
             mean, most = look(pattern.with_rows(self.X[rows], self.Y[rows], *more))
             return jax.tree.map(lambda a: a * ((rows.stop - rows.start) / self.n_rows), mean), most
 
         found = None
-        for here in self.each(portion, chunks(self.n_rows, self.portion_rows)):
+        for here in self.each(tile, tiles_of(self.n_rows, self.tile_rows)):
             if found is None:
                 found = here
             else:

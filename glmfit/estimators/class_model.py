@@ -15,9 +15,9 @@ from ..checks import check_choice, check_flag, check_positive, check_real, check
 from ..data.classes import ClassTraining
 from ..data.features import read_features, read_offset, warn_of_constant
 from ..data.times import TimeAxis, check_same_rows, time_axis
-from ..engine.chunks import chunks
 from ..engine.problem import Params
 from ..engine.result import LoopOptions
+from ..engine.tiles import tiles_of
 from ..numerics import DataLike, PerRow, Seed
 from ..status import Status
 from ..stochastic import Pairs, Schedule, SoftmaxProblem, tune_step, untuned_step
@@ -220,10 +220,10 @@ class ClassModel(Model):
         axis, X = time_axis(X), read_features(self, X, reset=False, sparse=True)
         return X, read_offset(offset, X.shape[0], len(self.intercept_), of_classes=True), axis
 
-    def _chunks(self, X, offset):
-        """Scores of chunks of rows, float64, with the rows' slices."""
+    def _tiles(self, X, offset):
+        """Scores of tiles of rows, float64, with the rows' slices."""
         unseen = self._unseen
-        for rows in chunks(X.shape[0], max(1, _SCORES_AT_ONCE // max(1, len(self.intercept_)))):
+        for rows in tiles_of(X.shape[0], max(1, _SCORES_AT_ONCE // max(1, len(self.intercept_)))):
             with np.errstate(invalid="ignore"):
                 scores = np.asarray(X[rows] @ self.coef_, np.float64) + self.intercept_
                 scores = scores if offset is None else scores + offset[rows]
@@ -235,7 +235,7 @@ class ClassModel(Model):
         """Compute a function of the scores of every row, (row, ...); and the times of the rows."""
         X, offset, axis = self._prepare(X, offset)
         out = None
-        for rows, scores in self._chunks(X, offset):
+        for rows, scores in self._tiles(X, offset):
             with np.errstate(invalid="ignore"):  # rows with NaN
                 part = function(scores)
             out = np.empty((X.shape[0], *part.shape[1:]), part.dtype) if out is None else out

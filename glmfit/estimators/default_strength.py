@@ -11,9 +11,9 @@ from scipy.stats import chi2
 
 from ..checks import warn_user
 from ..data.counts import Training
-from ..engine.chunks import over_chunks, rows_at_once
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
+from ..engine.tiles import over_tiles, rows_at_once
 
 _PRIOR = 1.5  # one over the variance of the linear predictor that the weakest prior allows
 _SMALLEST = 0.1  # of the median range of the features: smaller ones count as that, as other rows may vary more
@@ -42,7 +42,7 @@ def ranges_of(X, weights: np.ndarray | None) -> np.ndarray:
         x = X[rows] if weights is None else X[rows][weights[rows] > 0]
         return x.min(axis=0, initial=np.inf), x.max(axis=0, initial=-np.inf)
 
-    low, high = (np.array(list(of)) for of in zip(*over_chunks(ends, len(X), rows_at_once(X)), strict=True))
+    low, high = (np.array(list(of)) for of in zip(*over_tiles(ends, len(X), rows_at_once(X)), strict=True))
     return high.max(axis=0).astype(np.float64) - low.min(axis=0)
 
 

@@ -140,7 +140,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         weight, Y, of = data.weight, Y[data.rows], Multinomial()
         measure = of.deviance if score_type == "D2" else of.log_likelihood
         value = 0.0
-        for rows, scores in self._chunks(data.X, data.offset):
+        for rows, scores in self._tiles(data.X, data.offset):
             counts = Y[rows].toarray() if scipy.sparse.issparse(Y) else Y[rows]
             value += weight[rows] @ measure(counts, scores) / data.n_rows
         if score_type == "log-likelihood":
@@ -173,7 +173,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             raise ValueError("total has numbers that are not whole; counts are drawn, so that each total must be one.")
         rng, of = np.random.default_rng(self._seed(random_state)), Multinomial()
         counts = np.empty((X.shape[0], len(self.classes_)))
-        for rows, scores in self._chunks(X, offset):
+        for rows, scores in self._tiles(X, offset):
             unknown = np.isnan(scores).any(axis=1, keepdims=True)
             drawn = of.sample(rng, total[rows].astype(np.int64), np.where(unknown, 0.0, scores))
             counts[rows] = np.where(unknown, np.nan, drawn)

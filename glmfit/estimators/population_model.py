@@ -10,8 +10,8 @@ from ..checks import check_choice, check_positive, check_whole, warn_user
 from ..data.features import check_columns, read_exposure, read_features, read_offset
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
-from ..engine.chunks import chunks
 from ..engine.result import LoopOptions
+from ..engine.tiles import tiles_of
 from ..numerics import ArrayOrTsd, DataLike, PerRow, Seed
 from ..status import Status
 from .default_strength import ranges_of
@@ -98,7 +98,7 @@ class PopulationModel(RegressorMixin, Model):
                 eta = np.asarray(X, np.float64) @ self.coef_ + self.intercept_
             else:
                 check_columns(self, source, reset=False)
-                parts = (np.asarray(source.fetch(rows), np.float64) for rows in chunks(len(source)))
+                parts = (np.asarray(source.fetch(rows), np.float64) for rows in tiles_of(len(source)))
                 eta = np.concatenate([x @ self.coef_ + self.intercept_ for x in parts])
             if offset is not None:
                 offset = read_offset(offset, len(eta), 1 if eta.ndim == 1 else eta.shape[1])

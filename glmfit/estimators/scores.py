@@ -11,8 +11,8 @@ from ..checks import warn_user
 from ..data.counts import Training
 from ..data.times import TimeAxis
 from ..display import counted
-from ..engine.chunks import over_chunks, rows_at_once
 from ..engine.passes import fit_intercept
+from ..engine.tiles import over_tiles, rows_at_once
 
 NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
 _MANY = 20  # epochs, each a fold, that hardly anybody wants
@@ -31,7 +31,7 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
         per_unit = data.Y[:] / np.where(e > 0, e, 1.0)[:, None]
         null_eta = fit_intercept(per_unit, seen * (len(seen) / seen.sum()), observation, data.offset)[0]
 
-    def chunk(rows):
+    def tile(rows):
         y, known = np.asarray(data.Y[rows], np.float64), 0.0 if data.offset is None else data.offset[rows]
         eta = np.asarray(data.X[rows], np.float64) @ coef + intercept + known
         if silent is not None:
@@ -41,7 +41,7 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
         counts = seen[rows, None] > 0
         return [w[rows] @ np.where(counts, of(observation, y, z, e[rows, None]), 0.0) for z in at]
 
-    totals = sum(map(np.array, over_chunks(chunk, len(w), rows_at_once(data.X))))
+    totals = sum(map(np.array, over_tiles(tile, len(w), rows_at_once(data.X))))
     if score_type == "log-likelihood":
         return totals[0] / w[e > 0].sum(), None  # per bin that was observed
     return totals
@@ -57,7 +57,7 @@ def spike_sums(data) -> np.ndarray:
     """Sum the counts by their weights, (neuron,)."""
     n = len(data.Y)
     weights = np.ones(n) if data.weights is None else data.weights
-    return sum(over_chunks(lambda rows: weights[rows] @ np.asarray(data.Y[rows], np.float64), n))
+    return sum(over_tiles(lambda rows: weights[rows] @ np.asarray(data.Y[rows], np.float64), n))
 
 
 def _deviance(observation, y, eta, exposure):

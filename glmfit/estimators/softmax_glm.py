@@ -260,7 +260,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         of_labels = score_type == "accuracy"
         data, truth = self._read(X, y, sample_weight, offset, reset=False, strange=of_labels)
         weight, right = data.pairs.weight, np.empty(data.n_rows)
-        for rows, scores in self._chunks(data.X, data.offset):
+        for rows, scores in self._tiles(data.X, data.offset):
             if of_labels:
                 right[rows] = np.argmax(scores, axis=1) == truth[rows]
             else:

@@ -8,7 +8,7 @@ from ..data import counts as door
 from ..data.counts import Recording, Training
 from ..design import RowSource, as_source
 from ..design.on_disk import Watch
-from ..engine.chunks import chunks
+from ..engine.tiles import tiles_of
 
 _LOOK = 65536  # rows at a time of the first look at the counts
 
@@ -161,7 +161,7 @@ def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, rese
     weights = None if (weights == 1).all() else weights
     Y = CountView(data.Y, _positive(weights), None)
     fraction, spikes = np.zeros(Y.shape[1], bool), np.zeros(Y.shape[1])
-    for rows in chunks(n_rows, _LOOK):
+    for rows in tiles_of(n_rows, _LOOK):
         y = Y[rows]
         door.check_part(y, None if data.exposure is None else data.exposure[rows], rows.start)
         fraction |= np.any(y != np.rint(y), axis=0)

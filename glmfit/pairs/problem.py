@@ -123,7 +123,7 @@ class AllPairsProblem:
         m, n = self.n_left, self.n_right
         total, self.n_trials = np.zeros(n), np.zeros(n)
         self.pairs_left, self.pairs_right = np.zeros(m, int), np.zeros(n, int)
-        for left, right, y, count in self.merged.chunks(_AT_ONCE):
+        for left, right, y, count in self.merged.tiles_of(_AT_ONCE):
             weight = np.ones(len(y)) if count is None else count
             total += np.bincount(right, weight * y, n)
             self.n_trials += np.bincount(right, weight, n)

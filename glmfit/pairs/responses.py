@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import scipy.sparse
 
-from ..engine.chunks import chunks
+from ..engine.tiles import tiles_of
 
 LAYOUTS = ("auto", "blocks", "triples", "dense")
 _DENSE_SHARE = 0.01  # of all pairs observed, from which a dense table beats triples
@@ -78,11 +78,11 @@ class Merged(NamedTuple):
     parts: list[Piece]  # blocks, or one of scattered pairs; all have counts or none has
     spread: float  # sum of squared differences between the responses and the means of their pairs
 
-    def chunks(self, size: int) -> Iterator[Piece]:
+    def tiles_of(self, size: int) -> Iterator[Piece]:
         """Go through the observed pairs, scattered, at most about ``size`` at a time."""
         for part in self.parts:
             height = max(1, size // max(1, math.prod(part.y.shape[1:])))
-            yield from (part.rows(some).scattered() for some in chunks(len(part.left), height))
+            yield from (part.rows(some).scattered() for some in tiles_of(len(part.left), height))
 
     def scattered(self) -> Piece:
         """All observed pairs, one by one."""
@@ -195,7 +195,7 @@ def cut(merged: Merged, dtype) -> tuple[Piece, ...]:
             width = rounded(n_right)
             n_cuts = -(-n_left * width // _ENTRIES)
             height = rounded(-(-n_left // n_cuts))
-            groups.setdefault((height, width), []).extend(map(block.rows, chunks(n_left, height)))
+            groups.setdefault((height, width), []).extend(map(block.rows, tiles_of(n_left, height)))
         pieces = [_stack(cuts, *shape, dtype) for shape, cuts in sorted(groups.items())]
     return tuple(jax.tree.map(jax.numpy.asarray, piece) for piece in pieces)
 

@@ -94,7 +94,7 @@ def _add_observed(left: _Side, right: _Side, problem, unit: float) -> float:
     s = np.zeros(problem.n_left) if left.bias is None else left.bias
     c = np.zeros(problem.n_right) if right.bias is None else problem.base + right.bias
     total = 0.0
-    for i, j, y, count in problem.merged.chunks(_AT_ONCE):
+    for i, j, y, count in problem.merged.tiles_of(_AT_ONCE):
         z = np.einsum("rk,rk->r", left.embeddings[i], right.embeddings[j]) + s[i] + c[j]
         size = left.size[i] * right.size[j] + np.abs(s[i]) + np.abs(c[j])
         wrong = problem.loss.curvature_bound(y, z - unit * size, z + unit * size) * size + 1 + np.abs(y)

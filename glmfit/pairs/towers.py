@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
-from ..engine.chunks import chunks
+from ..engine.tiles import tiles_of
 from ..numerics import namespace
 from ..observations import Observation
 from .responses import Triples, merge_trials
 
 SCORES = ("D2", "correlation", "recall")
-_AT_ONCE = 2**22  # numbers of a chunk
+_AT_ONCE = 2**22  # numbers of a tile
 _LEAST_PAIRS = 3  # of a correlation
 
 # ----------------------------------------------------------------------------------------- features
@@ -190,7 +190,7 @@ class Predictor(NamedTuple):
     def of_pairs(self, stimuli: np.ndarray, neurons: np.ndarray) -> np.ndarray:
         """Compute those of scattered pairs, some at a time."""
         out = np.empty(len(stimuli))
-        for some in chunks(len(out), max(1, _AT_ONCE // max(1, self.P.shape[1]))):
+        for some in tiles_of(len(out), max(1, _AT_ONCE // max(1, self.P.shape[1]))):
             i, j = stimuli[some], neurons[some]
             out[some] = np.sum(self.P[i] * self.Q[j], axis=1) + self.s[i] + self.t[j]
         return out
@@ -243,7 +243,7 @@ def recall(records: Triples, predictor: Predictor, k: int, exclude: Triples | No
         )
     k = min(k, shape[1])
     hits = np.empty(len(asked))
-    for some in chunks(len(asked), max(1, _AT_ONCE // shape[1])):
+    for some in tiles_of(len(asked), max(1, _AT_ONCE // shape[1])):
         rows = asked[some]
         z = predictor.table(rows)
         if out is not None:

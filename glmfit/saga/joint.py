@@ -9,11 +9,11 @@ import numpy as np
 
 from ..bounds import bound_largest_eigenvalue
 from ..compilation import jit
-from ..engine.chunks import a_twentieth
 from ..engine.exact.quadratic import minimise
 from ..engine.metric import basis_of
 from ..engine.problem import Params
 from ..engine.result import Solution
+from ..engine.tiles import a_twentieth
 from ..numerics import seed_of
 from ..penalties import Penalty
 from ..penalties.base import per_neuron

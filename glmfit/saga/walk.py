@@ -17,9 +17,9 @@ from ..bounds import (
     random_start,
     subset_step,
 )
-from ..engine.chunks import aligned_empty, over_chunks
 from ..engine.metric import SpectralBasis
 from ..engine.problem import Params
+from ..engine.tiles import aligned_empty, over_tiles
 from ..penalties import Penalty
 from .spectral_rows import ADMM_RHO, Metric, Rows, Splitting, block_spectra, largest_change, saga_epoch, sweep
 
@@ -67,7 +67,7 @@ class SpectralView:
         single = self.X.dtype == self.dtype == np.float32 and basis.tame
         mean, whiten = (a.astype(np.float32 if single else np.float64) for a in (basis.mean, basis.whiten))
 
-        def chunk(rows):
+        def tile(rows):
             chosen = order[rows]
             Z[rows, :d] = (self.X[chosen] - mean) @ whiten
             Z[rows, d] = 1
@@ -76,7 +76,7 @@ class SpectralView:
             if self.offset is not None:
                 offset[rows] = self.offset[np.ix_(chosen, known)]
 
-        list(over_chunks(chunk, self.n_rows))
+        list(over_tiles(tile, self.n_rows))
         free = slice(self.n_rows, n_blocks * size)
         # Copies of the first row, of weight 0: a row of zeros may be one the loss is infinite at.
         Z[free], Y[free], weight[free] = Z[0], Y[0], 0

@@ -13,12 +13,12 @@ import numpy as np
 
 from ..bounds import LOG_PARTITION_THEOREM, ORDERS, StepCertificate, check_batch_size, softmax_bound
 from ..checks import check_choice, check_real, check_share, check_whole
-from ..engine.chunks import a_twentieth, small_blas
 from ..engine.classes.descent import ClassDescent
 from ..engine.classes.run import ClassRun
 from ..engine.exact.quadratic import minimise
 from ..engine.problem import Params
 from ..engine.result import LoopOptions, Solution
+from ..engine.tiles import a_twentieth, small_blas
 from ..numerics import seed_of
 from .contrast_rows import SurrogateSum
 

@@ -15,14 +15,14 @@ import scipy.special
 from numpy.typing import DTypeLike
 
 from ..display import counted
-from ..engine.chunks import chunks, over_chunks
 from ..engine.problem import Evaluation, Params
+from ..engine.tiles import over_tiles, tiles_of
 from ..penalties import NoPenalty, Ridge
 from .class_gap import SoftmaxGap, certify_gap
 from .class_rows import ClassData, dense_rows, row_products, sparse_rows
 from .contrast_rows import ContrastRows
 
-_CHUNK = 4_000_000  # scores in memory at a time
+_SCORES = 4_000_000  # scores in memory at a time
 _AT_ONCE = 1 << 18  # of those that a pass takes at a time
 _SAMPLED_CLASSES = 64
 
@@ -179,7 +179,7 @@ class SoftmaxProblem:
         """F without its ridge, or on some rows an estimate of it."""
         chosen = np.arange(self.n_rows) if rows is None else np.asarray(rows)
         total = 0.0
-        for part in chunks(len(chosen), max(1, _CHUNK // self.n_classes)):
+        for part in tiles_of(len(chosen), max(1, _SCORES // self.n_classes)):
             some = chosen[part]
             s, y = self.scores(params, some), self.counts[some]
             total += float(self.totals[some] @ scipy.special.logsumexp(s, axis=1) - y.multiply(s).sum())
@@ -211,7 +211,7 @@ class SoftmaxProblem:
         some = np.arange(K) if m == K else rng.choice(K, m, replace=False)
         coef, intercept = np.asarray(params.coef, np.float64), np.asarray(params.intercept, np.float64)
         out = np.empty(self.n_pairs)
-        for part in chunks(self.n_pairs, max(1, _CHUNK // max(m, self.n_features))):
+        for part in tiles_of(self.n_pairs, max(1, _SCORES // max(m, self.n_features))):
             row, label = self.pairs.row[part], self.pairs.label[part]
             x = self.X[row]
             s = np.asarray(x @ coef[:, some], np.float64) + intercept[some]
@@ -244,19 +244,19 @@ class SoftmaxProblem:
     @cached_property
     def _mean_sizes(self) -> np.ndarray:
         """Mean of what features are without their signs, or a little more, (feature,)."""
-        parts = over_chunks(lambda rows: abs(self.X[rows]).T @ self.totals[rows], self.n_rows)
+        parts = over_tiles(lambda rows: abs(self.X[rows]).T @ self.totals[rows], self.n_rows)
         return sum(parts) * (1 + 1e-2) / self.n_rows
 
     @cached_property
     def class_sums(self) -> np.ndarray:
         """Sum of the features of every class's counts, (feature, class)."""
-        total = sum(over_chunks(lambda rows: self.counts[rows].T @ self.X[rows], self.n_rows, self._rows_at_once))
+        total = sum(over_tiles(lambda rows: self.counts[rows].T @ self.X[rows], self.n_rows, self._rows_at_once))
         return np.asarray(total.toarray() if scipy.sparse.issparse(total) else total, np.float64).T
 
     def sums_at(self, params: Params, paired: bool = False) -> Sums:
         """Make a pass over rows and classes, in float64."""
 
-        def chunk(rows):
+        def tile(rows):
             n, X = self.totals[rows], self.X[rows]
             s = np.ascontiguousarray(self.scores(params, rows).T)  # sums over few classes are quick
             s -= s.max(axis=0)
@@ -274,7 +274,7 @@ class SoftmaxProblem:
             tilt = 0.0 if self.offset is None else np.vdot(p, self.offset[rows].T)
             return loss, entropy, tilt, p @ X, p.sum(axis=1), expected, curved
 
-        parts = zip(*over_chunks(chunk, self.n_rows, self._rows_at_once), strict=True)
+        parts = zip(*over_tiles(tile, self.n_rows, self._rows_at_once), strict=True)
         loss, entropy, tilt, g_coef, g_intercept, expected, curved = (sum(part) / self.n_rows for part in parts)
         gradient = Params(g_coef.T, g_intercept if self.fit_intercept else np.zeros(self.n_classes))
         curved = np.diag(expected) - curved if paired else None

@@ -98,7 +98,7 @@ class ClassSampler(ScheduledSolver):
         limit = problem.auxiliary_bound if self.bounded and self.alpha == 0 else math.inf
         facts = map(number, (c, strength, self.log_weight(problem.n_classes, m, n), limit))
         span = kernels.Span(0, 0, *facts)
-        # What steps need is laid out a portion of them at a time: for all it would take more room than the data.
+        # What steps need is laid out for some of them at a time: for all it would take more room than the data.
         n_steps, width = n_visits // n, int(np.diff(problem.first_pairs).max()) if self.visit == "row" else 0
         most = max(1, _PORTION // (n * (m + max(width, 1)) + problem.n_features))
         size = -(-n_steps // -(-n_steps // most))

@@ -14,9 +14,9 @@ import scipy.linalg
 import scipy.sparse
 
 from ..bounds import softmax_bound
-from ..engine.chunks import chunks
 from ..engine.exact.quadratic import minimise
 from ..engine.problem import Params
+from ..engine.tiles import tiles_of
 
 _ROTATED = 2048  # features up to which eigenvectors are worth their price
 _FACTORS, _NUMBERS = 128, 1 << 21  # rank-one factors, and numbers in them, at a time
@@ -246,4 +246,4 @@ class SurrogateSum(ContrastRows):
     def _parts(self, rows) -> list[np.ndarray]:
         """Rows, as many at a time as memory likes."""
         size = max(1, _AT_ONCE // max(self.n_parameters, self._counts.shape[1] ** 2))
-        return [rows[some] for some in chunks(len(rows), size)]
+        return [rows[some] for some in tiles_of(len(rows), size)]

@@ -52,7 +52,7 @@ def random_params(rng, problem):
 @pytest.mark.parametrize("offset", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_objective_and_gradient_are_those_written_down(sparse, offset, intercept, rng, monkeypatch):
-    monkeypatch.setattr(class_problem, "_CHUNK", 7 * K)  # several chunks
+    monkeypatch.setattr(class_problem, "_SCORES", 7 * K)  # several tiles
     problem, X, Y, weight, shift = make(rng, 0.3, intercept, offset, sparse)
     params = random_params(rng, problem)
     total = params.intercept[None] + (0 if shift is None else shift)
@@ -156,7 +156,7 @@ def test_a_class_never_seen_makes_the_bound_loose_and_still_a_bound(rng):
 def test_auxiliary_variables_start_where_they_are_best(sparse, alpha, rng, monkeypatch):
     problem, X, *_ = make(rng, offset=True, sparse=sparse)
     params, shift = random_params(rng, problem), problem.offset  # less what a row's offsets share
-    monkeypatch.setattr(class_problem, "_CHUNK", 7 * K)  # several chunks
+    monkeypatch.setattr(class_problem, "_SCORES", 7 * K)  # several tiles
     row, label = problem.pairs.row, problem.pairs.label
     best = oracle.best_auxiliary(params.coef.T, X[row], label, alpha, params.intercept[None] + shift[row])
     np.testing.assert_allclose(problem.start_auxiliary(params, alpha, rng), best, rtol=1e-12)

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from glmfit import PopulationGLM, PopulationGLMCV, Status
 
-ALL, CHUNK = 500, 20
+ALL, ROWS_OF_A_TILE = 500, 20
 # Once answered falsely, in one way each: counts divided in single precision, constant columns without a penalty (two),
 # rounding taken for a direction, predictions without their offset (two), columns that nearly repeat others (three), a
 # feature that is 0 where there are spikes.
@@ -22,7 +22,7 @@ EPS = np.finfo(float).eps
 
 
 @pytest.fixture(autouse=True)
-def forget_programs_of_a_chunk():
+def forget_programs_of_a_tile():
     """Twenty problems compile more than five hundred could keep; see conftest.py."""
     yield
     jax.clear_caches()
@@ -184,9 +184,9 @@ def check_all(seeds):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, ALL, CHUNK))
+@pytest.mark.parametrize("first", range(0, ALL, ROWS_OF_A_TILE))
 def test_no_claim_about_a_random_problem_is_false(first):
-    tally = check_all(range(first, first + CHUNK))
+    tally = check_all(range(first, first + ROWS_OF_A_TILE))
     assert tally["bounds"] > 0.3 * tally["neurons"]  # or nothing would be claimed
 
 

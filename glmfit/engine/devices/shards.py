@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...compilation import is_forked, refuse_fork
-from ..chunks import over_chunks
 from ..host import HostRows
+from ..tiles import over_tiles
 
 _ALIGNED = 16  # columns and fits are filled up to a multiple: products of GPUs come in tiles
 PADDED = 32  # columns of small arrays: else XLA pads them in every product
@@ -112,7 +112,7 @@ class Layout:
                 whole[piece, :n] = np.where(counts, rows.X[piece] - rows.mean, 0)
                 whole[piece, n] = np.ravel(counts)
 
-            list(over_chunks(fill, self.n_rows))
+            list(over_tiles(fill, self.n_rows))
             self._x = self._lay(whole)
         return self._x
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from .. import passes
-from ..chunks import Columns, over_chunks
 from ..problem import Params, Problem
+from ..tiles import Columns, over_tiles
 from . import newton, proximal_newton
 from .recession import recedes
 
@@ -45,10 +45,10 @@ class OneNeuron(Problem):
     def largest_move(self, change: np.ndarray) -> float:
         """``max_t |change of eta_t|`` of one neuron."""
 
-        def chunk(rows):
+        def tile(rows):
             return np.abs(np.asarray(self.X[rows], np.float64) @ change[:-1] + change[-1]).max()
 
-        return float(np.max(list(over_chunks(chunk, self.n_rows))))
+        return float(np.max(list(over_tiles(tile, self.n_rows))))
 
     def finish_neuron(self, params: Params, neuron: int, target: float, most_steps: int = 50, near: bool = True):
         """Bring one neuron below its target by exact Newton steps, if they lead there; returns where they end."""
@@ -84,7 +84,7 @@ class OneNeuron(Problem):
             spikes = self.Y[rows] > 0
             return [np.where(which, eta, np.inf).min(axis=0) for which in (~spikes, spikes)]
 
-        silent, spikes = np.min(list(over_chunks(lowest, self.n_rows)), axis=0)
+        silent, spikes = np.min(list(over_tiles(lowest, self.n_rows)), axis=0)
         far = among & (silent < _NEXT_TO_0) & (spikes > silent + _FAR_BELOW)
         return np.array([far[n] and self.select(n).recedes is not False for n in range(self.n_neurons)])
 
@@ -109,7 +109,7 @@ class OneNeuron(Problem):
             return np.column_stack([(x - mean) / scale, np.ones(len(x))])[:, free]
 
         # Directions along which rows with spikes stay where they are. Triangles keep what squares would lose.
-        triangles = over_chunks(lambda rows: np.linalg.qr(standardised(rows, spikes), mode="r"), self.n_rows)
+        triangles = over_tiles(lambda rows: np.linalg.qr(standardised(rows, spikes), mode="r"), self.n_rows)
         _, singular, directions = np.linalg.svd(np.linalg.qr(np.concatenate(list(triangles)), mode="r"))
         spread = np.append(singular, np.zeros(len(directions) - len(singular)))
         still = directions[spread <= _STILL * np.sqrt(spikes.sum())].T
@@ -124,4 +124,4 @@ class OneNeuron(Problem):
             seen = np.linalg.norm(move, axis=1) > _NO_MOVE * np.linalg.norm(x, axis=1)
             return np.where(seen[:, None], move, 0.0)
 
-        return recedes(np.concatenate(list(over_chunks(moves_of, self.n_rows))))
+        return recedes(np.concatenate(list(over_tiles(moves_of, self.n_rows))))

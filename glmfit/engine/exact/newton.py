@@ -10,8 +10,8 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from ...bounds import descent_step, gap_bound
-from ..chunks import small_blas
 from ..problem import Evaluation, Params
+from ..tiles import small_blas
 
 _FAR = 1e-2  # of what the model explains, still to be gained
 CLOSE = 1e-2  # nats of the recording, still to be gained
