@@ -247,7 +247,7 @@ def test_an_epoch_in_portions_visits_every_pair_once(batch, monkeypatch):
     solver = ImplicitSGD(3, batch_size=batch)
     visited = []
     for portion in (1 << 24, 60):
-        monkeypatch.setattr(class_sampler, "_TILE_BYTES", portion)
+        monkeypatch.setattr(class_sampler, "_PORTION", portion)
         state = solver.update(problem, solver.init_state(problem, None, key=jax.random.key(0)), 1e-3)
         visited.append(np.asarray(state.weights.u) > 0)
     np.testing.assert_array_equal(*visited)
