@@ -23,7 +23,7 @@ from typing import Any
 
 from ..files import DAMAGED, open_to_append, read_regular
 from ..progress import counted
-from .environment import LIFETIME, MARGIN, STARTED, lifetime_of, seconds_of
+from .process import LIFETIME, MARGIN, STARTED, lifetime_of, seconds_of
 
 BEAT_S = 5.0
 SILENT_S = 60.0  # on another host, heard of longer ago than this: gone

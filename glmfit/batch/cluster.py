@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .at_work import RunLock
-from .environment import machine_type, visible_gpus, worker_environment
-from .stop import signals_noted
+from .process import machine_type, signals_noted, visible_gpus, worker_environment
 
 if TYPE_CHECKING:
     from distributed import Client, Security, SpecCluster

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from .stop import stop_if_told
+from .process import stop_if_told
 
 if TYPE_CHECKING:
     from distributed import Client, Future

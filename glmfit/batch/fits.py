@@ -29,12 +29,11 @@ from ..estimators.model import model_from_file
 from ..files import DAMAGED, load_npz
 from ..status import Status
 from .at_work import Attempt, deaths, ended, reason
-from .environment import machine_type
 from .models import make_estimator
 from .plan import Receipt, Task
+from .process import is_stopped, machine_type, stop
 from .results import check_result, is_whole, write_failure, write_result
 from .sources import DataChanged, load_planned
-from .stop import is_stopped, stop
 
 _last: dict[Callable, tuple[dict, Any]] = {}  # session and design, with what they were made of
 _lock = threading.RLock()

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 from ..display import one_line, printable
 from ..progress import ProgressBar
 from .at_work import RunLock, begun, deaths, ended, lock_of, take_back
-from .environment import default_out
 from .manifest import Manifest, read_known
 from .overview import shorten
 from .plan import Receipt, Task, plan, share
+from .process import default_out, signals_noted, stop_if_told
 from .results import failure_path, forget_failure, is_whole, make_folders, read_failure, result_path, write_failure
-from .stop import signals_noted, stop_if_told
 
 if TYPE_CHECKING:
     from distributed import Client

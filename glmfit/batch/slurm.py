@@ -14,8 +14,8 @@ from dask_jobqueue.slurm import SLURMJob
 from distributed import Security
 from distributed.core import Status
 
-from .environment import LIFETIME, SET_STARTED, SLURM_OPTIONS, directive, lifetime_of, log_file
 from .local import HTTP_ON_LOOPBACK, Arrivals, last_lines
+from .process import LIFETIME, SET_STARTED, SLURM_OPTIONS, directive, lifetime_of, log_file
 
 CHECK_EVERY = 5.0  # seconds between two looks at jobs whose worker has not arrived
 CHECK_BROKEN_EVERY = 300.0  # the same after many of them ended without one
