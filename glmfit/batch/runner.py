@@ -181,10 +181,7 @@ def _drive(function: Callable[[Task], Receipt], book: Book, where: Any, **option
 
 
 class Book:
-    """Knows what is to be done, keeps the receipts, and shows them.
-
-    Making it plans, and reads every result that is there.
-    """
+    """Plans and knows what is to be done, keeps the receipts, and shows them."""
 
     def __init__(self, manifest: Manifest, out: Path, shard, retry: bool, progress: bool, start: float):
         self._out, self._digest, self._start = out, manifest.digest, start
