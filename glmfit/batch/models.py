@@ -74,7 +74,12 @@ def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, esti
             text = f"{key} is {shown(keys[key])}; it must be made of texts, finite numbers, true and false."
             problems.add((*path, what), text)
         if check and estimator is not None:
-            _check_names(problems, (*path, what), keys, estimator)
+            taken = [k for k in inspect.signature(getattr(glmfit, estimator)).parameters if k not in _SET_ELSEWHERE]
+            for key in keys:
+                if key in _SET_ELSEWHERE:
+                    problems.add((*path, what), f"{key} {_SET_ELSEWHERE[key]}.")
+                elif key not in taken:
+                    problems.add((*path, what), f"{key} is no parameter of {estimator}{guess(key, taken)}")
     if len(problems) > before or estimator is None:
         return []
     members = []
@@ -86,15 +91,6 @@ def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, esti
         if check:
             _check_values(problems, path, estimator, parameters, chosen)
     return members
-
-
-def _check_names(problems: Problems, path: tuple, keys: dict, estimator: str) -> None:
-    known = [name for name in inspect.signature(getattr(glmfit, estimator)).parameters if name not in _SET_ELSEWHERE]
-    for key in keys:
-        if key in _SET_ELSEWHERE:
-            problems.add(path, f"{key} {_SET_ELSEWHERE[key]}.")
-        elif key not in known:
-            problems.add(path, f"{key} is no parameter of {estimator}{guess(key, known)}")
 
 
 def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], estimator: str | None):
