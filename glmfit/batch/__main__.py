@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ..display import one_line, printable
-from .environment import SLURM_OPTIONS, default_out, machine_type, worker_environment
-from .stop import ENDING, signals_noted
+from .process import ENDING, SLURM_OPTIONS, default_out, machine_type, signals_noted, worker_environment
 
 # Whatever imports NumPy or jax is imported on use: both read the environment, which is to be that of a worker by then.
 
@@ -158,9 +157,9 @@ def _collect(options: argparse.Namespace) -> int:
 
 def _sbatch(options: argparse.Namespace) -> int:
     from .at_work import RunLock, lock_of
-    from .environment import write_array_script
     from .manifest import read_known
     from .plan import plan
+    from .process import write_array_script
     from .results import make_folders
 
     out = (options.out or default_out(options.manifest)).resolve()

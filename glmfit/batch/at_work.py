@@ -23,7 +23,7 @@ from typing import Any
 
 from ..display import counted
 from ..files import DAMAGED, open_to_append, read_regular
-from .environment import LIFETIME, MARGIN, STARTED, lifetime_of, seconds_of
+from .process import LIFETIME, MARGIN, STARTED, lifetime_of, seconds_of
 
 BEAT_S = 5.0
 SILENT_S = 60.0  # on another host, heard of longer ago than this: gone
@@ -43,10 +43,7 @@ class BusyFolder(RuntimeError):
 
 
 class RunLock:
-    """Hold an output folder for one run, by a file; a run that was killed does not hold it any longer.
-
-    Entering raises BusyFolder if a run that is alive (see `is_there`) holds it.
-    """
+    """Hold an output folder by a file; BusyFolder if a run that is alive (see `is_there`) holds it."""
 
     def __init__(self, path: Path):
         self.path = Path(path)
@@ -201,13 +198,11 @@ def begun(out: Path) -> set[str]:
 
 
 def deaths(out: Path, key: str) -> list[dict[str, Any]]:
-    """List attempts whose process ended without a word.
-
-    In jobs with a walltime an attempt counts if nearly all of the walltime was left to it. One that had less may have
-    been too short for an innocent fit; of those, one counts whenever they have had a walltime together.
-    """
+    """List attempts that ended without a word; those of less than a walltime count once they have had one together."""
     found, together = [], 0.0
-    for mark in [mark for _, mark, lasts in _marks(_path(out, key)) if not lasts]:
+    for _, mark, lasts in _marks(_path(out, key)):
+        if lasts:
+            continue
         is_short = mark["share"] < _MOST
         together += max(mark["share"], _LEAST) if is_short else 0.0
         if not is_short or together >= 1.0:

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .at_work import RunLock
-from .environment import machine_type, visible_gpus, worker_environment
-from .stop import signals_noted
+from .process import machine_type, signals_noted, visible_gpus, worker_environment
 
 if TYPE_CHECKING:
     from distributed import Client, Security, SpecCluster
@@ -51,14 +50,7 @@ def open_client(
     security: Security | None = None,
     allowed_failures: int = 2,
 ) -> Iterator[Client]:
-    """Open a Dask client, with its cluster where none exists, and close what was opened.
-
-    The scheduler is "local" (processes on this machine), "slurm" (jobs), or an address or a scheduler file of a cluster
-    that is left running (`security`: its certificates, by default those of Dask's configuration); a client is passed
-    through. Workers of ours have one thread, or one GPU, logs in out/logs and compiled programs in out/compiled, which
-    SLURM's nodes must share; `drive` waits for them. A task is handed back after `allowed_failures` of its workers
-    have died, plus one. The dashboard, on 127.0.0.1 by HTTPS, needs bokeh.
-    """
+    """Open a Dask client, with its cluster where none exists, and close what was opened; a client is passed through."""
     if not isinstance(scheduler, str | os.PathLike):
         yield scheduler
         return
@@ -125,11 +117,7 @@ def _closed(cluster: SpecCluster) -> Iterator[None]:
 
 @contextlib.contextmanager
 def certificates(parent: Path | None) -> Iterator[tuple[Path, Security, dict[str, str], dict[str, str]]]:
-    """Make certificates for all connections of a cluster in a folder that only this user can read, removed in the end.
-
-    The folder; security and settings of Dask for the scheduler and the client, in this process; the environment that
-    says the same to workers, which have no secret on their command line.
-    """
+    """Make certificates in a private folder; give it, security, settings for this process, environment of workers."""
     from distributed import Security
 
     if parent is not None:

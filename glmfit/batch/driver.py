@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from .stop import stop_if_told
+from .process import stop_if_told
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -38,14 +38,16 @@ def drive(
 ) -> None:
     """Run ``function(task)``, which must be idempotent, on the workers of a cluster, and hand over the receipts.
 
-    A task whose worker dies is run again elsewhere. One that may be what kills its workers is put aside, and run again
-    at the end while nothing else runs: only if it kills them then, too, is it lost. Receipts and losses are told in
-    this thread. ClusterLostError if the scheduler is gone, workers cannot start, or none was there for `patience`
-    seconds (no limit for a cluster whose jobs wait in a queue). What ends the call cancels what is with the cluster.
+    A task that may be what kills its workers runs again at the end, alone: if it kills them then, too, it is lost.
     """
-    run = _Run(client, function, tasks, on_receipt, on_lost, _Watch(client, say, patience))
+    run, watch = _Run(client, function, tasks, on_receipt, on_lost), _Watch(client, say, patience)
     try:
-        run.all()
+        while run.waiting or run.flying or run.suspects:
+            stop_if_told()
+            watch.look()
+            run.supply(watch.n_workers)
+            with contextlib.suppress(Empty):
+                run.land(run.landed.get(timeout=LOOK_EVERY))
     finally:  # cancel what is still with the cluster: nothing if all went well
         futures = [future for *_, future in run.flying.values()]
         run.flying.clear()
@@ -55,25 +57,19 @@ def drive(
 
 
 class _Run:
-    def __init__(self, client: Client, function, tasks, on_receipt, on_lost, watch: _Watch):
-        self.client, self.function, self.watch = client, function, watch
+    def __init__(self, client: Client, function, tasks, on_receipt, on_lost):
+        self.client, self.function = client, function
         self.on_receipt, self.on_lost = on_receipt, on_lost
         self.waiting = deque((task, 0) for task in tasks)  # and how often each was lost on the way
         self.suspects: deque[tuple[Any, int]] = deque()
         self.flying: dict[str, tuple[Any, int, bool, Future]] = {}
         self.landed: SimpleQueue[Future] = SimpleQueue()
 
-    def all(self) -> None:
-        """Keep the cluster supplied until nothing is left."""
-        while self.waiting or self.flying or self.suspects:
-            stop_if_told()
-            self.watch.look()
-            if self.suspects and not self.waiting and not self.flying:
-                self.submit(*self.suspects.popleft(), alone=True)
-            while self.waiting and len(self.flying) < max(2, PER_WORKER * self.watch.n_workers):
-                self.submit(*self.waiting.popleft())
-            with contextlib.suppress(Empty):
-                self.land(self.landed.get(timeout=LOOK_EVERY))
+    def supply(self, n_workers: int) -> None:
+        if self.suspects and not self.waiting and not self.flying:
+            self.submit(*self.suspects.popleft(), alone=True)
+        while self.waiting and len(self.flying) < max(2, PER_WORKER * n_workers):
+            self.submit(*self.waiting.popleft())
 
     def submit(self, task: Any, n_lost: int, alone: bool = False) -> None:
         try:
@@ -128,10 +124,13 @@ class _Watch:
         if now < self.next:
             return
         self.next = now + LOOK_EVERY
-        news = self.about("news", ())
-        while news:
-            self.say(news.popleft())
-        self.n_workers = self.count()
+        while self.about("news"):
+            self.say(self.client.cluster.news.popleft())
+        if self.client.status in ("closing", "closed"):
+            raise ClusterLostError("the Dask scheduler is gone: the connection to it is closed")
+        self.n_workers = 0
+        with contextlib.suppress(OSError, RuntimeError, TimeoutError, CancelledError):  # it does not answer now
+            self.n_workers = len(self.client.nthreads())
         if self.n_workers:
             if self.has_spoken:
                 self.say(f"there are workers again: {self.n_workers}")
@@ -149,14 +148,5 @@ class _Watch:
             self.say(f"no worker for {seconds:.0f} s, still waiting{hint}")
             self.has_spoken = True
 
-    def about(self, name: str, otherwise: Any = None) -> Any:
-        return getattr(getattr(self.client, "cluster", None), name, otherwise)
-
-    def count(self) -> int:
-        """Return the number of workers, 0 while the scheduler does not answer."""
-        if self.client.status in ("closing", "closed"):
-            raise ClusterLostError("the Dask scheduler is gone: the connection to it is closed")
-        try:
-            return len(self.client.nthreads())
-        except (OSError, RuntimeError, TimeoutError, CancelledError):
-            return 0
+    def about(self, name: str) -> Any:
+        return getattr(getattr(self.client, "cluster", None), name, None)

@@ -29,12 +29,11 @@ from ..estimators.model import model_from_file
 from ..files import DAMAGED, load_npz
 from ..status import Status
 from .at_work import Attempt, deaths, ended, reason
-from .environment import machine_type
 from .models import make_estimator
 from .plan import Receipt, Task
+from .process import is_stopped, machine_type, stop
 from .results import check_result, is_whole, write_failure, write_result
 from .sources import DataChanged, load_planned
-from .stop import is_stopped, stop
 
 _last: dict[Callable, tuple[dict, Any]] = {}  # session and design, with what they were made of
 _lock = threading.RLock()
@@ -182,10 +181,7 @@ def _named(X: np.ndarray, names: list[str]):
 
 
 def _join_neurons(models: list, names: list[str]):
-    """Put models of one neuron each, fitted to as many features, side by side: one PopulationGLM, without a history.
-
-    The bounds are those of the single fits, and their failure probabilities are added up.
-    """
+    """Put models of one neuron each side by side, with the bounds of the single fits; failure probabilities add up."""
     joined, reports = models[0], [m.report_ for m in models]
     steps = [report.step_certificate for report in reports]
     joined.coef_ = np.concatenate([m.coef_ for m in models], axis=1)

@@ -73,7 +73,12 @@ def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, esti
             text = f"{key} is {shown(keys[key])}; it must be made of texts, finite numbers, true and false."
             problems.add((*path, what), text)
         if check and estimator is not None:
-            _check_names(problems, (*path, what), keys, estimator)
+            taken = [k for k in inspect.signature(getattr(glmfit, estimator)).parameters if k not in _SET_ELSEWHERE]
+            for key in keys:
+                if key in _SET_ELSEWHERE:
+                    problems.add((*path, what), f"{key} {_SET_ELSEWHERE[key]}.")
+                elif key not in taken:
+                    problems.add((*path, what), f"{key} is no parameter of {estimator}{guess(key, taken)}")
     if len(problems) > before or estimator is None:
         return []
     members = []
@@ -85,15 +90,6 @@ def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, esti
         if check:
             _check_values(problems, path, estimator, parameters, chosen)
     return members
-
-
-def _check_names(problems: Problems, path: tuple, keys: dict, estimator: str) -> None:
-    known = [name for name in inspect.signature(getattr(glmfit, estimator)).parameters if name not in _SET_ELSEWHERE]
-    for key in keys:
-        if key in _SET_ELSEWHERE:
-            problems.add(path, f"{key} {_SET_ELSEWHERE[key]}.")
-        elif key not in known:
-            problems.add(path, f"{key} is no parameter of {estimator}{guess(key, known)}")
 
 
 def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], estimator: str | None):
@@ -111,10 +107,7 @@ def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], e
 
 
 def make_estimator(spec: dict[str, Any]) -> Any:
-    """Make the estimator of a task's spec, not fitted.
-
-    Lists of the manifest become what the estimator takes: a pair of strength and ratio for the elastic net.
-    """
+    """Make the estimator of a task's spec; lists become a pair of strength and ratio for the elastic net."""
     parameters = dict(spec["parameters"])
     strength = parameters.get("regularizer_strength")
     if parameters.get("regularizer") == "ElasticNet" and isinstance(strength, list) and len(strength) == 2:

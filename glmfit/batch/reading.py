@@ -102,10 +102,7 @@ def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: 
 
 
 def _find_arrays(problems: Problems, files: list[Path], form: str | None, arrays: list[tuple]) -> None:
-    """Note names of arrays, as (table, key, name), that no file has; one that some file lacks fails in its fits.
-
-    Files that cannot be read are left to their fits, too. Mostly the first file settles it.
-    """
+    """Note arrays, as (table, key, name), that no file has; what some lack, or cannot be read, fails in its fits."""
     missing, known = arrays, set()
     for file in files if form in ("npz", "zarr") else []:
         names = names_in(file, form)

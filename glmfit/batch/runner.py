@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..display import ProgressBar, one_line, printable
 from .at_work import RunLock, begun, deaths, ended, lock_of, take_back
-from .environment import default_out
 from .manifest import Manifest, read_known
 from .overview import shorten
 from .plan import Receipt, Task, plan, share
+from .process import default_out, signals_noted, stop_if_told
 from .results import failure_path, forget_failure, is_whole, make_folders, read_failure, result_path, write_failure
-from .stop import signals_noted, stop_if_told
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -181,10 +180,7 @@ def _drive(function: Callable[[Task], Receipt], book: Book, where: Any, **option
 
 
 class Book:
-    """Knows what is to be done, keeps the receipts, and shows them.
-
-    Making it plans, and reads every result that is there.
-    """
+    """Plans and knows what is to be done, keeps the receipts, and shows them."""
 
     def __init__(self, manifest: Manifest, out: Path, shard, retry: bool, progress: bool, start: float):
         self._out, self._digest, self._start = out, manifest.digest, start

@@ -24,8 +24,8 @@ from glmfit.batch import plan as _plan
 from glmfit.batch import runner as _run
 from glmfit.batch import sources as _sources
 from glmfit.batch.at_work import Attempt, RunLock, begun, deaths, ended, reason, take_back
-from glmfit.batch.environment import LIFETIME, STARTED
 from glmfit.batch.plan import Receipt, plan, read_plan
+from glmfit.batch.process import LIFETIME, STARTED
 from glmfit.batch.results import NEEDED, is_whole
 from glmfit.files import load_npz, save_npz
 

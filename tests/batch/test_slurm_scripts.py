@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from glmfit.batch.environment import lifetime_of, seconds_of, write_array_script
+from glmfit.batch.process import lifetime_of, seconds_of, write_array_script
 from glmfit.batch.slurm import Job, job_options
 
 NAMES = [

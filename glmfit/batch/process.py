@@ -1,17 +1,23 @@
-"""What a process that fits finds around it: threads, one GPU or none, compiled programs, an end of its time; sbatch."""
+"""A process that fits: threads, one GPU or none, compiled programs, an end of its time, signals; scripts for sbatch."""
 
 import contextlib
+import functools
 import hashlib
 import os
 import platform
 import re
 import shlex
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
 
 # BLAS libraries read these when they are loaded; jax's CPU client takes the number of its threads from NPROC when it is
-# made (undocumented: tests/batch/test_environment.py measures it).
+# made (undocumented: tests/batch/test_process.py measures it).
 ONE_THREAD = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 _OPTIONS = {"partition": "partition", "account": "account", "walltime": "time"}
@@ -27,10 +33,7 @@ def default_out(path: Path) -> Path:
 
 
 def worker_environment(*, gpu: str | None = None, cache: str | os.PathLike | None = None) -> dict[str, str]:
-    """Return the environment variables of a process that fits, which NumPy and jax read when they are imported.
-
-    `gpu` is the number (or UUID) of the only GPU to use; `cache` the folder of programs compiled for this machine type.
-    """
+    """Environment of a process that fits, for NumPy and jax: the number (or UUID) of its GPU, compiled programs."""
     env = ONE_THREAD | {"JAX_PLATFORMS": "cpu"}
     if gpu is not None:
         # A GPU worker that finds no GPU must fail and not quietly compute on the CPU.
@@ -55,10 +58,7 @@ def visible_gpus(n_gpus: int) -> list[str]:
 
 
 def machine_type() -> str:
-    """Return a short name for architecture, instruction sets and jaxlib of this machine, as "x86_64-0a1b2c3d4e".
-
-    A program compiled on another kind of machine may stop with an illegal instruction, or differ in the last bits.
-    """
+    """Name what compiled programs depend on, architecture, instruction sets and jaxlib: "x86_64-0a1b2c3d4e"."""
     found = None
     with contextlib.suppress(OSError):
         found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
@@ -84,6 +84,93 @@ def lifetime_of(walltime: str | float | None, margin: float) -> float | None:
     """Seconds after which a process ends: `margin`, or a tenth if less, before the walltime; None without one, or 0."""
     seconds = seconds_of(walltime) if isinstance(walltime, str | int) and walltime else float(walltime or 0.0)
     return seconds - min(margin, 0.1 * seconds) if seconds else None
+
+
+# -- Ctrl-C, SIGTERM and SIGHUP: told from what a loader raises that looks like them, and none of them lost
+
+_noted: list[int] = []  # the signals that came
+_handled: dict[int, object] = {}  # the signals that are noted at present, and who handled them before
+_ALARM = getattr(signal, "SIGALRM", None)
+_AGAIN_S = 0.01  # after which a stop that Python dropped is raised again
+ENDING = {143: "SIGTERM", 128 + getattr(signal, "SIGHUP", 1): "SIGHUP"}  # exit codes of an orderly end
+
+
+def is_stopped() -> bool:
+    return bool(_noted)
+
+
+def stop() -> NoReturn:
+    """Raise what the signal raised, for those who caught it: KeyboardInterrupt for Ctrl-C, else SystemExit."""
+    if not _noted:
+        _noted.append(signal.SIGINT)
+    raise SystemExit(128 + _noted[-1]) if 128 + _noted[-1] in ENDING else KeyboardInterrupt
+
+
+def stop_if_told() -> None:
+    """Stop here where the signal came before, and somebody caught what it raised."""
+    if is_stopped():
+        stop()
+
+
+@contextlib.contextmanager
+def signals_noted() -> Iterator[None]:
+    """Note signals on their way to whoever handles them: what comes out is theirs, whatever error was made of them."""
+    if _handled or threading.current_thread() is not threading.main_thread():
+        if _handled:
+            stop_if_told()
+        yield
+        return
+    _noted.clear()
+    numbers = (signal.SIGINT, *(code - 128 for code in ENDING))
+    before = {number: signal.getsignal(number) for number in numbers if number in signal.valid_signals()}
+    _handled.update({number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)})
+    hook, sys.unraisablehook = sys.unraisablehook, functools.partial(_raise_again, sys.unraisablehook)
+    try:
+        for number in _handled:
+            signal.signal(number, _note)
+        yield
+    except Exception:
+        stop_if_told()
+        raise
+    finally:
+        sys.unraisablehook = hook
+        if _ALARM in _handled:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in _handled.items():
+            signal.signal(number, handler)
+        _handled.clear()
+        _noted.clear()
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    """Note a signal, and raise what it raises; an alarm stands for the last that was dropped."""
+    if number != _ALARM:
+        _noted.append(number)
+    if _is_in(frame, _raise_again):  # what is raised there is dropped, too: the alarm is still to come
+        return
+    if _ALARM in _handled:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    handler = _handled.get(_noted[-1])
+    if callable(handler):
+        handler(_noted[-1], frame)
+    stop()
+
+
+def _is_in(frame: FrameType | None, function: Callable) -> bool:
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _raise_again(hook: Callable[[Any], object], unraisable: Any) -> None:
+    """Let a stop come again that Python drops, as what is raised in callbacks of its garbage collector: jax has one."""
+    is_stop = is_stopped() and isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit)
+    if not is_stop or threading.current_thread() is not threading.main_thread():
+        hook(unraisable)
+        return
+    before = signal.signal(_ALARM, _note)
+    _handled.setdefault(_ALARM, before)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
 
 
 # -- scripts for sbatch: of an array job that shares a batch among its tasks, without Dask; options of jobs of workers

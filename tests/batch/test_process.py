@@ -1,18 +1,20 @@
-"""Ctrl-C and SIGTERM are what they are, whoever catches them on their way."""
+"""Ctrl-C and SIGTERM are what they are, whoever catches them; one thread, the right device, compiled programs."""
 
 import contextlib
 import gc
+import os
 import signal
+import subprocess
 import sys
 import time
 import weakref
 
 import pytest
 
-from glmfit.batch import run, stop
+from glmfit.batch import process, run
 from glmfit.batch.__main__ import main
 from glmfit.batch.driver import drive
-from glmfit.batch.stop import is_stopped, signals_noted
+from glmfit.batch.process import is_stopped, machine_type, signals_noted, visible_gpus, worker_environment
 
 every_signal = pytest.mark.parametrize(
     ("how", "comes_out"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
@@ -73,7 +75,7 @@ def test_a_stop_that_was_caught_comes_out_at_the_next_look(how, comes_out):
 @every_signal
 def test_a_stop_that_python_drops_comes_again(how, comes_out, again_s, where, monkeypatch, capfd):
     """What is raised in any of these is dropped, and jax has a callback that the garbage collector calls often."""
-    monkeypatch.setattr(stop, "_AGAIN_S", again_s)
+    monkeypatch.setattr(process, "_AGAIN_S", again_s)
 
     class Thing:
         def __del__(self):
@@ -125,3 +127,47 @@ def test_an_error_without_a_signal_is_that_error():
         with signals_noted():
             raise RuntimeError("the file is broken")
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+# -- the environment of a worker
+
+THREADS = {"NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}
+
+
+def test_a_cpu_worker_has_one_thread_and_no_gpu():
+    env = worker_environment()
+    assert {name: env[name] for name in THREADS} == dict.fromkeys(THREADS, "1")
+    assert env["JAX_PLATFORMS"] == "cpu"
+    assert set(env) == {*THREADS, "JAX_PLATFORMS"}
+
+
+def test_a_gpu_worker_sees_one_gpu_and_never_falls_back_to_the_cpu():
+    env = worker_environment(gpu="3")
+    assert env["CUDA_VISIBLE_DEVICES"] == "3"
+    assert env["JAX_PLATFORMS"].split(",")[0] == "cuda"
+
+
+@pytest.mark.thorough
+def test_every_compiled_program_is_kept_in_the_cache(tmp_path):
+    env = os.environ | worker_environment(cache=tmp_path / "programs")
+    code = "import jax; jax.jit(lambda a: a + 1)(1.0)"
+    subprocess.run([sys.executable, "-c", code], env=env, check=True)
+    assert any((tmp_path / "programs").iterdir())
+
+
+def test_gpus_are_those_that_the_process_may_use(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_gpus(2) == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 7,9")
+    assert visible_gpus(2) == ["5", "7"]
+    with pytest.raises(ValueError, match=r"4 GPUs were asked for.*lists 3"):
+        visible_gpus(4)
+
+
+def test_the_type_of_a_machine_is_short_stable_and_changes_with_jaxlib(monkeypatch):
+    here = machine_type()
+    assert machine_type() == here
+    assert len(here) < 30
+    assert not set(here) & set("/ \\")
+    monkeypatch.setattr("glmfit.batch.process.metadata.version", lambda package: "0.0.1")
+    assert machine_type() != here
