@@ -87,6 +87,8 @@ class ProximalDescent(Descent):
 
         They may where the gradient is over a share of the threshold.
         """
+        if self._single:
+            return (self.coef[:, fits] != 0) | ~(np.abs(self.gradient[:-1, fits]) <= share * self._strength[:, fits])
         labels, inside = self._labels, self._labels >= 0
         size, active = np.zeros((2, len(self._strength), len(fits)))
         np.add.at(size, labels[inside], self.gradient[:-1][np.ix_(inside, fits)] ** 2)
@@ -142,8 +144,10 @@ class ProximalDescent(Descent):
             features = features | ((step[:-1, fits] != 0) & which)
         size = features.sum(axis=0) + 1
         order = np.argsort(size)
-        while len(order):  # fits of about one size are done together
-            share, order = np.split(order, [max(1, np.searchsorted(np.cumsum(size[order] ** 2), _NUMBERS))])
+        while len(order):  # each takes as much room as the largest
+            room = np.arange(1, len(order) + 1) * size[order] ** 2
+            alike = (room <= _NUMBERS) & (size[order] <= 1.5 * size[order[0]] + 8)
+            share, order = np.split(order, [max(1, np.count_nonzero(alike))])
             self._minimise_together(fits[share], features[:, share], known[:, share])
 
     def _known_steps(self, fits) -> np.ndarray:
@@ -165,9 +169,10 @@ class ProximalDescent(Descent):
 
         def of(values):
             """Values of the parameters of each fit, 0 past the end, (fit, parameter)."""
-            return np.vstack([values, np.zeros((d + 2 - len(values), len(self.own)))])[place, fits[:, None]]
+            return np.vstack([values[:, fits], np.zeros((d + 2 - len(values), n))])[place.T, np.arange(n)].T
 
-        Q, g, before = self._models(fits, place, known, of), of(self.gradient), of(self.coef)
+        (Q, flat), before = self._models(fits, place, known, of), of(self.coef)
+        g = np.where(flat, 0.0, of(self.gradient))
         c = np.einsum("nij,nj->ni", Q, before) - g
         if self._single:
             after = least_of_l1_models(Q, c, of(self._strength), before)
@@ -184,8 +189,8 @@ class ProximalDescent(Descent):
         promised = -np.einsum("ni,ni->n", g, move) - np.einsum("ni,nij,nj->n", move, Q, move) / 2 - rise
         self._moves[:, fits], self._promised[fits] = step[:-1], np.maximum(promised, 0.0)
 
-    def _models(self, fits, place, known, of) -> np.ndarray:
-        """Hessians of fits in some parameters of each, as the steps since have corrected them (BFGS)."""
+    def _models(self, fits, place, known, of) -> tuple[np.ndarray, np.ndarray]:
+        """Hessians of fits in some parameters of each, corrected by the steps since (BFGS); where they know nothing."""
         d = len(self.coef)
         Q = self._covariance[place[:, :, None], place[:, None, :]] * self._curvature[fits][:, None, None]
         for i, k in enumerate(fits):
@@ -196,10 +201,9 @@ class ProximalDescent(Descent):
                 Q[i] = np.pad(matrix, (0, 1))[np.ix_(at[place[i]], at[place[i]])]
         diagonal = np.einsum("nii->ni", Q)
         diagonal += of(self.ridge)
-        diagonal[diagonal <= 0] = 1.0  # nothing but its penalty moves a constant feature
-        if known.any():
-            Q = _corrected(Q, self.past, known, fits, of)
-        return _lifted(Q)
+        flat = diagonal <= 0  # nothing but its penalty moves a constant feature
+        diagonal[flat] = 1.0
+        return _definite(Q, _corrected(Q, self.past, known, fits, of) if known.any() else Q.copy()), flat
 
     def _kinks(self, coef: np.ndarray) -> np.ndarray:
         """Penalty without its ridge of coefficients, or of all parameters, (fit,)."""
@@ -266,16 +270,18 @@ def _corrected(Q, past, known, fits, of) -> np.ndarray:
     return Q - both.swapaxes(1, 2) @ np.linalg.solve(middle, both)
 
 
-def _lifted(Q) -> np.ndarray:
-    """Raise the diagonals of symmetric matrices until they are positive definite."""
-    lift, diagonal, below = _LIFT, np.einsum("nii->ni", Q), np.arange(len(Q))
-    before = diagonal.copy()
-    while len(below):
-        diagonal[below] = (1 + lift) * before[below]
-        below = below[[not _is_definite(Q[i]) for i in below]] if lift < 1 else below[:0]
-        lift *= 100
-    return Q
+def _definite(plain, corrected) -> np.ndarray:
+    """Raise the diagonals of corrected models a little; one that rounding leaves indefinite goes without correction."""
+    for q, before in zip(corrected, plain, strict=True):
+        q.flat[:: len(q) + 1] *= 1 + _LIFT
+        lift = _LIFT
+        while not _is_definite(q):
+            q[:] = before if np.all(np.isfinite(before)) else np.eye(len(q))
+            q.flat[:: len(q) + 1] *= 1 + lift
+            lift *= 100
+    return corrected
 
 
 def _is_definite(matrix) -> bool:
-    return not dpotrf(matrix, lower=True)[1]
+    factor, failed = dpotrf(matrix, lower=True)
+    return failed == 0 and np.isfinite(factor[-1, -1])  # what is not a number gets that far

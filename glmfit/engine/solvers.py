@@ -68,9 +68,9 @@ class ProximalNewton(ConjugateGradients):
 
     Notes
     -----
-    The quadratic model of each neuron, at first that of the spectral basis and then its own Hessian, is minimised with
-    the penalty whole on the host. Bounds of the gap are by duality, from one pass in float64. The rest is as for
-    :class:`ConjugateGradients`.
+    The quadratic model of each neuron, that of the spectral basis or its own Hessian, corrected by its last steps
+    (BFGS), is minimised with the penalty whole on the host. Bounds of the gap are by duality, from one pass in float64.
+    The rest is as for :class:`ConjugateGradients`.
     """
 
     smooth: ClassVar[bool] = False

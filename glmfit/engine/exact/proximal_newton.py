@@ -30,8 +30,7 @@ def iterate(problem, at: Iterate) -> Iterate:
             return after
         return (after if after.estimate < at.estimate else at)._replace(stuck=True)
     after = search(problem, at, step, lambda problem, there: _look(problem, there, step.slope))
-    close = step.slope <= CLOSE / problem.n_rows and not after.stuck
-    return _proved(problem, after) if close else after
+    return _proved(problem, after) if step.slope <= CLOSE / problem.n_rows else after
 
 
 def _look(problem, at: Iterate, slope: float) -> Iterate:

@@ -1,0 +1,73 @@
+"""Models of penalties with kinks: corrected by steps, minimised together, and what is left where that goes wrong."""
+
+import numpy as np
+import pytest
+
+from glmfit import PopulationGLM, Status
+from glmfit.engine import proximal
+
+
+def test_corrections_are_those_of_bfgs_one_step_after_the_other(rng):
+    n, fits, steps = 5, 3, 4
+    A = rng.normal(size=(fits, 9, n))
+    Q = A.swapaxes(1, 2) @ A
+    S = rng.normal(size=(steps, n, fits))
+    H = np.eye(n) + 0.1 * np.ones((n, n))
+    past = [(s, H @ s, 1 / np.einsum("in,in->n", s, H @ s)) for s in S]
+    known = rng.random((steps, fits)) < 0.7
+    known[-1] = True
+    found = proximal._corrected(Q, past, known, np.arange(fits), lambda values: values.T)
+    for k in range(fits):
+        B = Q[k].copy()
+        for (s, y, weight), told in zip(past, known, strict=True):
+            if told[k]:
+                Bs = B @ s[:, k]
+                B += weight[k] * np.outer(y[:, k], y[:, k]) - np.outer(Bs, Bs) / (s[:, k] @ Bs)
+        np.testing.assert_allclose(found[k], B, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(found[k] @ S[-1][:, k], past[-1][1][:, k], rtol=1e-10)  # the secant equation
+
+
+def test_a_correction_that_rounding_ruined_is_not_used():
+    plain = np.stack([np.eye(3), 2 * np.eye(3), np.ones((3, 3))])
+    corrected = np.stack([np.diag([1.0, -1.0, 1.0]), 3 * np.eye(3), np.full((3, 3), np.nan)])
+    found = proximal._definite(plain, corrected)
+    np.testing.assert_allclose(found[:2], np.stack([np.eye(3), 3 * np.eye(3)]), rtol=1e-6)
+    assert np.all(np.linalg.eigvalsh(found[2]) > 0)
+
+
+@pytest.mark.parametrize("seed", [14, 28])
+def test_fits_that_run_away_along_features_without_a_penalty_end(seed):
+    """Curvature falls by many orders on the way, and corrections with it."""
+    rng = np.random.default_rng(seed)
+    T, d, N = int(rng.choice([20, 60, 150])), int(rng.choice([80, 120])), 3
+    X = rng.normal(size=(T, d))
+    Y = rng.poisson(np.exp(rng.normal(size=(T, N)) - 1)).astype(float)
+    strength = np.full((d, N), 10.0 ** rng.uniform(-6, -2))
+    strength[rng.random((d, N)) < 0.4 * (seed % 3)] = 0
+    made = {"inverse_link_function": "exp", "regularizer": "Lasso", "solver_name": "ProximalNewton"}
+    with pytest.warns(Warning, match="separable"):
+        model = PopulationGLM(**made, regularizer_strength=strength).fit(X, Y)
+    assert np.all(model.report_.status == Status.SEPARABLE)
+
+
+def test_one_fit_in_many_features_does_not_make_room_for_all(rng, monkeypatch):
+    X = rng.normal(size=(600, 40))
+    Y = rng.poisson(np.exp(X @ (0.1 * rng.normal(size=(40, 12))) - 1))
+    sizes = []
+    least = proximal.least_of_l1_models
+    monkeypatch.setattr(proximal, "least_of_l1_models", lambda Q, *rest: (sizes.append(Q.shape), least(Q, *rest))[1])
+    strength = np.full(12, 0.3)
+    strength[0] = 1e-3
+    PopulationGLM(regularizer="Lasso", regularizer_strength=strength).fit(X, Y)
+    assert max(n for n, *_ in sizes) > 5 and max(m for *_, m in sizes) > 30
+    assert all(n == 1 for n, m, _ in sizes if m > 20)
+
+
+def test_a_constant_feature_of_a_group_stays_exactly_zero(rng):
+    X = rng.normal(size=(500, 8))
+    X[:, 3] = 2.0
+    Y = rng.poisson(np.exp(0.2 * X[:, 0] + 0.3 * X[:, 5]))
+    model = PopulationGLM(regularizer="GroupLasso", groups=[0, 0, 0, 0, 1, 1, 1, 1], regularizer_strength=1e-3)
+    with pytest.warns(UserWarning, match="constant column"):
+        model.fit(X, Y)
+    assert model.coef_[3] == 0 and np.count_nonzero(model.coef_) == 7
