@@ -43,7 +43,10 @@ class BusyFolder(RuntimeError):
 
 
 class RunLock:
-    """Hold an output folder by a file; BusyFolder if a run that is alive (see `is_there`) holds it."""
+    """Hold an output folder for one run, by a file; a run that was killed does not hold it any longer.
+
+    Entering raises BusyFolder if a run that is alive (see `is_there`) holds it.
+    """
 
     def __init__(self, path: Path):
         self.path = Path(path)
@@ -198,11 +201,13 @@ def begun(out: Path) -> set[str]:
 
 
 def deaths(out: Path, key: str) -> list[dict[str, Any]]:
-    """List attempts that ended without a word; those of less than a walltime count once they have had one together."""
+    """List attempts whose process ended without a word.
+
+    In jobs with a walltime an attempt counts if nearly all of the walltime was left to it. One that had less may have
+    been too short for an innocent fit; of those, one counts whenever they have had a walltime together.
+    """
     found, together = [], 0.0
-    for _, mark, lasts in _marks(_path(out, key)):
-        if lasts:
-            continue
+    for mark in [mark for _, mark, lasts in _marks(_path(out, key)) if not lasts]:
         is_short = mark["share"] < _MOST
         together += max(mark["share"], _LEAST) if is_short else 0.0
         if not is_short or together >= 1.0:

@@ -50,7 +50,14 @@ def open_client(
     security: Security | None = None,
     allowed_failures: int = 2,
 ) -> Iterator[Client]:
-    """Open a Dask client, with its cluster where none exists, and close what was opened; a client is passed through."""
+    """Open a Dask client, with its cluster where none exists, and close what was opened.
+
+    The scheduler is "local" (processes on this machine), "slurm" (jobs), or an address or a scheduler file of a cluster
+    that is left running (`security`: its certificates, by default those of Dask's configuration); a client is passed
+    through. Workers of ours have one thread, or one GPU, logs in out/logs and compiled programs in out/compiled, which
+    SLURM's nodes must share; `drive` waits for them. A task is handed back after `allowed_failures` of its workers
+    have died, plus one. The dashboard, on 127.0.0.1 by HTTPS, needs bokeh.
+    """
     if not isinstance(scheduler, str | os.PathLike):
         yield scheduler
         return
@@ -117,7 +124,11 @@ def _closed(cluster: SpecCluster) -> Iterator[None]:
 
 @contextlib.contextmanager
 def certificates(parent: Path | None) -> Iterator[tuple[Path, Security, dict[str, str], dict[str, str]]]:
-    """Make certificates in a private folder; give it, security, settings for this process, environment of workers."""
+    """Make certificates for all connections of a cluster in a folder that only this user can read, removed in the end.
+
+    The folder; security and settings of Dask for the scheduler and the client, in this process; the environment that
+    says the same to workers, which have no secret on their command line.
+    """
     from distributed import Security
 
     if parent is not None:

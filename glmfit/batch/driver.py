@@ -38,7 +38,10 @@ def drive(
 ) -> None:
     """Run ``function(task)``, which must be idempotent, on the workers of a cluster, and hand over the receipts.
 
-    A task that may be what kills its workers runs again at the end, alone: if it kills them then, too, it is lost.
+    A task whose worker dies is run again elsewhere. One that may be what kills its workers is put aside, and run again
+    at the end while nothing else runs: only if it kills them then, too, is it lost. Receipts and losses are told in
+    this thread. ClusterLostError if the scheduler is gone, workers cannot start, or none was there for `patience`
+    seconds (no limit for a cluster whose jobs wait in a queue). What ends the call cancels what is with the cluster.
     """
     run, watch = _Run(client, function, tasks, on_receipt, on_lost), _Watch(client, say, patience)
     try:

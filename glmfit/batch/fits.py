@@ -181,7 +181,10 @@ def _named(X: np.ndarray, names: list[str]):
 
 
 def _join_neurons(models: list, names: list[str]):
-    """Put models of one neuron each side by side, with the bounds of the single fits; failure probabilities add up."""
+    """Put models of one neuron each, fitted to as many features, side by side: one PopulationGLM, without a history.
+
+    The bounds are those of the single fits, and their failure probabilities are added up.
+    """
     joined, reports = models[0], [m.report_ for m in models]
     steps = [report.step_certificate for report in reports]
     joined.coef_ = np.concatenate([m.coef_ for m in models], axis=1)

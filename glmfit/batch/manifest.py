@@ -135,7 +135,10 @@ def read_manifest(path: str | Path) -> Manifest:
 
 
 def read_known(path: Path, out: Path) -> Manifest:
-    """Read a manifest; one planned in ``out`` has its parameters not checked again, which takes slow imports."""
+    """Read a manifest; the parameters of one that this version has planned in ``out`` are not checked again.
+
+    Checking them takes importing the estimators, which takes longer than finding that all is done.
+    """
     checked = None
     with contextlib.suppress(*DAMAGED):
         listed = json.loads(read_regular(out / "tasks.json"))

@@ -107,7 +107,10 @@ def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], e
 
 
 def make_estimator(spec: dict[str, Any]) -> Any:
-    """Make the estimator of a task's spec; lists become a pair of strength and ratio for the elastic net."""
+    """Make the estimator of a task's spec, not fitted.
+
+    Lists of the manifest become what the estimator takes: a pair of strength and ratio for the elastic net.
+    """
     parameters = dict(spec["parameters"])
     strength = parameters.get("regularizer_strength")
     if parameters.get("regularizer") == "ElasticNet" and isinstance(strength, list) and len(strength) == 2:

@@ -93,7 +93,11 @@ def _check_key(key: Any) -> str:
 
 
 def plan(manifest: Manifest, out: Path) -> list[Task]:
-    """List the tasks of a manifest, copies of data once, and write the list down; only changed data are read."""
+    """List the tasks of a manifest and write the list down; data are read only if they have changed since.
+
+    Copies of the same data are one session. Every task knows what its data were when they were hashed: a worker fits
+    nothing else.
+    """
     cache = _IdentityCache(out / "identities.json")
     tasks = list({task.key: task for task in reversed(manifest.tasks(cache))}.values())[::-1]  # the first of each key
     cache.save()

@@ -33,7 +33,10 @@ def default_out(path: Path) -> Path:
 
 
 def worker_environment(*, gpu: str | None = None, cache: str | os.PathLike | None = None) -> dict[str, str]:
-    """Environment of a process that fits, for NumPy and jax: the number (or UUID) of its GPU, compiled programs."""
+    """Return the environment variables of a process that fits, which NumPy and jax read when they are imported.
+
+    `gpu` is the number (or UUID) of the only GPU to use; `cache` the folder of programs compiled for this machine type.
+    """
     env = ONE_THREAD | {"JAX_PLATFORMS": "cpu"}
     if gpu is not None:
         # A GPU worker that finds no GPU must fail and not quietly compute on the CPU.
@@ -58,7 +61,10 @@ def visible_gpus(n_gpus: int) -> list[str]:
 
 
 def machine_type() -> str:
-    """Name what compiled programs depend on, architecture, instruction sets and jaxlib: "x86_64-0a1b2c3d4e"."""
+    """Return a short name for architecture, instruction sets and jaxlib of this machine, as "x86_64-0a1b2c3d4e".
+
+    A program compiled on another kind of machine may stop with an illegal instruction, or differ in the last bits.
+    """
     found = None
     with contextlib.suppress(OSError):
         found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
@@ -114,7 +120,12 @@ def stop_if_told() -> None:
 
 @contextlib.contextmanager
 def signals_noted() -> Iterator[None]:
-    """Note signals on their way to whoever handles them: what comes out is theirs, whatever error was made of them."""
+    """Note SIGINT, SIGTERM and SIGHUP on their way to whoever handles them; the last two end the process in order.
+
+    What comes out after a signal is the signal's, also where somebody on the way made another error of it: it may come
+    in the middle of an import or of a read, whose errors are caught and told in other words. In threads other than the
+    main one there are no signals; one of these inside another adds nothing.
+    """
     if _handled or threading.current_thread() is not threading.main_thread():
         if _handled:
             stop_if_told()

@@ -103,7 +103,10 @@ def is_whole(out: Path, key: str) -> bool:
 
 
 def check_result(header: dict, arrays: dict[str, np.ndarray], key: str | None = None) -> dict[str, Any]:
-    """Return a result's columns of the index; one of `DAMAGED` unless all is there that is needed of it."""
+    """Raise one of `DAMAGED` unless all is there that `collect` and `load_result` need; columns of the index.
+
+    They are facts about the fit, or about each of its neurons (classes). A key is that of the file's name.
+    """
     _check_header(header, key)
     coef, intercept, names = arrays["coef"], arrays["intercept"], arrays["design.feature_names"]
     if coef.dtype.kind != "f" or intercept.dtype.kind != "f" or names.dtype.kind != "U":

@@ -180,7 +180,10 @@ def _drive(function: Callable[[Task], Receipt], book: Book, where: Any, **option
 
 
 class Book:
-    """Plans and knows what is to be done, keeps the receipts, and shows them."""
+    """Knows what is to be done, keeps the receipts, and shows them.
+
+    Making it plans, and reads every result that is there.
+    """
 
     def __init__(self, manifest: Manifest, out: Path, shard, retry: bool, progress: bool, start: float):
         self._out, self._digest, self._start = out, manifest.digest, start

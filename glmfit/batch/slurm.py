@@ -36,6 +36,7 @@ class Job(SLURMJob):
     refusal: str | None = None
 
     async def start(self):
+        """Submit the job, or keep the reason why it is not."""
         try:
             await super().start()
         except (RuntimeError, ValueError, OSError) as error:
@@ -51,7 +52,11 @@ class Job(SLURMJob):
 
 
 class Jobs(SLURMCluster):
-    """A scheduler here and workers in jobs: Dask replaces what is lost; noticed here is what never arrived."""
+    """A scheduler in this process and workers in jobs.
+
+    Dask's adaptive scaling replaces a worker that was lost. Noticed here are a job that ends before its worker has
+    arrived (cancelled in the queue, killed while it started), by asking SLURM, and one that SLURM refuses.
+    """
 
     job_cls = Job
     waits_in_queue = True
@@ -75,6 +80,7 @@ class Jobs(SLURMCluster):
         return None
 
     async def _is_open_after(self, seconds: float) -> bool:
+        """Wait, and say whether there is anything left to look after."""
         await asyncio.sleep(seconds)
         return self.status.name in ("created", "starting", "running")
 
@@ -103,7 +109,10 @@ class Jobs(SLURMCluster):
         return [job for job in self.workers.values() if job.refusal]
 
     async def _look_after_jobs(self) -> None:
-        """Forget jobs that SLURM does not know, so that new ones are submitted, but flood no queue with them."""
+        """Forget jobs that SLURM does not know any more, so that new ones are submitted.
+
+        Many that end one after the other without a worker are trouble: no queue is to be flooded with them.
+        """
         arrived = n_gone = 0
         submitted: dict[str, float] = {}
         while await self._is_open_after(CHECK_EVERY if self.trouble is None else CHECK_BROKEN_EVERY):
@@ -139,7 +148,11 @@ class Jobs(SLURMCluster):
 def job_options(
     *, gpu: bool, options: dict[str, Any], env: dict[str, str], logs: Path, dashboard: bool
 ) -> dict[str, Any]:
-    """Translate options of `run` for Dask, whose configuration has the rest; quoted here, as Dask quotes nothing."""
+    """Translate the options of `run` into those of Dask's SLURMCluster.
+
+    What is not given is taken from Dask's own configuration (jobqueue.slurm), where the walltime is 30 minutes unless
+    it was changed. Dask puts all of it into a script as it is: what must not be read as shell is quoted here.
+    """
     unknown = sorted(set(options) - set(SLURM_OPTIONS))
     if unknown:
         known = f"known are {list(SLURM_OPTIONS)}, and extra=['--name=value'] for all others"

@@ -105,7 +105,11 @@ def _plain(value: Any) -> Any:
 
 
 def identity_of(source: dict[str, Any], again: bool = True) -> str:
-    """Hash files and their use, or a loader's call and module: as it is now, or without ``again`` as executed."""
+    """Hash what the data of a session are, wherever they lie; OSError if a file cannot be read.
+
+    That is, of files, their content and what is read of them; of loaders module, function, arguments, version and the
+    text of the module's file: that of now, or without ``again`` that which was executed here last.
+    """
     facts = {key: value for key, value in source.items() if key not in _NOT_DATA}
     if source["kind"] != "loader":
         return digest({**facts, "content": _content(Path(source["path"]))})
@@ -116,7 +120,10 @@ def identity_of(source: dict[str, Any], again: bool = True) -> str:
 
 
 def identify(source: dict[str, Any]) -> tuple[str, list | None]:
-    """Hash the data of a source and describe the files that had this content; OSError if they go on changing."""
+    """Hash the data of a source as `identity_of`, and describe the files that were hashed as `stat_signature`.
+
+    Files of this description have the content that was hashed. OSError if they change whenever they are read.
+    """
     for _ in range(_READINGS):
         signature = stat_signature(source)
         if signature is None:
@@ -132,7 +139,11 @@ def identify(source: dict[str, Any]) -> tuple[str, list | None]:
 
 
 def stat_signature(source: dict[str, Any]) -> list[list[Any]] | None:
-    """Describe files (name, size, written, inode, changed) so that a change shows unread; None for loaders."""
+    """Describe the files of a source so that a change of them shows, without reading them.
+
+    Of each file: name, size in bytes, time of writing in ns, inode and time of change in ns (which nobody can set
+    back). None for loaders, whose identity costs nothing; OSError if a file is not there.
+    """
     if source["kind"] == "loader":
         return None
     found = [(name, os.stat(file)) for name, file in _files(Path(source["path"]))]
