@@ -106,7 +106,7 @@ def provenance(sections: list[dict]) -> str:
     records = [s["environment"] for s in sections]
 
     def one(get):
-        return ", ".join(sorted({str(get(r)) for r in records}))
+        return ", ".join(sorted({str(get(r)) for r in records} - {"None"}))  # not every section had every package
 
     versions = ", ".join(
         f"{label} {one(lambda r, name=name: r['versions'].get(name))}"

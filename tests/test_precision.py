@@ -20,18 +20,21 @@ from glmfit import (
     PopulationGLM,
     bounds,
     engine,
+    observations,
     pairs,
     penalties,
     saga,
     stochastic,
 )
 from glmfit.compilation import jit
+from glmfit.engine.population import PopulationProblem
 from glmfit.engine.problem import Params
 from glmfit.observations.base import RowLoss
 from glmfit.pairs import AllPairsProblem, Triples
 from glmfit.plugins.nemos.proximal import proximal_gradient
 from glmfit.saga.joint import JointProblem, fit_joint
 from glmfit.solvers import (
+    ConjugateGradients,
     GaussNewton,
     ImplicitSGD,
     LeftBatches,
@@ -121,6 +124,9 @@ def devices():
     X, Y = recording(t=300)
     for name, solver in (("Ridge", "ConjugateGradients"), ("Lasso", "ProximalNewton")):
         PopulationGLM(regularizer=name, regularizer_strength=1e-2, solver_name=solver, devices="all").fit(X, Y)
+    softplus = observations.from_inverse_link("softplus")
+    problem = PopulationProblem(X, Y, softplus, penalties.Ridge(1e-2), dtype=np.float32, devices=jax.devices())
+    ConjugateGradients(curved=np.ones(Y.shape[1], bool)).run(problem)  # each with its Hessian
 
 
 class Softmax(RowLoss):
