@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from glmfit import PopulationGLM, Status
+from glmfit import PopulationGLM, Status, observations, penalties
 from glmfit.engine import proximal
+from glmfit.engine.exact import proximal_newton
+from glmfit.engine.population import PopulationProblem
 
 
 def test_corrections_are_those_of_bfgs_one_step_after_the_other(rng):
@@ -71,3 +73,18 @@ def test_a_constant_feature_of_a_group_stays_exactly_zero(rng):
     with pytest.warns(UserWarning, match="constant column"):
         model.fit(X, Y)
     assert model.coef_[3] == 0 and np.count_nonzero(model.coef_) == 7
+
+
+def test_a_search_that_gains_nothing_next_to_the_optimum_is_followed_by_a_proof(rng, monkeypatch):
+    """With a feature that has no penalty, only the Hessian proves anything."""
+    X = rng.normal(size=(400, 5))
+    Y = rng.poisson(np.exp(0.3 * X[:, :1] - 1)).astype(float)
+    penalty = penalties.GroupLasso(np.asarray(1e-2), (-1, 0, 0, 1, 1))
+    problem = PopulationProblem(X, Y, observations.from_inverse_link("exp"), penalty)
+    model = PopulationGLM(inverse_link_function="exp", regularizer="GroupLasso", groups=[-1, 0, 0, 1, 1],
+                          regularizer_strength=1e-2, tol=1e-10).fit(X, Y[:, 0])  # fmt: skip
+    at = proximal_newton.start(problem, np.append(model.coef_ + 1e-6, model.intercept_))
+    assert not np.isfinite(at.bound)
+    monkeypatch.setattr(proximal_newton, "search", lambda problem, at, step, look: at._replace(stuck=True))
+    after = proximal_newton.iterate(problem, at)
+    assert after.stuck and after.bound < 1e-6
