@@ -118,16 +118,45 @@ def log_partition_bound(
         if not (log_weights < np.inf).all():
             raise ValueError("log_weights hold nan or +inf; they must be finite, or -inf where an outcome is left out.")
         scores = scores + log_weights
-    sweep = _sweep(scores[None], order)
-    place = np.arange(len(scores)) if sweep.place is None else sweep.place[:, 0]
-    g = np.zeros_like(theta)
-    factors = np.zeros_like(features)
-    for y, outcome in enumerate(place):
-        if np.isfinite(sweep.scores[y, 0]):  # not left out
-            away = features[outcome] - g
-            factors[outcome] = np.sqrt(sweep.beta[y, 0]) * away
-            g = g + sweep.kappa[y, 0] * away
-    return LogPartitionBound(theta, float(sweep.log_norm[0]), g, factors)
+    found = partition_bounds(features[None], scores[None], order)
+    return LogPartitionBound(theta, float(found.log_norm[0]), found.gradient[0], found.factors[0])
+
+
+class PartitionBounds(NamedTuple):
+    """Quadratic upper bounds of many log-partition functions, each around its point."""
+
+    log_norm: np.ndarray  # log Z there, (row,)
+    gradient: np.ndarray  # of log Z there, (row, parameter)
+    factors: np.ndarray  # whose products add up to the curvature, (row, factor, parameter)
+
+
+def partition_bounds(features: np.ndarray, scores: np.ndarray, order: str = "given") -> PartitionBounds:
+    """Bound log-partition functions of as many outcomes from above; a score of -inf leaves one out.
+
+    ``features`` are (row, outcome, parameter), ``scores`` with the log weights in them (row, outcome), both float64.
+    With the order "averaged" there are two factors per outcome. Cost and memory: those of the features.
+    """
+    parts = [_swept(features, _sweep(scores, each)) for each in _each(order)]
+    factors = [part.factors for part in parts]
+    if len(factors) > 1:
+        factors = [np.concatenate(factors, axis=1) / np.sqrt(len(factors))]
+    return parts[0]._replace(factors=factors[0])
+
+
+def _each(order: str) -> tuple[str, ...]:
+    return ("descending", "ascending") if order == "averaged" else (order,)
+
+
+def _swept(features: np.ndarray, sweep: "_Sweep") -> PartitionBounds:
+    """Take in one outcome of every row after the other."""
+    n, n_outcomes, n_parameters = features.shape
+    rows, g, factors = np.arange(n), np.zeros((n, n_parameters)), np.empty(features.shape)
+    for y in range(n_outcomes):
+        outcome = y if sweep.place is None else sweep.place[y] // n
+        away = features[rows, outcome] - g
+        factors[rows, outcome] = np.sqrt(sweep.beta[y])[:, None] * away
+        g += sweep.kappa[y][:, None] * away
+    return PartitionBounds(sweep.log_norm, g, factors)
 
 
 class SoftmaxBound:
@@ -196,8 +225,7 @@ def softmax_bound(scores: ArrayLike, order: str = "given") -> SoftmaxBound:
     if scores.ndim != 2 or not scores.shape[1]:
         raise ValueError(f"scores has shape {scores.shape}; it must be (row, class).")
     check_choice("order", order, ORDERS)
-    orders = ("descending", "ascending") if order == "averaged" else (order,)
-    return SoftmaxBound(tuple(_sweep(scores, each) for each in orders))
+    return SoftmaxBound(tuple(_sweep(scores, each) for each in _each(order)))
 
 
 class _Sweep(NamedTuple):

@@ -33,7 +33,9 @@ class SAGA:
     Parameters
     ----------
     batch_size : int, optional
-        Rows per step; chosen by default (1/50 of the recording, 256 to 4096).
+        Rows per step; chosen by default (1/50 of the recording, 256 to 4096). Blocks are of equal size, so that T rows
+        are taken ``ceil(T / ceil(T / batch_size))`` at a time, at most as many as asked for: 50 of 100 for 60. Steps
+        and the certificate are for the size used, which the certificate names.
     sampling : {"partition", "subsets", "shuffle"}
         Blocks of a fixed random partition drawn independently (theorem, contiguous memory); uniform subsets of
         rows (theorem, gathers: about twice the time per pass); each block once per epoch in random order

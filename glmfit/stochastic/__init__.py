@@ -1,9 +1,16 @@
-"""Softmax problems and what solves them in steps that draw rows or classes."""
+"""Softmax and log-linear problems, and what solves them by bounds or in steps that draw rows or classes."""
 
 from .bound_majorization import BoundMajorization, IncrementalMajorization
 from .class_problem import Pairs, SoftmaxProblem
 from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
+from .label_chain import LabelChains
+from .log_linear import LogLinearGap, QuadraticBound
+from .outcome_lists import LogLinearProblem, outcome_probabilities
 from .row_visits import SoftmaxSGD, StochasticMajorization
 from .schedule import SampledSolution, Schedule, ScheduledSolver, TunedStep, tune_step, untuned_step
 
-__all__ = ["Pairs", "SoftmaxProblem"]  # and solvers: glmfit.solvers
+__all__ = [
+    "LabelChains", "LogLinearGap", "LogLinearProblem", "Pairs", "QuadraticBound", "SoftmaxProblem",
+    "outcome_probabilities",
+]  # fmt: skip
+# and solvers: glmfit.solvers

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..bounds import LOG_PARTITION_THEOREM, ORDERS, StepCertificate, check_batch_size, softmax_bound
-from ..checks import check_choice, check_real, check_share, check_whole
+from ..checks import check_choice, check_flag, check_real, check_share, check_whole
 from ..engine.classes.descent import ClassDescent
 from ..engine.classes.run import ClassRun
 from ..engine.exact.quadratic import minimise
@@ -20,18 +20,22 @@ from ..engine.problem import Params
 from ..engine.result import LoopOptions, Solution
 from ..engine.tiles import a_twentieth, small_blas
 from ..numerics import seed_of
+from .bound_descent import BoundDescent
 from .contrast_rows import SurrogateSum
+from .log_linear import LogLinear
 
 _LEFT = 0.5  # of the gradient's norm: the next bound is worth more than the minimum of this one
+_NOTHING, _PATIENCE = 1e-13, 20  # of it, where steps are exact; products per parameter, at most
 _COUPLED_CLASSES = 512  # classes up to which the preconditioner couples them
 _SAMPLED_ROWS, _SAMPLED = 512, 2e7  # of which the preconditioner is made, and the numbers in their matrices
 _AT_ONCE = 2e6
 _FLOOR = 1e-10  # of the largest curvature across classes
+_PATIENT, _STOPPED = 4, 1e-14  # passes in which a sum of bounds falls by no more of it: rounding
 
 
 @dataclass(frozen=True)
 class BoundMajorization:
-    r"""Monotone second-order steps: down a quadratic bound, towards its minimum, then the next.
+    r"""Monotone second-order steps: down a quadratic bound, near or at its minimum, then down the next.
 
     Parameters
     ----------
@@ -43,40 +47,55 @@ class BoundMajorization:
         In which the bound takes in classes. "descending" (by score) needs no more steps than "given", as a rule;
         "averaged" as few, each with twice the work.
     max_products : int
-        Products with the bound's curvature per step, at most.
+        Products with the bound's curvature per step, at most, unless steps are exact.
+    exact : bool
+        Whether every step goes to the minimum of its bound, to rounding: equation (2) of Choromanska and Jebara. By
+        default it stops where half of the gradient's norm is left, which takes more steps and less work.
 
     Notes
     -----
     Guarantee: the objective never goes up, whatever the start and the data: no line search, no step to tune. Linear
     convergence: a step shrinks the gap by a factor that depends on how far the bound lies above the Hessian.
 
-    Host, float64; nothing is compiled. The bound, that of Jebara and Choromanska, is minimised by preconditioned
-    conjugate gradients, any of whose iterates lowers it. An epoch is one step: half a pass, and one per product.
-    Theory and sources: docs/theory/bound_majorization.md, Propositions 1 to 3.
+    Host, float64; nothing is compiled. The bound of a softmax model, that of Jebara and Choromanska, is lowered by
+    preconditioned conjugate gradients, any of whose iterates lowers it. An epoch is one step: half a pass, and one per
+    product. Problems of log-linear models with features of any kind (`glmfit.stochastic.LogLinearProblem`,
+    `LabelChains`) form the bound's matrix, and all their steps are exact; ``checkpoint`` and ``max_memory`` of the
+    options are not for them.
+    Theory and sources: docs/theory/bound_majorization.md, Propositions 1 to 3, 6 and 7.
     """
 
     relaxation: float = 1.5
     order: str = "descending"
     max_products: int = 20
+    exact: bool = False
     on_host: ClassVar[bool] = True
 
     def __post_init__(self):
         check_real("relaxation", self.relaxation, 2.0)
         check_choice("order", self.order, ORDERS)
         check_whole("max_products", self.max_products, 1)
+        check_flag("exact", self.exact)
 
     def run(self, problem, params: Params | None = None, *, key=None, options: LoopOptions | None = None) -> Solution:
-        """Fit a softmax problem until it is converged or the budget is spent; see :class:`LoopOptions`."""
+        """Fit a softmax or log-linear problem until it is converged or the budget is spent; see :class:`LoopOptions`.
+
+        ``params`` are where to begin; of a log-linear problem, and in its solution, they are a vector, (parameter,).
+        """
+        options = options or LoopOptions()
+        if isinstance(problem, LogLinear):
+            found = BoundDescent(problem, options, self.relaxation, self.order).run(params)
+        else:
+            descent = partial(MajorizedDescent, method=self)
+            found = ClassRun(problem, options, start=params, descent=descent).run()
         step, assumed = np.full(1, float(self.relaxation)), "step below 2 in the metric of the bound"
-        descent = partial(MajorizedDescent, method=self)
-        return majorize(self, problem, params, options, descent, step=step, assumptions=(assumed,))
+        return certify_steps(self, found, problem.n_rows, step=step, assumptions=(assumed,))
 
 
-def majorize(solver, problem, params: Params | None, options: LoopOptions | None, descent, **certified) -> Solution:
-    """Fit by a descent along bounds, and certify its steps: in the metric of the bounds the smoothness is 1."""
-    found = ClassRun(problem, options or LoopOptions(), start=params, descent=descent).run()
-    one, n = np.ones(1), problem.n_rows
-    usual = {"step": one, "L": one, "L_max": one, "L_b": one, "mu": 0 * one, "batch_size": n, "n_rows": n}
+def certify_steps(solver, found: Solution, n_rows: int, **certified) -> Solution:
+    """Certify the steps of a descent along bounds: in the metric of the bounds the smoothness is 1."""
+    one = np.ones(1)
+    usual = {"step": one, "L": one, "L_max": one, "L_b": one, "mu": 0 * one, "batch_size": n_rows, "n_rows": n_rows}
     usual |= {"theorem": LOG_PARTITION_THEOREM, "failure_probability": 0.0, "anchor_radius": np.inf * one}
     return replace(found, solver_name=type(solver).__name__, step_certificate=StepCertificate(**(usual | certified)))
 
@@ -91,11 +110,11 @@ class MajorizedDescent(ClassDescent):
 
     def advance(self, moving: np.ndarray, goal=None, most_steps: int | None = None) -> None:
         """Go ``relaxation`` times the way to where conjugate gradients put the minimum of the bound."""
-        bounds = _Bounds(self, self.method.order)
+        bounds, how = _Bounds(self, self.method.order), self.method
+        most, left = (_PATIENCE * self.at.size, _NOTHING) if how.exact else (how.max_products, _LEFT)
         x, self.promised, _ = minimise(
-            bounds.product, bounds.precondition, self.gradient, self.method.max_products, _LEFT,
-            went=bounds.follow,
-        )  # fmt: skip
+            bounds.product, bounds.precondition, self.gradient, most, left, went=bounds.follow
+        )
         self.at, self.n_steps = self.at + self.method.relaxation * x, self.n_steps + 1
         self.arrive(self.rows.move(np.full(len(self.intercept), self.method.relaxation)))
         self.gained = self._null_objective - self.objective
@@ -207,11 +226,14 @@ class IncrementalMajorization:
         theorem = f"{LOG_PARTITION_THEOREM}, minimised incrementally (docs/theory/bound_majorization.md, Proposition 4)"
         # In the metric of the sum no row's bound, of curvature N times its own, exceeds N.
         certified = {"L_max": np.full(1, float(problem.n_rows)), "theorem": theorem, "assumptions": (assumed,)}
-        return majorize(self, problem, params, options, descent, batch_size=batch_size, **certified)
+        found = ClassRun(problem, options or LoopOptions(), start=params, descent=descent).run()
+        return certify_steps(self, found, problem.n_rows, batch_size=batch_size, **certified)
 
 
 class _Visits(ClassDescent):
     """Where a softmax model is whose rows are visited a block at a time, and with what bounds (``surrogates``)."""
+
+    may_rise = True
 
     def __init__(self, *where, method: IncrementalMajorization, seed: int, bounds: SurrogateSum):
         super().__init__(*where)
@@ -219,6 +241,7 @@ class _Visits(ClassDescent):
         start = Params(self.coef, self.intercept - self.rows.mean @ self.coef)
         with self._few_threads():
             self.surrogates = bounds.start(start, method.order)
+        self._sums = [self.surrogates.bound]  # of the last passes
         self.hessian_cost = np.full_like(self.hessian_cost, np.inf)
 
     def advance(self, moving: np.ndarray, goal=None, most_steps: int | None = None) -> None:
@@ -230,6 +253,7 @@ class _Visits(ClassDescent):
         before, lead = self.surrogates, min(self._method.lead, epoch / (epoch + 4))
         with self._few_threads():
             self.surrogates = self._sum.visit(before, blocks, self._method.order, lead)
+        self._sums = [*self._sums[-_PATIENT:], self.surrogates.bound]
         params = self._sum.to_params(self.surrogates.theta)
         self.at = np.vstack([params.coef, params.intercept + self.rows.mean @ params.coef])
         self.rows.passes += self.surrogates.passes - before.passes
@@ -237,6 +261,14 @@ class _Visits(ClassDescent):
         if epoch % self._method.check_every == 0:
             self.refresh()
         self.trace.append(self.estimate)
+
+    def is_ready(self, target: np.ndarray) -> np.ndarray:
+        """Whether the gap is near enough by its estimate, not a number, or the sum of bounds has stopped falling.
+
+        Its gradient, and F, may go up and down for many passes meanwhile.
+        """
+        near, sums = (self.estimate <= self.aims * target) | ~np.isfinite(self.estimate), self._sums
+        return near | (len(sums) > _PATIENT and sums[0] - sums[-1] <= _STOPPED * abs(sums[-1]))
 
     def _few_threads(self):
         """Context in which BLAS does not share products too small for it."""

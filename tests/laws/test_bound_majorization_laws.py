@@ -103,11 +103,10 @@ def _permuted(s, way):
 @pytest.mark.thorough(cases=8)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", ["plain", "sparse, offsets", "no intercept", "two classes"])
-def test_a_step_is_the_minimum_of_the_sum_of_the_rows_bounds(name, order, rng, monkeypatch):
-    monkeypatch.setattr(majorization, "_LEFT", 1e-13)
+def test_an_exact_step_is_the_minimum_of_the_sum_of_the_rows_bounds(name, order, rng):
     problem = make(rng, **PROBLEMS[name])
     for relaxation in (1.0, 1.7):
-        cg = descent_at(problem, start(problem, rng, 3.0), relaxation=relaxation, order=order, max_products=500)
+        cg = descent_at(problem, start(problem, rng, 3.0), relaxation=relaxation, order=order, exact=True)
         params = params_of(cg)
         cg.advance(np.ones(problem.n_classes, bool))
         S, g = curvature(problem, params, order)
@@ -130,8 +129,9 @@ def test_no_step_goes_up_from_any_start(name, relaxation, dtype, rng, monkeypatc
     """By at least what Proposition 3 says, however few products; the objective is that of the definition."""
     monkeypatch.setattr(tiles, "TILE", 1)  # several tiles
     problem = make(rng, **PROBLEMS[name], dtype=dtype)
-    for size, products in ((0.0, 20), (1.0, 1), (30.0, 3), (1e4, 20), (1e4, 1)):
-        cg = descent_at(problem, start(problem, rng, size), relaxation=relaxation, max_products=products)
+    for size, products in ((0.0, 20), (1.0, 1), (30.0, 3), (30.0, "exact"), (1e4, 20), (1e4, 1), (1e4, "exact")):
+        how = {"exact": True} if products == "exact" else {"max_products": products}
+        cg = descent_at(problem, start(problem, rng, size), relaxation=relaxation, **how)
         for _ in range(6):
             before = problem.objective(params_of(cg))
             cg.advance(np.ones(problem.n_classes, bool))
@@ -221,6 +221,7 @@ def test_estimators_take_it(estimator, rng, tmp_path):
         ({"relaxation": "fast"}, "relaxation is 'fast'"),
         ({"order": "random"}, "order is 'random'; it must be one of"),
         ({"max_products": 0}, "max_products is 0"),
+        ({"exact": 1}, "exact is 1; it must be True or False"),
     ],
 )
 def test_bad_hyper_parameters(options, match):

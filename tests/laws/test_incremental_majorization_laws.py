@@ -259,3 +259,21 @@ def test_bad_hyper_parameters(options, match):
 def test_batches_larger_than_the_data_are_refused(rng):
     with pytest.raises(ValueError, match="batch_size is 91"):
         IncrementalMajorization(91).run(make(rng), key=jax.random.key(0))
+
+
+def cauchy(seed, n=400, d=4, classes=4):
+    """Columns with a few values a thousand times the others: fits creep."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_cauchy(size=(n, d))
+    y = np.argmax(np.tanh(X) @ rng.normal(size=(d, classes)) + rng.gumbel(size=(n, classes)), axis=1)
+    return labelled(X, y, 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_slowness_is_not_called_a_precision_floor(seed):
+    problem, options = cauchy(seed), LoopOptions(max_epochs=60)
+    found = IncrementalMajorization().run(problem, key=jax.random.key(0), options=options)
+    best = ConjugateGradients().run(problem, options=LoopOptions(tol=1e-10)).objective[0]
+    assert found.status == Status.MAX_EPOCHS and found.epochs == 60
+    assert found.objective - best > 10 * found.target and found.gap >= found.objective - best

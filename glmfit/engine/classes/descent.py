@@ -25,6 +25,7 @@ class ClassDescent(Descent):
     aim = 0.9
     slack = 1.0  # gradients need not fall in every step
     stale = False  # whether steps leave the gradient as it was
+    may_rise = False  # whether F may be higher after a step, though something above it is lower
 
     def __init__(self, rows: ClassRows, basis, strength: float, null_objective, at: np.ndarray):
         self.basis, self.strength, self._null_objective = basis, strength, null_objective

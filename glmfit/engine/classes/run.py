@@ -154,8 +154,9 @@ class ClassRun(Run):
                 rounding = self.softmax.rounding_of_scores(self.params)
                 bound = min(bound, bound_by_hessian(group, self.objective[0]) + rounding)
         known = bool(np.isfinite(bound))
-        self.gap[:], self.is_bound[:] = bound if known else estimate, known
-        self.target[:], self.epochs[:] = target, group.n_steps
+        if not (worse and group.may_rise and self.is_bound[0]):  # else what was proved of a better point stays
+            self.gap[:], self.is_bound[:] = bound if known else estimate, known
+        self.target[:], self.epochs[:], worse = target, group.n_steps, worse and not group.may_rise
         stuck = stalled and not self.objective[0] < self._lowest - _ROUNDING * abs(self.objective[0])
         self._lowest = min(self._lowest, self.objective[0])
         near = self.gap[0] <= target[0]

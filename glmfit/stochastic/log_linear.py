@@ -1,0 +1,236 @@
+r"""Log-linear models: of each row one outcome of a finite set, whose probability is that of its own features.
+
+F(theta) = (1/N) sum_i c_i [ log sum_y h_i(y) exp(theta'f_i(y)) - log h_i(y_i) - theta'f_i(y_i) ]
+           + sum_j strength_j theta_j^2 / 2
+
+What majorization asks of such an objective, and how far its optimum is: docs/theory/bound_majorization.md.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..bounds import gap_bound
+
+RIDGE_THEOREM = (
+    "strong convexity of a ridge on every parameter: F - F* <= sum_j g_j^2 / (2 strength_j) "
+    "(docs/theory/bound_majorization.md, Proposition 6)"
+)
+HESSIAN_THEOREM = (
+    "generalised self-concordance of log-partition functions, from the whole Hessian "
+    "(docs/theory/bound_majorization.md, Proposition 6)"
+)
+_ROUNDING = 64 * float(np.finfo(float).eps)
+_FLAT = 1e-13  # of the largest curvature, in units of each own, what counts as none
+
+
+class QuadraticBound(NamedTuple):
+    """Quadratic that touches an objective F at a point and is above it everywhere.
+
+    Attributes
+    ----------
+    theta : numpy.ndarray
+        The point, (parameter,).
+    value : float
+        F there.
+    gradient : numpy.ndarray
+        Of F there, (parameter,).
+    curvature : numpy.ndarray
+        Of the quadratic, (parameter, parameter): at least the Hessian of F there.
+    """
+
+    theta: np.ndarray
+    value: float
+    gradient: np.ndarray
+    curvature: np.ndarray
+
+    def at(self, theta: np.ndarray) -> float:
+        """Value of the quadratic at any parameters."""
+        d = np.asarray(theta, np.float64) - self.theta
+        return float(self.value + d @ self.gradient + d @ self.curvature @ d / 2)
+
+
+class LogLinearGap(NamedTuple):
+    """Distance from the optimum.
+
+    Attributes
+    ----------
+    objective : float
+        F.
+    bound : float
+        Proved upper bound of F - F*; infinite where nothing is proved.
+    gradient_norm : float
+        Of F.
+    theorem : str
+        What the bound rests on.
+    """
+
+    objective: float
+    bound: float
+    gradient_norm: float
+    theorem: str
+
+
+class LogLinear(ABC):
+    """Objective of a log-linear model with a ridge; parameters are one vector, (parameter,)."""
+
+    n_rows: int
+    strength: np.ndarray  # of every parameter's ridge, (parameter,)
+
+    @abstractmethod
+    def _loss_bound(self, theta: np.ndarray, order: str) -> tuple[float, np.ndarray, np.ndarray]:
+        """Return value, gradient and the bound's curvature of F without its ridge."""
+
+    @abstractmethod
+    def _loss(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return value and gradient of F without its ridge."""
+
+    @property
+    @abstractmethod
+    def _sizes(self) -> np.ndarray:
+        """Largest features of every row, in absolute terms, weighted and summed, (parameter,): for rounding."""
+
+    def _curved(self, theta: np.ndarray) -> tuple[np.ndarray, Iterator[np.ndarray]] | None:
+        """Hessian of the loss, and the features (row, outcome, parameter) of some rows at a time, if they are known."""
+        return None
+
+    @property
+    def n_parameters(self) -> int:
+        """Length of the parameter vector."""
+        return len(self.strength)
+
+    def value_and_gradient(self, theta: ArrayLike) -> tuple[float, np.ndarray]:
+        """Evaluate F and its gradient, (parameter,)."""
+        theta = self.read_parameters(theta)
+        value, gradient = self._loss(theta)
+        return value + float(self.strength @ theta**2) / 2, gradient + self.strength * theta
+
+    def objective(self, theta: ArrayLike) -> float:
+        """Evaluate F."""
+        return self.value_and_gradient(theta)[0]
+
+    @cached_property
+    def null_objective(self) -> float:
+        """F where all parameters are 0."""
+        return self.objective(np.zeros(self.n_parameters))
+
+    def bound(self, theta: ArrayLike, order: str = "descending") -> QuadraticBound:
+        """Bound F from above by a quadratic that touches it at some parameters.
+
+        Parameters
+        ----------
+        theta : array_like
+            The parameters, (parameter,).
+        order : {"given", "descending", "ascending", "averaged"}
+            In which outcomes are taken in; see `glmfit.bounds.softmax_bound`.
+
+        Returns
+        -------
+        QuadraticBound
+        """
+        theta = self.read_parameters(theta)
+        value, gradient, curvature = self._loss_bound(theta, order)
+        curvature[np.diag_indices_from(curvature)] += self.strength
+        value += float(self.strength @ theta**2) / 2
+        return QuadraticBound(theta, value, gradient + self.strength * theta, curvature)
+
+    def rounding_of(self, theta: np.ndarray, value: float) -> float:
+        """Allow for the rounding of F: measured, not derived."""
+        return _ROUNDING * float(abs(value) + self.strength @ theta**2 + self._sizes @ np.abs(theta))
+
+    def certify_gap(self, theta: ArrayLike) -> LogLinearGap:
+        """Bound F - F* at any parameters.
+
+        With a ridge on every parameter its strong convexity does; where outcomes are listed, so does the Hessian, near
+        the optimum, whatever the ridge. The smaller bound is given.
+
+        Parameters
+        ----------
+        theta : array_like
+            The parameters, (parameter,).
+
+        Returns
+        -------
+        LogLinearGap
+        """
+        theta = self.read_parameters(theta)
+        value, gradient = self.value_and_gradient(theta)
+        size = np.abs(theta)
+        error = _ROUNDING * ((1 + self._sizes @ size) * self._sizes + self.strength * size)
+        rounding, norm = self.rounding_of(theta, value), float(np.linalg.norm(gradient))
+        found = [(np.inf, "none: neither a ridge on every parameter nor the Hessian bounds the distance")]
+        if np.all(self.strength > 0):
+            found.append((float(np.sum((np.abs(gradient) + error) ** 2 / self.strength)) / 2, RIDGE_THEOREM))
+        curved = self._curved(theta)
+        if curved is not None:
+            found.append((self._by_hessian(*curved, gradient, error), HESSIAN_THEOREM))
+        bound, theorem = min(found, key=lambda pair: pair[0])
+        return LogLinearGap(value, bound + rounding, norm, theorem)
+
+    def _by_hessian(self, hessian, rows, gradient, error) -> float:
+        """Bound F - F* by self-concordance; infinite where that proves nothing."""
+        hessian = hessian + np.diag(self.strength)
+        unit = 1 / np.sqrt(np.where(np.diag(hessian) > 0, np.diag(hessian), 1.0))
+        values, vectors = np.linalg.eigh(unit[:, None] * hessian * unit)
+        values = values - _ROUNDING * len(values) * values[-1]
+        if not values[0] > 0:
+            return np.inf
+        whiten = unit[:, None] * vectors / np.sqrt(values)
+        decrement = np.linalg.norm(gradient @ whiten) + np.linalg.norm(unit * error) / np.sqrt(values[0])
+        reach = max((float(np.max(np.sum((f @ whiten) ** 2, axis=-1))) for f in rows), default=0.0)
+        # Two outcomes of a row are at most twice as far apart as one from their middle.
+        return float(gap_bound(decrement**2, 4 * reach, attained=bool(np.all(self.strength > 0))))
+
+    def read_parameters(self, theta: ArrayLike) -> np.ndarray:
+        """Check a parameter vector."""
+        theta = np.array(theta, np.float64)
+        if theta.shape != self.strength.shape or not np.isfinite(theta).all():
+            raise ValueError(
+                f"theta has shape {theta.shape}{'' if np.isfinite(theta).all() else ' and is not finite'}; it must be "
+                f"{self.n_parameters} finite numbers."
+            )
+        return theta
+
+
+def add_products(curvature: np.ndarray, factors: np.ndarray, weight: np.ndarray) -> None:
+    """Add in place the products of factors (row, factor, parameter), weighted by row."""
+    factors = (np.sqrt(weight)[:, None, None] * factors).reshape(-1, factors.shape[-1])
+    curvature += factors.T @ factors
+
+
+def bound_minimum(at: QuadraticBound) -> tuple[np.ndarray, float]:
+    """Way from where a quadratic touches to its minimum, and by how much lower it is there.
+
+    Directions with no curvature above rounding stay where they are.
+    """
+    unit = 1 / np.sqrt(np.where(np.diag(at.curvature) > 0, np.diag(at.curvature), 1.0))
+    matrix, g = unit[:, None] * at.curvature * unit, unit * at.gradient
+    values, vectors = np.linalg.eigh(matrix)
+    bent = values > _FLAT * values[-1]
+    step = -vectors[:, bent] @ ((vectors[:, bent].T @ g) / values[bent])
+    return unit * step, -float(g @ step) / 2
+
+
+def read_strength(strength, n_parameters: int) -> np.ndarray:
+    """Check strengths of a ridge, and give every parameter its own."""
+    found = np.asarray(strength, np.float64)
+    if found.shape not in ((), (n_parameters,)) or not (np.isfinite(found).all() and np.all(found >= 0)):
+        raise ValueError(
+            f"strength is {strength!r}; it must be a finite number of at least 0, or one per parameter, "
+            f"({n_parameters},)."
+        )
+    return np.array(np.broadcast_to(found, (n_parameters,)))
+
+
+def read_weights(sample_weight, n_rows: int) -> np.ndarray:
+    """Check weights of rows, 1 by default."""
+    weight = np.ones(n_rows) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    if weight.shape != (n_rows,) or not (np.isfinite(weight).all() and np.all(weight >= 0) and weight.any()):
+        raise ValueError(
+            f"sample_weight has shape {weight.shape}; it must be {n_rows} finite numbers of at least 0, not all 0."
+        )
+    return weight
