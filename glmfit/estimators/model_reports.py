@@ -39,6 +39,9 @@ class ClassReport(CertifiedReport):
     step, step_tuned, overshot : float, bool, bool
         Of a sampling solver: step size times rows, c, of the first epoch (nan for others); whether it was chosen on
         held-out rows; whether the fit ended worse than class frequencies, which were kept instead.
+    tuning : dict of numpy.ndarray
+        Of a cross-validation: regularizer_strength (strength,), score and converged (strength, fold) of what was tried,
+        and chosen, the strength of the fit; empty without one.
     gap_is_bound, relative_gap, n_features, step_certificate, failure_probability :
         As in `FitReport`, one each; and so are history, solver_name, seconds_run and seconds_compile.
     """
@@ -50,6 +53,7 @@ class ClassReport(CertifiedReport):
     step: float = np.nan
     step_tuned: bool = False
     overshot: bool = False
+    tuning: dict = field(default_factory=dict, repr=False)
 
     _frame = "status", "gap", "gap_kind", "relative_gap", "pseudo_r2", "objective", "n_rows", "n_classes", "epochs"
     _words: ClassVar[dict[Status, str]] = {
@@ -97,10 +101,22 @@ class ClassReport(CertifiedReport):
         ]
         if not np.isnan(self.step):
             lines.append(f"step c {self.step:g}" + (", chosen on held-out rows" if self.step_tuned else ""))
+        if self.tuning:
+            lines.append(self._choice())
         lines += self.advice
         if self.step_certificate is not None:
             lines.append(str(self.step_certificate))
         return Summary([*lines, f"gap bound: {self.gap_theorem}"] if self.gap_is_bound else lines)
+
+    def _choice(self) -> str:
+        """Say which strength a cross-validation chose, how it scored, and how many of its fits have converged."""
+        names = "regularizer_strength", "score", "converged", "chosen"
+        strengths, score, converged, chosen = (self.tuning[name] for name in names)
+        scored = score[:, ~np.isnan(score).any(axis=0)]
+        mean = scored.mean(axis=1)[np.searchsorted(strengths, chosen)]
+        fits = f"; {converged.sum()} of {converged.size} fits to them converged" if np.isnan(self.step) else ""
+        folds = f"{scored.shape[1]} held-out folds (mean score {mean:.4f})"
+        return f"ridge {chosen:.3g} chosen among {len(strengths)} by {folds}{fits}"
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

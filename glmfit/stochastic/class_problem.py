@@ -25,6 +25,11 @@ from .contrast_rows import ContrastRows
 _SCORES = 4_000_000  # scores in memory at a time
 _AT_ONCE = 1 << 18  # of those that a pass takes at a time
 _SAMPLED_CLASSES = 64
+# What does not depend on the strength.
+_OF_ROWS = (
+    "offset", "design", "totals", "class_totals", "counts", "null_objective", "saturated_loss", "_mean_sizes",
+    "class_sums", "first_pairs",
+)  # fmt: skip
 
 
 class Pairs(NamedTuple):
@@ -92,6 +97,7 @@ class SoftmaxProblem:
         self.n_pairs = len(pairs.label)  # the rows, if each has one label
         self.penalty = Ridge(np.asarray(self.strength)) if self.strength else NoPenalty()
         self.subject = counted(self.n_classes, "class")  # what a progress bar says is fitted
+        self.design: dict = {}  # what was computed of features and weights alone; problems of the same rows share it
         self._rows_at_once = int(np.clip(_AT_ONCE // self.n_classes, 64, 4096))  # whose scores stay in the cache
 
     @cached_property
@@ -198,6 +204,12 @@ class SoftmaxProblem:
         return SoftmaxProblem(
             self.X[rows], pairs, self.n_classes, self.strength, self.fit_intercept, offset, self.dtype
         )
+
+    def at_strength(self, strength: float) -> Self:
+        """Problem of the same rows with another ridge; what was computed of the rows is shared."""
+        other = SoftmaxProblem(self.X, self.pairs, self.n_classes, strength, self.fit_intercept, dtype=self.dtype)
+        vars(other).update({name: getattr(self, name) for name in _OF_ROWS})
+        return other
 
     def soften(self, temperature: float) -> Self:
         """Problem whose scores are divided by a temperature, in parameters divided by it; F is divided by it, too."""

@@ -1,7 +1,6 @@
 """A softmax model as a fit of the engine: its classes share one verdict."""
 
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 import scipy.sparse
@@ -207,9 +206,15 @@ class _Classes:
     def rounding_of(self, params: Params, objective: np.ndarray, fits=None) -> np.ndarray:
         return 128 * np.finfo(float).eps * np.abs(objective) + self.softmax.rounding_of_scores(params)
 
-    @cached_property
+    @property
     def basis(self):
         """Spectral basis of the features; of sparse or very many ones their standard deviations alone."""
+        design = self.softmax.design
+        if "basis" not in design:
+            design["basis"] = self._find_basis()
+        return design["basis"]
+
+    def _find_basis(self):
         X, weight = self.softmax.X, self.softmax.totals / self.softmax.totals.mean()
         if scipy.sparse.issparse(X) or X.shape[1] > _ROTATED:
             return plain_basis(X, weight, self.softmax.fit_intercept)
