@@ -54,8 +54,8 @@ class SoftmaxGLMCV(ClassModelCV, SoftmaxGLM):
     Guarantee: the last fit's as in `SoftmaxGLM`; the fits of the cross-validation have the same certificates, in
     ``cv_gap_``. That the strength chosen is the best is not proved: it rests on held-out scores.
     Held-out rows of a class that is not in the rows fitted are left out of the score of their fold, for all strengths,
-    with a warning: no strength can predict them, and they would make every score minus infinity. Rows with a NaN in X or
-    offset, or without a label, are left out of everything.
+    with a warning: no strength can predict them, and they would make every score minus infinity. Rows with a NaN in X
+    or offset, or without a label, are left out of everything.
     Cost: as of separate fits, from starts that are near; the rows of a fold are copied, one fold at a time.
 
     Ctrl-C keeps the folds that were fitted and scored at every strength, with a warning that says how many;
