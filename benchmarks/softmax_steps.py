@@ -31,11 +31,12 @@ class Stepper:
     """Times single steps of a solver on a problem, draws apart, compiled."""
 
     def __init__(self, solver, problem, n_steps: int):
-        self.n_steps, self.data, self.solver = n_steps, problem.class_data, solver
+        self.n_steps, self.solver = n_steps, solver
         self.weights = solver.init_state(problem, None, key=jax.random.key(0)).weights
         m, f32 = min(solver.n_negatives, problem.n_classes - 1), np.float32
         log_a = f32(math.log((problem.n_classes - 1) / m))
-        self.span = kernels.Span(0, n_steps, f32(1.0), f32(problem.strength), log_a, f32(np.inf))
+        self.span = kernels.Span(0, n_steps, f32(1.0), solver.ridge(problem).astype(f32), log_a, f32(np.inf))
+        self.data = kernels.measure(problem.class_data(solver.basis, solver.implicit), self.span, solver)
         n_pairs, n_classes = problem.n_pairs, problem.n_classes
 
         @jax.jit

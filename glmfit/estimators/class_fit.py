@@ -1,6 +1,8 @@
 """Solvers of models of classes, and what their solutions say: centred parameters and a report."""
 
+from contextlib import closing
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -8,12 +10,15 @@ from scipy.special import softmax
 
 from .. import stochastic
 from ..checks import warn_user
+from ..compilation import Clock
 from ..data.classes import ClassTraining
+from ..display import ProgressBar
 from ..engine import ConjugateGradients
 from ..engine.problem import Params
 from ..engine.result import Solution
+from ..numerics import seed_of
 from ..status import Status
-from ..stochastic import SoftmaxProblem
+from ..stochastic import Schedule, SoftmaxProblem, tune_step
 from .model_reports import ClassReport
 from .parameters import by_name, choose_class_solver
 from .report import null_is_best, relative_gap, report_of
@@ -34,6 +39,7 @@ SOLVERS = {**EXACT, **SAMPLING, **VISITING}
 _CERTIFIABLE = 2e9  # scores a float64 pass over which is worth a gap
 _ROUNDING = 1e-12  # of an objective, relative
 _NO_DEVIANCE = 1e-12  # of a null model that is exact, in nats per row
+_HELD_OUT, _PATIENCE = 0.1, 5  # share of rows, and epochs without a better one, of early stopping
 _LITTLE = 1e-3  # share of the loss of class frequencies
 # Size of a column over this quantile of standard deviations, from which on sampling solvers learn little.
 _FAR, _SMALL = 30.0, 0.25
@@ -41,9 +47,8 @@ THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/s
 
 
 def auto_solver(problem: SoftmaxProblem | None = None):
-    """Solver that "auto" is, for a fit or a stream; with 20 negatives, as five see little of very many classes."""
-    name = "ImplicitSGD" if problem is None else choose_class_solver(problem)
-    return SOLVERS[name](**{"n_negatives": 20} if name == "ImplicitSGD" else {})
+    """Solver that "auto" is, for a fit or a stream."""
+    return SOLVERS["ImplicitSGD" if problem is None else choose_class_solver(problem)]()
 
 
 def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params, ClassReport]:
@@ -53,6 +58,62 @@ def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params,
         epochs=0, seconds_run=0.0, seconds_compile=0.0, solver_name="none",
     )  # fmt: skip
     return solution.params, report_of_classes(problem, solution, data, gap_theorem="one class has probability 1")
+
+
+class Sampling(NamedTuple):
+    """How a sampling solver is run: what the estimator's parameters say, None for a step to be found."""
+
+    epochs: int | None
+    step: float | None
+    decay: float
+    early_stopping: bool
+    verbose: bool
+
+
+def run_sampled(problem, solver, key, how: Sampling) -> tuple[Solution, dict]:
+    """Solution of a sampling solver, with what was found out of its step."""
+    schedule, tried, seconds = Schedule(how.epochs or solver.usual_epochs, 1.0, how.decay), (), 0.0
+    rows, held = problem, None
+    if how.early_stopping and problem.n_rows > 1:
+        order = np.random.default_rng(seed_of(key)).permutation(problem.n_rows)
+        n = max(1, int(_HELD_OUT * problem.n_rows))
+        held, rows = problem.subset(order[:n]), problem.subset(order[n:])
+    step = how.step
+    if step is None and solver.has_step:
+        step = None if held else solver.known_step(problem)
+        if step is None:
+            judge = "held-out" if held else "objective"
+            step, tried, _, seconds = tune_step(solver, rows, key=key, schedule=schedule, judge=judge)
+    schedule = replace(schedule, step=step or 1.0)
+    given = rows, rows.null_params()
+    if held:
+        solution = _run_until_worse(held, solver, *given, key, schedule, how.verbose)
+    else:
+        solution = solver.run(*given, key=key, schedule=schedule, verbose=how.verbose)
+    solution = replace(solution, seconds_run=solution.seconds_run + seconds)
+    facts = {"step": float(step) if solver.has_step else np.nan, "step_tuned": bool(tried), "steps_tried": tried}
+    return solution, facts
+
+
+def _run_until_worse(held, solver, problem, params, key, schedule, verbose: bool) -> Solution:
+    """Follow a schedule, and return the epoch that predicts held-out rows best; end some epochs after it."""
+    state, best, least, solution = None, None, np.inf, None
+    bar = ProgressBar(f"fitting {problem.subject}", schedule.epochs, "epoch", verbose, 0)
+    clock = Clock()
+    with closing(bar):
+        for epoch in range(1, schedule.epochs + 1):
+            so_far = replace(schedule, epochs=epoch)
+            solution = solver.run(problem, params, key=key, schedule=so_far, state=state)
+            state = solution.state
+            bar.advance()
+            loss = held.loss(solution.params)
+            if loss < least:
+                best, least = solution, loss
+            if solution.status != Status.SCHEDULE_DONE or best is None or epoch - best.epochs >= _PATIENCE:
+                break
+    kept, compiling = best or solution, clock.compiling
+    times = {"seconds_run": clock.seconds - compiling, "seconds_compile": compiling}
+    return replace(kept, status=solution.status, interrupted=solution.interrupted, **times)
 
 
 def judge_sampled(problem, solver, solution, data, certify, keep=False, **steps) -> tuple[Params, ClassReport]:

@@ -51,6 +51,8 @@ class ClassModel(Model):
         certify: bool = True,
         random_state: Seed = 0,
         verbose: bool = False,
+        fit_intercept: bool = True,
+        early_stopping: bool = False,
     ): ...
 
     def fit(self, X: DataLike, y: DataLike, sample_weight: PerRow = None, offset: PerRow = None) -> Self:
@@ -114,17 +116,12 @@ class ClassModel(Model):
             theorem = fits.THEOREM if solution.gap_is_bound else ""
             params, report = solution.params, fits.report_of_classes(problem, solution, data, gap_theorem=theorem)
         else:
-            tuned, seconds = step is None and solver.has_step, 0.0
-            schedule = Schedule(epochs or solver.usual_epochs, step or 1.0, decay)
-            if tuned:
-                tuning = tune_step(solver, problem, key=key, schedule=schedule)
-                schedule, seconds = replace(schedule, step=tuning.step), tuning.seconds
-            solution = solver.run(problem, problem.null_params(), key=key, schedule=schedule, verbose=verbose)
-            solution = replace(solution, seconds_run=solution.seconds_run + seconds)
-            steps = {"step": float(schedule.step if solver.has_step else np.nan), "step_tuned": tuned}
+            how = fits.Sampling(epochs, step, decay, check_flag("early_stopping", self.early_stopping), verbose)
+            solution, steps = fits.run_sampled(problem, solver, key, how)
             params, report = fits.judge_sampled(problem, solver, solution, data, certify, **steps)
         self._keep(params, report, seen)
-        if not exact and report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
+        raw = not exact and getattr(solver, "basis", "raw") == "raw"
+        if raw and report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
             fits.warn_of_scales(data.X, report.solver_name)
         if report.converged and self.strength_ > 0:
             given = name_strength(self.strength_, self.regularizer_strength is None)
@@ -142,7 +139,8 @@ class ClassModel(Model):
         if not seen.all():
             pairs = Pairs(pairs.row, (np.cumsum(seen) - 1)[pairs.label], pairs.weight)
             offset = None if offset is None else offset[:, seen]
-        return SoftmaxProblem(data.X, pairs, seen.sum(), self.strength_, True, offset, precision(data.X.dtype))
+        free = check_flag("fit_intercept", self.fit_intercept)
+        return SoftmaxProblem(data.X, pairs, seen.sum(), self.strength_, free, offset, precision(data.X.dtype))
 
     def _make_solver(self, allowed: Mapping[str, type] = fits.SOLVERS, what: str = "solver_name"):
         return read_solver(self.solver_name, self.solver_kwargs, allowed, self._get_param_names(), what)
@@ -196,7 +194,7 @@ class ClassModel(Model):
         tuned, many = step is None, problem.n_rows >= _TUNABLE_ROWS
         if tuned:
             if tuned_step is None:
-                trial = {"key": key, "schedule": Schedule(1, 1.0, 1.0), "epochs": 1}
+                trial = {"key": key, "schedule": Schedule(1, 1.0, 1.0), "epochs": 1, "judge": "held-out"}
                 tuned_step = tune_step(solver, problem, **trial).step if many else untuned_step(solver, problem)
             step = tuned_step
         start = problem.null_params()

@@ -36,9 +36,9 @@ class ClassReport(CertifiedReport):
     epochs, row_evals : int
         Steps of Newton or passes of a sampling solver; rows evaluated, all passes counted (a sampling solver sees a
         handful of classes at each).
-    step, step_tuned, overshot : float, bool, bool
-        Of a sampling solver: step size times rows, c, of the first epoch (nan for others); whether it was chosen on
-        held-out rows; whether the fit ended worse than class frequencies, which were kept instead.
+    step, step_tuned, steps_tried, overshot : float, bool, tuple of float, bool
+        Of a sampling solver: step size times rows, c, of the first epoch (nan for others); whether it was the best of
+        some, and of which; whether the fit ended worse than class frequencies, which were kept instead.
     gap_is_bound, relative_gap, n_features, step_certificate, failure_probability :
         As in `FitReport`, one each; and so are history, solver_name, seconds_run and seconds_compile.
     """
@@ -49,6 +49,7 @@ class ClassReport(CertifiedReport):
     n_classes: int
     step: float = np.nan
     step_tuned: bool = False
+    steps_tried: tuple = ()
     overshot: bool = False
 
     _frame = "status", "gap", "gap_kind", "relative_gap", "pseudo_r2", "objective", "n_rows", "n_classes", "epochs"
@@ -96,7 +97,8 @@ class ClassReport(CertifiedReport):
             f"pseudo-R2 {self.pseudo_r2:.4f}",
         ]
         if not np.isnan(self.step):
-            lines.append(f"step c {self.step:g}" + (", chosen on held-out rows" if self.step_tuned else ""))
+            tried = ", ".join(f"{step:.2g}" for step in self.steps_tried)
+            lines.append(f"step c {self.step:.3g}" + (f", the best of {tried}" if tried else ""))
         lines += self.advice
         if self.step_certificate is not None:
             lines.append(str(self.step_certificate))

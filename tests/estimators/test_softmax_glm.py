@@ -1093,3 +1093,74 @@ def test_a_model_is_saved_where_it_says_or_not_at_all(tmp_path):
             model.save(folder)
     assert not list(tmp_path.iterdir()) and not tmp_path.with_suffix(".npz").exists()
     assert model.save(tmp_path / "m") == tmp_path / "m.npz"
+
+
+# ------------------------------------------------------------------- sampling as it comes
+
+
+def hard(rng, K=5, n=400):
+    """Features far from 0, of very different sizes, and correlated."""
+    Z = rng.normal(size=(n, 4))
+    y = np.argmax(2 * Z @ rng.normal(size=(4, K)) + rng.gumbel(size=(n, K)), axis=1)
+    return Z @ np.array([[1, 1, 0, 0], [0, 0.1, 0, 0], [0, 0, 1e3, 0], [0, 0, 0, 1e-3]]) + 100, y
+
+
+@pytest.mark.parametrize("solver", ["ImplicitSGD", "UMax"])
+def test_sampling_solvers_come_near_the_optimum_as_they_come(solver, rng):
+    X, y = hard(rng)
+    exact = SoftmaxGLM(regularizer_strength=1e-4).fit(X, y).report_
+    report = SoftmaxGLM(regularizer_strength=1e-4, solver_name=solver).fit(X, y).report_
+    assert report.objective - exact.objective < 0.05 * (exact.null_objective - exact.objective)
+    assert report.step_tuned == (solver == "UMax") == bool(report.steps_tried)
+    assert ("the best of" in str(report)) == report.step_tuned
+
+
+@pytest.mark.thorough(cases=1)
+@pytest.mark.parametrize("solver", ["auto", "ImplicitSGD", "UMax", "BoundMajorization"])
+def test_models_without_intercepts_have_none(solver, rng):
+    X, y = hard(rng)
+    X = (X - X.mean(axis=0)) / X.std(axis=0) + 0.3
+    model = SoftmaxGLM(regularizer_strength=1e-3, solver_name=solver, fit_intercept=False).fit(X, y)
+    assert not model.intercept_.any()
+    theirs = LogisticRegression(C=1e3 / len(X), fit_intercept=False, tol=1e-8, max_iter=1000).fit(X, y)
+    tolerance = 1e-3 if solver in ("auto", "BoundMajorization") else 0.3
+    np.testing.assert_allclose(model.coef_.T, theirs.coef_ - theirs.coef_.mean(axis=0), atol=tolerance)
+
+
+@pytest.mark.thorough
+def test_variables_may_be_kept_within_their_bounds(rng):
+    """The projections of the paper need a model without intercepts."""
+    X, y = hard(rng)
+    kwargs = {"solver_name": "UMax", "regularizer_strength": 1.0, "fit_intercept": False, "step": 1e-3}
+    free, held = (
+        SoftmaxGLM(**kwargs, solver_kwargs={"bounded": bounded}).fit((X - 100) * 50, y) for bounded in (False, True)
+    )
+    assert np.isfinite(held.coef_).all() and np.linalg.norm(held.coef_) <= np.sqrt(2 * np.log(5)) + 1e-6
+    assert free.report_.objective >= held.report_.objective - 1e-2
+
+
+@pytest.mark.thorough(cases=1)
+@pytest.mark.parametrize("solver", ["ImplicitSGD", "UMax"])
+def test_early_stopping_predicts_new_rows_better_than_the_optimum_of_a_weak_ridge(solver, rng):
+    W = rng.normal(size=(40, 4)) / 6
+    X = rng.normal(size=(1200, 40))
+    y = np.argmax(X @ W + rng.gumbel(size=(1200, 4)), axis=1)
+    loss = {}
+    for stopped in (False, True):
+        model = SoftmaxGLM(
+            regularizer_strength=1e-8, solver_name=solver, early_stopping=stopped, max_epochs=60, step_decay=0.95
+        )
+        model.fit(X[:200], y[:200])
+        loss[stopped] = -model.score(X[200:], y[200:], score_type="log-likelihood")
+        assert (model.report_.epochs < 60) == stopped
+    assert loss[True] < 0.7 * loss[False]
+
+
+def test_early_stopping_and_intercepts_are_flags(rng):
+    X, y = hard(rng)
+    with pytest.raises(ValueError, match="early_stopping is 3; it must be True or False"):
+        SoftmaxGLM(early_stopping=3, solver_name="UMax").fit(X, y)
+    with pytest.raises(ValueError, match="fit_intercept is 'no'; it must be True or False"):
+        SoftmaxGLM(fit_intercept="no").fit(X, y)
+    with pytest.raises(ValueError, match="auxiliary_step is 0; it must be a finite number above 0, or None"):
+        SoftmaxGLM(solver_name="UMax", solver_kwargs={"auxiliary_step": 0}).fit(X, y)
