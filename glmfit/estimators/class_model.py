@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.utils.validation import check_is_fitted
 
@@ -20,7 +21,7 @@ from ..engine.result import LoopOptions
 from ..engine.tiles import tiles_of
 from ..numerics import DataLike, PerRow, Seed
 from ..status import Status
-from ..stochastic import Pairs, Schedule, SoftmaxProblem, tune_step, untuned_step
+from ..stochastic import DoubleSum, Pairs, Schedule, SoftmaxProblem, double_sum, tune_step, untuned_step
 from . import class_fit as fits
 from .default_strength import name_strength, warn_if_flat
 from .model import Model, WholeFit, from_json, to_json
@@ -211,6 +212,35 @@ class ClassModel(Model):
         self._streamed = batches + 1, before + rows, past + totals, tuned_step
         # What one batch gained and lets be proved is no verdict on the stream.
         self._keep(params, replace(report, status=solution.status, class_totals=past + totals), everything)
+
+    def double_sum(
+        self,
+        X: DataLike,
+        y: DataLike,
+        auxiliary: ArrayLike | None = None,
+        alpha: float = 0.0,
+        sample_weight: PerRow = None,
+        offset: PerRow = None,
+    ) -> DoubleSum:
+        """Evaluate the sum over rows and classes that sampling solvers go down, at the coefficients of the fit.
+
+        Parameters
+        ----------
+        X, y, sample_weight, offset :
+            As in :meth:`fit`.
+        auxiliary, alpha :
+            As in :func:`glmfit.stochastic.double_sum`; by default the best auxiliary variables, where it is F.
+
+        Returns
+        -------
+        DoubleSum
+            Value, auxiliary variables and gradients; rows with a NaN are left out.
+        """
+        check_is_fitted(self)
+        data, _ = self._read(X, y, sample_weight, offset, reset=False)
+        seen = ~self._unseen
+        params = Params(self.coef_[:, seen], self.intercept_[seen])
+        return double_sum(self._make_problem(data, seen), params, auxiliary, alpha)
 
     def _prepare(self, X, offset):
         check_is_fitted(self)

@@ -8,4 +8,4 @@ from .row_visits import SoftmaxSGD, StochasticMajorization
 from .schedule import SampledSolution, Schedule, ScheduledSolver
 from .step_search import TunedStep, tune_step, untuned_step
 
-__all__ = ["Pairs", "SoftmaxProblem"]  # and solvers: glmfit.solvers
+__all__ = ["DoubleSum", "Pairs", "SoftmaxProblem", "double_sum"]  # and solvers: glmfit.solvers

@@ -265,7 +265,7 @@ def merge_scale(weights: Weights) -> Weights:
 
 @partial(jit, donate_argnames="weights")
 def project(weights: Weights, units, radius) -> Weights:
-    """Shrink the coefficients to a norm of at most ``radius`` in units (column,), 0 for the intercept, by the scales."""
+    """Shrink coefficients by their scales to a norm of at most ``radius``, in units (column,), 0 for intercepts."""
     V = weights.V
     norm = jnp.sqrt(jnp.sum((V * spread(weights.scale, V)) ** 2 * spread(units, V)))
     share = jnp.minimum(1.0, radius / jnp.maximum(norm, limits(norm).smallest))

@@ -121,7 +121,7 @@ class SoftmaxProblem:
         return self._once(("coordinates", basis, robust), lambda: coordinates_of(self, basis, robust))
 
     def class_data(self, basis: str, robust: bool = False) -> ClassData:
-        """Data on the device, for solvers that sample classes; each pair has an auxiliary variable of its own."""
+        """Lay out the data on the device, once; each pair has an auxiliary variable of its own."""
         return self._once(("data", basis, robust), lambda: self._lay_out(self.coordinates(basis, robust)))
 
     def _once(self, name, find):

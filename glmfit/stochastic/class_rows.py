@@ -143,7 +143,10 @@ class SparseRows(NamedTuple):
     def gather(self, i, n_columns):
         """Features of several rows, (row, column): a scratch of the minibatch, never more."""
         one = jnp.ones(n_columns, self.value.dtype)
-        add = lambda x, column, value: x.at[column].add(value)
+
+        def add(x, column, value):
+            return x.at[column].add(value)
+
         return jax.lax.map(lambda row: self._over(row, one, add, jnp.zeros_like(one)), i)
 
 

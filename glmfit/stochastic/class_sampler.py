@@ -55,7 +55,7 @@ class ClassSampler(ScheduledSolver):
     hits: ClassVar[bool] = False  # whether a shared negative that is a row's own label counts
     n_negatives: int = 20  # classes sampled per step in addition to the label; at most all others are
     batch_size: int = 1  # rows per step
-    # Fields only where there is a choice: step of the auxiliary variables (None for that of the coefficients), member of
+    # Fields only where there is a choice: step of the auxiliary variables (None: that of the coefficients), member of
     # the family of double sums, what a step visits, and whether weights and auxiliary variables are kept where the
     # optimum is proved to be.
     auxiliary_step = None
@@ -73,7 +73,7 @@ class ClassSampler(ScheduledSolver):
         check_whole("batch_size", self.batch_size, 1)
         check_choice("visit", self.visit, ("pair", "row"))
         if self.auxiliary_step is not None:
-            check_positive("auxiliary_step", self.auxiliary_step, ", or None for that of the coefficients")
+            check_positive("auxiliary_step", self.auxiliary_step, "None is that of the coefficients.")
 
     @abstractmethod
     def step(self, c, tau, log_a, score, target, mobility, u) -> Step:
@@ -122,7 +122,7 @@ class ClassSampler(ScheduledSolver):
         return self.strength(problem) * self._units(problem)
 
     def _units(self, problem) -> np.ndarray:
-        """What the ridge of every column is multiplied by, (column,)."""
+        """Return what the ridge of every column is multiplied by, (column,)."""
         return np.append(self.coordinates(problem).units, np.zeros(int(problem.fit_intercept)))
 
     def longest_step(self, problem) -> float:

@@ -38,7 +38,10 @@ class DoubleSum(NamedTuple):
 
 
 def double_sum(problem, params: Params, auxiliary: ArrayLike | None = None, alpha: float = 0.0) -> DoubleSum:
-    r"""Evaluate ``f = (1/N) sum_p n_p (v_p - alpha s_py + sum_k exp(s_pk - (1 - alpha) s_py - v_p) - 1)`` plus the ridge.
+    r"""Evaluate the double sum of a softmax problem and its gradient.
+
+    .. math:: f = \frac1N\sum_p n_p \Big(v_p - \alpha s_{py} + \sum_k e^{s_{pk} - (1 - \alpha) s_{py} - v_p} - 1\Big)
+              + \text{ridge}
 
     Parameters
     ----------

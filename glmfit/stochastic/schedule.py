@@ -142,8 +142,9 @@ class ScheduledSolver(ABC):
                 c = schedule.step * share
                 if c >= self.longest_step(problem):
                     raise ValueError(
-                        f"step is {c:.3g}; it must stay below {self.longest_step(problem):.3g}, where an explicit step on "
-                        "the ridge alone turns coefficients around. Use a shorter step, or ImplicitSGD, which takes any."
+                        f"step is {c:.3g}; it must stay below {self.longest_step(problem):.3g}, where an explicit step "
+                        "on the ridge alone turns coefficients around. Use a shorter step, or ImplicitSGD, which takes "
+                        "any."
                     )
                 state = self.update(problem, state, c, share)
                 if not self.is_finite(state):

@@ -94,7 +94,7 @@ def test_rows_that_own_the_variance_do_not_set_the_scale(rng):
 @pytest.mark.parametrize("solver", [SGD(2), UMax(2), UMax(2, alpha=1.0)], ids=["sgd", "umax", "umax, absolute"])
 @pytest.mark.parametrize("kind", ["scaled", "redundant", "no intercept"])
 def test_the_mean_step_is_the_gradient_of_the_user_s_objective(solver, kind, rng, x64):
-    """Unbiased in W, by enumeration of rows and classes: with every auxiliary variable at its best, where none is raised."""
+    """Unbiased in W, by enumeration: with auxiliary variables at their best, where none is raised."""
     problem = make(kind, rng)
     params, c, m = (
         problem.coordinates("spectral").outside(
@@ -148,7 +148,7 @@ def test_coordinates_are_a_choice(basis, rng):
 
 
 def test_unknown_coordinates_are_refused():
-    with pytest.raises(ValueError, match='basis is "whitened".*"spectral" or "raw"|basis'):
+    with pytest.raises(ValueError, match="basis is 'whitened'; it must be one of 'spectral', 'raw'"):
         ImplicitSGD(basis="whitened")
 
 
