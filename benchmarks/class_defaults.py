@@ -1,6 +1,7 @@
 """Softmax solvers as they come, on data sets nobody tuned them for: how far from the optimum one call ends.
 
     python benchmarks/class_defaults.py [--solvers ImplicitSGD,...] [--names "digits;K=6000"]
+    python benchmarks/class_defaults.py --sections version_before --before CHECKOUT [--data FOLDER]
 
 Features that are correlated, far from 0, of very different scales, heavy-tailed, sparse or redundant; classes that are
 rare, separable or thousands: what spike histories, positions in pixels, clocks in seconds and words are like. A figure
@@ -15,10 +16,11 @@ import functools
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse
-from _common import Section, run_sections
+from _common import ROOT, Section, fresh, run_sections
 
 SOLVERS = ("auto", "ImplicitSGD", "UMax", "SoftmaxProx", "OVE", "NCE", "ImportanceSampling")
 TARGETS = {"auto": (1e-4, 1e-4), "ImplicitSGD": (0.05, 0.20), "UMax": (0.20, 0.40)}  # in the median, and at worst
@@ -150,15 +152,15 @@ def fit(name: str, X, y, **more):
     return model, time.perf_counter() - clock, [str(w.message) for w in told]
 
 
-def objective(model, X, y) -> float:
+def objective(coef, intercept, X, y) -> float:
     """F over all rows, in float64, from scratch."""
-    index = np.searchsorted(model.classes_, y)
+    index = np.unique(y, return_inverse=True)[1]
     total = 0.0
-    for rows in np.array_split(np.arange(len(y)), max(1, len(y) * len(model.classes_) // 4_000_000)):
-        s = np.asarray(X[rows] @ model.coef_) + model.intercept_
+    for rows in np.array_split(np.arange(len(y)), max(1, len(y) * len(intercept) // 4_000_000)):
+        s = np.asarray(X[rows] @ coef) + intercept
         top = s.max(axis=1)
         total += np.sum(top + np.log(np.exp(s - top[:, None]).sum(axis=1)) - s[np.arange(len(rows)), index[rows]])
-    return total / len(y) + STRENGTH / 2 * np.sum(model.coef_**2)
+    return total / len(y) + STRENGTH / 2 * np.sum(coef**2)
 
 
 def defaults(_cache, scale: float, section: Section, *, solvers, names) -> None:
@@ -170,7 +172,7 @@ def defaults(_cache, scale: float, section: Section, *, solvers, names) -> None:
         X, y = make(np.random.default_rng(0))
         X, y = X[: int(scale * X.shape[0])], y[: int(scale * len(y))]
         best, seconds, _ = fit("ConjugateGradients", X, y, tol=1e-9)
-        optimum, null = objective(best, X, y), best.report_.null_objective
+        optimum, null = objective(best.coef_, best.intercept_, X, y), best.report_.null_objective
         K = len(best.classes_)
         row = {"rows": X.shape[0], "features": X.shape[1], "classes": K, "frequencies": null, "optimum": optimum,
                "exact_seconds": seconds, "exact_gap": float(best.report_.gap)}  # fmt: skip
@@ -178,7 +180,7 @@ def defaults(_cache, scale: float, section: Section, *, solvers, names) -> None:
             if solver == "SoftmaxProx" and K > MOST_OF_PROX:
                 continue
             model, seconds, told = fit(solver, X, y)
-            away = (objective(model, X, y) - optimum) / (null - optimum)
+            away = (objective(model.coef_, model.intercept_, X, y) - optimum) / (null - optimum)
             report = model.report_
             row[solver] = {"away": away, "seconds": seconds, "status": str(report.status), "warnings": told}
             row[solver] |= {"step": report.step, "tried": report.steps_tried}
@@ -195,11 +197,59 @@ def defaults(_cache, scale: float, section: Section, *, solvers, names) -> None:
             section.require(what, value, limit, limit=1, against="limit", unit="", topic="loss")
 
 
+def labelled(folder: Path) -> dict:
+    """Classification sets of the folder, and scikit-learn's digits: features and labels."""
+    from sklearn.datasets import load_digits
+
+    with np.load(folder / "bibtex_train.npz") as file:
+        words = scipy.sparse.csr_array((file["data"], file["indices"], file["indptr"]), tuple(file["shape"]))
+        found = {"bibtex": (words.astype(np.float64), file["first_label"])}
+    for name in ("digit1", "ecoli"):
+        with np.load(folder / f"{name}.npz") as file:
+            found[name] = np.asarray(file["X"], np.float64), np.asarray(file["y"])
+    return found | {"digits": load_digits(return_X_y=True)}
+
+
+def version_before(cache, _scale: float, section: Section, *, folder: Path, before: Path) -> None:
+    """Classification sets as they come and scaled, compared with the version before and its search of a step."""
+    from sklearn.preprocessing import StandardScaler
+
+    solvers = ("ImplicitSGD", "UMax")
+    for name, (X, y) in labelled(folder).items():
+        sparse = scipy.sparse.issparse(X)
+        scaled = StandardScaler(with_mean=not sparse).fit_transform(X)
+        for how, features in {"as it comes": X, "scaled": scaled}.items():
+            file = cache / f"{name}-{how.replace(' ', '-')}.npz"
+            parts = {"data": features.data, "indices": features.indices, "indptr": features.indptr,
+                     "shape": features.shape} if sparse else {"X": features}  # fmt: skip
+            np.savez(file, y=y, **parts)
+            for solver in solvers:
+                figures = {}
+                for which, checkout in (("before", before), ("now", ROOT)):
+                    out = cache / "answer.npz"
+                    told = fresh("classes", checkout=checkout, file=str(file), out=str(out), solver_name=solver,
+                                 regularizer_strength=STRENGTH)  # fmt: skip
+                    with np.load(out) as answer:
+                        told["objective"] = objective(answer["coef"], answer["intercept"], features, y)
+                    figures[which] = told
+                what = f"{name} {how}, {solver}"
+                section.note(**{what: figures})
+                for kind, limit in (("objective", 1 + 1e-3), ("seconds", 1 / 4)):
+                    now, then = (np.ravel(figures[which][kind])[-1] for which in ("now", "before"))
+                    unit = {"unit": "", "topic": "loss"} if kind == "objective" else {}
+                    section.require(f"{what}: {kind}", now, then, limit=limit, against="the version before", **unit)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--solvers", type=lambda text: text.split(","), default=list(SOLVERS))
     parser.add_argument("--names", type=lambda text: text.split(";"), default=None)
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--before", type=Path, help="checkout of the version that is compared")
     options, rest = parser.parse_known_args()
-    section = functools.partial(defaults, solvers=options.solvers, names=options.names)
-    section.__doc__ = defaults.__doc__
-    sys.exit(run_sections(__doc__, {"defaults": section}, "class_defaults.json", rest))
+    sections = {"defaults": functools.partial(defaults, solvers=options.solvers, names=options.names)}
+    sections["defaults"].__doc__ = defaults.__doc__
+    if options.before:
+        sections["version_before"] = functools.partial(version_before, folder=options.data, before=options.before)
+        sections["version_before"].__doc__ = version_before.__doc__
+    sys.exit(run_sections(__doc__, sections, "class_defaults.json", rest))

@@ -137,7 +137,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         Notes
         -----
         A step is ``step`` divided by the rows seen so far, these included; "tune" chooses it on the first rows, if they
-        are 100 at least. "auto" is ImplicitSGD here. The report is about these rows.
+        are 100 at least. "auto" is ImplicitSGD here. Steps are taken along the features as they are: standardise them.
+        The report is about these rows.
         """
         with WholeFit(self):
             first = not hasattr(self, "classes_")

@@ -205,13 +205,17 @@ class SoftmaxProblem:
 
     def loss(self, params: Params, rows=None) -> float:
         """F without its ridge, or on some rows an estimate of it."""
+        return float(np.mean(self.losses(params, rows)))
+
+    def losses(self, params: Params, rows=None) -> np.ndarray:
+        """Loss of every row, or of some, (row,)."""
         chosen = np.arange(self.n_rows) if rows is None else np.asarray(rows)
-        total = 0.0
+        out = np.empty(len(chosen))
         for part in tiles_of(len(chosen), max(1, _SCORES // self.n_classes)):
             some = chosen[part]
             s, y = self.scores(params, some), self.counts[some]
-            total += float(self.totals[some] @ scipy.special.logsumexp(s, axis=1) - y.multiply(s).sum())
-        return total / len(chosen)
+            out[part] = self.totals[some] * scipy.special.logsumexp(s, axis=1) - y.multiply(s).sum(axis=1)
+        return out
 
     def _ridge(self, params: Params) -> float:
         return self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))

@@ -193,6 +193,13 @@ class UMax(_Explicit):
 class SGD(_Explicit):
     """Plain stochastic gradient steps of the double sum, for comparison: they overflow unless very short.
 
+    Parameters
+    ----------
+    n_negatives, batch_size, auxiliary_step, basis :
+        As in `UMax`.
+
+    Notes
+    -----
     An auxiliary variable that a step would make negative is set to 0, which lowers the objective (its optimum is not
     negative) and is not in the paper.
     """

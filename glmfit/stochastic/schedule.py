@@ -50,9 +50,12 @@ class SampledSolution(Solution):
     ----------
     steps : int
         Done.
+    schedule : Schedule
+        That was followed.
     """
 
     steps: int
+    schedule: Schedule
 
 
 class ScheduledSolver(ABC):
@@ -164,5 +167,5 @@ class ScheduledSolver(ABC):
         return SampledSolution(
             params=params, status=status, epochs=state.epoch, steps=state.epoch * self.n_steps(problem),
             seconds_run=clock.seconds - compiling, seconds_compile=compiling, solver_name=type(self).__name__,
-            state=state, interrupted=status == Status.INTERRUPTED,
+            state=state, interrupted=status == Status.INTERRUPTED, schedule=schedule,
         )  # fmt: skip
