@@ -98,11 +98,7 @@ class ClassReport(CertifiedReport):
             self._seconds(),
             f"gap F-F*: {gap}",
             f"objective {self.objective:.6g}"
-            + (
-                f" (estimated from some rows, standard error {self.objective_error:.1g})"
-                if self.objective_error
-                else ""
-            )
+            + (f" (of some rows, standard error {self.objective_error:.1g})" if self.objective_error else "")
             + f", class frequencies alone {self.null_objective:.6g}, pseudo-R2 {self.pseudo_r2:.4f}",
         ]
         if not np.isnan(self.step):
