@@ -93,7 +93,7 @@ def bibtex(_cache, scale: float, section: Section) -> None:
         if name in limits:
             spent = median(stepper.seconds["steps"])
             section.require(f"Bibtex, {name}, a step", spent, limits[name], limit=1, against="limit")
-    for name, step in (("Implicit, n = m = 1", 1000.0), ("U-max, m = 5", 0.1)):
+    for name, step in (("Implicit, n = m = 1", 0.1), ("U-max, m = 5", 0.01)):
         runs = [METHODS[name].run(problem, key=jax.random.key(k), schedule=Schedule(50, step)) for k in range(4)][1:]
         losses = [problem.objective(run.params) for run in runs]
         section.note(**{f"50 epochs, {name}": {"seconds": [r.seconds_run for r in runs], "log_loss": losses}})
@@ -139,7 +139,7 @@ def batches(_cache, scale: float, section: Section) -> None:
             if name != "U-max" and size > 512:
                 continue  # a matrix of rows by all classes touched
             state = solver.init_state(problem, None, key=jax.random.key(0))
-            state = jax.block_until_ready(solver.update(problem, state, 0.1))  # compiles
+            state = jax.block_until_ready(solver.update(problem, state, 0.1, 1.0))  # compiles
             spent = []
             for _ in range(3):
                 seconds, state = timed(lambda s=state, by=solver: jax.block_until_ready(by.update(problem, s, 0.1)))
