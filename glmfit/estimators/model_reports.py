@@ -26,6 +26,8 @@ class ClassReport(CertifiedReport):
         schedule.
     objective, null_objective : float
         F at the solution and of the model of class frequencies alone, nats per row.
+    objective_error : float
+        Standard error of an objective that is estimated from some rows, where a pass over all is too expensive; else 0.
     pseudo_r2 : float
         Share of the deviance explained on the training rows (D2): 1 - deviance / deviance of class frequencies. For
         labels it is McFadden's.
@@ -36,9 +38,10 @@ class ClassReport(CertifiedReport):
     epochs, row_evals : int
         Steps of Newton or passes of a sampling solver; rows evaluated, all passes counted (a sampling solver sees a
         handful of classes at each).
-    step, step_tuned, overshot : float, bool, bool
-        Of a sampling solver: step size times rows, c, of the first epoch (nan for others); whether it was chosen on
-        held-out rows; whether the fit ended worse than class frequencies, which were kept instead.
+    step, step_tuned, steps_tried, overshot : float, bool, tuple of float, bool
+        Of a sampling solver: step size times rows, c, of the first epoch (nan for others); whether ``step="tune"``
+        chose it, and from which if it tried any; whether the fit ended worse than class frequencies, which were kept
+        instead.
     tuning : dict of numpy.ndarray
         Of a cross-validation: regularizer_strength (strength,), score and converged (strength, fold) of what was tried,
         and chosen, the strength of the fit; empty without one.
@@ -50,8 +53,10 @@ class ClassReport(CertifiedReport):
     class_totals: np.ndarray
     n_empty: int
     n_classes: int
+    objective_error: float = 0.0
     step: float = np.nan
     step_tuned: bool = False
+    steps_tried: tuple = ()
     overshot: bool = False
     tuning: dict = field(default_factory=dict, repr=False)
 
@@ -96,11 +101,13 @@ class ClassReport(CertifiedReport):
             + f", {self.n_features} features, {self.n_classes} classes ({least} to {most} rows or counts each)",
             self._seconds(),
             f"gap F-F*: {gap}",
-            f"objective {self.objective:.6g}, class frequencies alone {self.null_objective:.6g}, "
-            f"pseudo-R2 {self.pseudo_r2:.4f}",
+            f"objective {self.objective:.6g}"
+            + (f" (of some rows, standard error {self.objective_error:.1g})" if self.objective_error else "")
+            + f", class frequencies alone {self.null_objective:.6g}, pseudo-R2 {self.pseudo_r2:.4f}",
         ]
         if not np.isnan(self.step):
-            lines.append(f"step c {self.step:g}" + (", chosen on held-out rows" if self.step_tuned else ""))
+            tried = ", ".join(f"{step:.2g}" for step in self.steps_tried)
+            lines.append(f"step c {self.step:.3g}" + (f", the best of {tried}" if tried else ""))
         if self.tuning:
             lines.append(self._choice())
         lines += self.advice

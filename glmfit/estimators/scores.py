@@ -94,7 +94,9 @@ def make_folds(cv, data: Training | ClassTraining, axis: TimeAxis | None, target
     n = len(rows)
     if isinstance(cv, numbers.Integral) and not isinstance(cv, bool):
         if not 2 <= cv <= n:
-            raise ValueError(f"cv is {cv}; contiguous blocks must be at least 2 and at most the {n} rows that count.")
+            raise ValueError(
+                f"cv is {cv}; contiguous blocks must be at least 2 and at most n_samples={n}, the rows that count."
+            )
         number = np.arange(n) * int(cv) // n
         test = number[:, None] == np.arange(cv)
         return Folds(~test, test)

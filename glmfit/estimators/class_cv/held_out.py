@@ -53,7 +53,7 @@ def default_strengths(problem: SoftmaxProblem) -> np.ndarray:
     (without offsets their intercepts are optimal): at the strongest that is a hundredth of what a model that is right
     about every row would explain.
     """
-    slope = problem.evaluate(problem.null_params()).coef
+    slope = problem.evaluate(problem.null_params()).grad_coef
     explainable = problem.null_objective - problem.saturated_loss
     squared, size = float(np.sum(slope**2)), float(np.sum((problem.class_sums / problem.n_rows) ** 2))
     learnable = explainable > _NO_DEVIANCE and squared > _ROUNDING**2 * size

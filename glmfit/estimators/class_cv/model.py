@@ -30,6 +30,7 @@ from .fits import ClassFits, ExactPath, SampledFits, stopped
 from .held_out import default_strengths
 
 _EXACT_EPOCHS = 500
+_SHARED = "tol", "max_epochs", "step", "step_decay", "certify", "fit_intercept"  # with the estimator of one strength
 
 
 class NoStream:
@@ -69,6 +70,7 @@ class ClassModelCV(CrossValidated, ClassModel):
         certify: bool = True,
         random_state: Seed = 0,
         verbose: bool = False,
+        fit_intercept: bool = True,
     ): ...
 
     def fit(self, X: DataLike, y: DataLike, sample_weight: PerRow = None, offset: PerRow = None) -> Self:
@@ -127,7 +129,7 @@ class ClassModelCV(CrossValidated, ClassModel):
         if type(solver) in class_fit.EXACT.values():
             path: Any = ExactPath(solver, options, key_for(solver, seed))
         else:
-            same = {name: getattr(self, name) for name in ("tol", "max_epochs", "step", "step_decay", "certify")}
+            same = {name: getattr(self, name) for name in _SHARED}
             path = SampledFits(self._alone, solver, random_state=seed, **same)
         fits = ClassFits(data, folds, strengths, path, self._make_problem, self.scoring)
         what = f"{len(strengths)} strengths x {folds.test.shape[1]} folds, {problem.subject}"

@@ -15,7 +15,7 @@ class MultinomialGLMCV(ClassModelCV, MultinomialGLM):
 
     Parameters
     ----------
-    strengths, cv, rule, solver_name, step, step_decay, certify, cv_tol, tol, max_epochs :
+    strengths, cv, rule, solver_name, step, step_decay, certify, fit_intercept, cv_tol, tol, max_epochs :
         As in `SoftmaxGLMCV`; a splitter is shown the total of every row.
     scoring : {"log-likelihood", "D2"}
         Of the held-out rows: mean log-likelihood per row, by weight, with the multinomial coefficient; or share of the

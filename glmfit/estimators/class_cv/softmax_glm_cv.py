@@ -27,7 +27,7 @@ class SoftmaxGLMCV(ClassModelCV, SoftmaxGLM):
     rule : {"best", "one-se"}
         Take the strength of the best mean score, or the strongest one within a standard error of it: that of the
         difference from the best over the folds.
-    solver_name, step, step_decay, certify :
+    solver_name, step, step_decay, certify, fit_intercept :
         As in `SoftmaxGLM`, of all fits; "auto" takes what it takes for all rows. An exact solver fits a fold from the
         strongest strength, which begins at class frequencies, to the weakest, each from the one before, and all rows
         from the mean of the folds' fits. A solver that samples makes every fit on its own, with its step.
