@@ -62,6 +62,30 @@ def contend(kind: str, x_file: str, y_file: str, out: str, **parameters) -> dict
     return {}
 
 
+def classes(file: str, out: str, fits: int = 2, **parameters) -> dict:
+    """Fit a softmax model of features, dense or CSR, and labels; seconds of every fit, the answer to ``out``."""
+    import scipy.sparse
+
+    import glmfit
+
+    if CHECKOUT.resolve() not in Path(glmfit.__file__).resolve().parents:
+        raise RuntimeError("the glmfit that was imported is not that of the checkout")
+    with np.load(file) as given:
+        y = given["y"]
+        csr = "indptr" in given
+        X = (
+            scipy.sparse.csr_array(tuple(given[k] for k in ("data", "indices", "indptr")), given["shape"])
+            if csr
+            else given["X"]
+        )
+    seconds = []
+    for _ in range(fits):
+        model = glmfit.SoftmaxGLM(certify=False, **parameters)
+        seconds.append(timed(lambda model=model: fit_quietly(model, X, y))[0])
+    np.savez(out, coef=model.coef_, intercept=model.intercept_)
+    return {"seconds": seconds, "step": model.report_.step, "status": str(model.report_.status)}
+
+
 def stream(x_file: str, y_file: str, checkpoint: str | None = None, out: str | None = None, **parameters) -> dict:
     """Fit memory-mapped files; seconds, and the most anonymous memory held, looked at twenty times a second."""
     model = make_model("glmfit", **parameters)
@@ -190,7 +214,7 @@ def peer(name: str, scale: float, rival: str, rung: int) -> dict:
 
 TASKS = {
     "fit": fit, "contend": contend, "stream": stream, "many_fits": many_fits, "warm_fits": warm_fits,
-    "which_neuron": which_neuron, "all_pairs_pass": all_pairs_pass, "peer": peer,
+    "which_neuron": which_neuron, "all_pairs_pass": all_pairs_pass, "peer": peer, "classes": classes,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -31,11 +31,12 @@ class Stepper:
     """Times single steps of a solver on a problem, draws apart, compiled."""
 
     def __init__(self, solver, problem, n_steps: int):
-        self.n_steps, self.data, self.solver = n_steps, problem.class_data, solver
+        self.n_steps, self.solver = n_steps, solver
         self.weights = solver.init_state(problem, None, key=jax.random.key(0)).weights
         m, f32 = min(solver.n_negatives, problem.n_classes - 1), np.float32
         log_a = f32(math.log((problem.n_classes - 1) / m))
-        self.span = kernels.Span(0, n_steps, f32(1.0), f32(problem.strength), log_a, f32(np.inf))
+        self.span = kernels.Span(0, n_steps, f32(1.0), solver.ridge(problem).astype(f32), log_a, f32(np.inf))
+        self.data = kernels.measure(problem.class_data(solver.basis, solver.implicit), self.span, solver)
         n_pairs, n_classes = problem.n_pairs, problem.n_classes
 
         @jax.jit
@@ -92,7 +93,7 @@ def bibtex(_cache, scale: float, section: Section) -> None:
         if name in limits:
             spent = median(stepper.seconds["steps"])
             section.require(f"Bibtex, {name}, a step", spent, limits[name], limit=1, against="limit")
-    for name, step in (("Implicit, n = m = 1", 1000.0), ("U-max, m = 5", 0.1)):
+    for name, step in (("Implicit, n = m = 1", 0.1), ("U-max, m = 5", 0.01)):
         runs = [METHODS[name].run(problem, key=jax.random.key(k), schedule=Schedule(50, step)) for k in range(4)][1:]
         losses = [problem.objective(run.params) for run in runs]
         section.note(**{f"50 epochs, {name}": {"seconds": [r.seconds_run for r in runs], "log_loss": losses}})
@@ -138,7 +139,7 @@ def batches(_cache, scale: float, section: Section) -> None:
             if name != "U-max" and size > 512:
                 continue  # a matrix of rows by all classes touched
             state = solver.init_state(problem, None, key=jax.random.key(0))
-            state = jax.block_until_ready(solver.update(problem, state, 0.1))  # compiles
+            state = jax.block_until_ready(solver.update(problem, state, 0.1, 1.0))  # compiles
             spent = []
             for _ in range(3):
                 seconds, state = timed(lambda s=state, by=solver: jax.block_until_ready(by.update(problem, s, 0.1)))

@@ -7,13 +7,14 @@ from .lazy import names_of_rooms as _names_of_rooms
 if _TYPE_CHECKING:
     from .status import Status
     from .estimators import (
-        ClassReport, FitReport, MultinomialGLM, PopulationGLM, PopulationGLMCV, ResponseModel, ResponseReport,
-        SoftmaxGLM,
+        ClassReport, FitReport, MultinomialGLM, MultinomialGLMCV, PopulationGLM, PopulationGLMCV, ResponseModel,
+        ResponseReport, SoftmaxGLM, SoftmaxGLMCV,
     )  # fmt: skip
     from .data.times import spike_identities
 
 __all__ = [
-    "PopulationGLM", "PopulationGLMCV", "SoftmaxGLM", "MultinomialGLM", "ResponseModel",
+    "PopulationGLM", "PopulationGLMCV", "SoftmaxGLM", "SoftmaxGLMCV", "MultinomialGLM", "MultinomialGLMCV",
+    "ResponseModel",
     "FitReport", "ClassReport", "ResponseReport", "Status",
     "spike_identities", "__version__",
 ]  # fmt: skip

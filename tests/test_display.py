@@ -5,7 +5,7 @@ import pytest
 import tqdm.auto
 import tqdm.std
 
-from glmfit import MultinomialGLM, PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM, Status
+from glmfit import MultinomialGLM, MultinomialGLMCV, PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM, Status
 from glmfit.display import ProgressBar, counted
 from glmfit.engine.population import PopulationProblem
 from glmfit.estimators import cv_fits
@@ -32,6 +32,7 @@ def results(data, population):
     yield PopulationGLMCV(strengths=[1e-3, 1e-1], cv=2).fit(X, Y[:, :2]).report_
     yield SoftmaxGLM(regularizer_strength=1e-2).fit(X, Y[:, 0]).report_
     yield MultinomialGLM(regularizer_strength=1e-2).fit(X, Y).report_
+    yield MultinomialGLMCV(strengths=[1e-3, 1e-1, 1e4], cv=2).fit(X, Y).report_
     yield wald_table(population, X, Y)
     yield drop_groups(population, X, Y, {"first": 0, "others": [1, 2]})
     yield rescale_time(Y, population.predict(X))

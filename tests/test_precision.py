@@ -188,7 +188,7 @@ def labelled(n_classes=5):
 
 def update(solver, problem):
     """Do an epoch."""
-    solver.update(problem, solver.init_state(problem, None, key=KEY), 0.1)
+    solver.update(problem, solver.init_state(problem, None, key=KEY), 0.1, 1.0)
 
 
 AREAS = {

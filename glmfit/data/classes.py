@@ -3,8 +3,8 @@
 import contextlib
 import numbers as number_types
 import sys
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
@@ -30,6 +30,7 @@ class ClassTraining:
     weight: np.ndarray  # those weights, (row,)
     total_weight: float  # sum of the weights as given: the number of rows without weights
     rows: np.ndarray  # which of those given, (row,)
+    n_given: int  # rows given
     n_dropped: int  # rows with a NaN
     n_empty: int  # rows without counts
     offset: np.ndarray | None  # (row, class)
@@ -39,6 +40,36 @@ class ClassTraining:
     def n_rows(self) -> int:
         """Rows that count."""
         return len(self.rows)
+
+    def take(self, rows: np.ndarray) -> Self:
+        """Take some rows, bool (row,); their weights have the mean one again."""
+        row, label, weight = self.pairs
+        kept, mean = rows[row], self.weight[rows].mean()
+        pairs = Pairs((np.cumsum(rows) - 1)[row[kept]], label[kept], weight[kept] / mean)
+        return replace(
+            self, X=self.X[rows], pairs=pairs, weight=self.weight[rows] / mean, rows=self.rows[rows],
+            total_weight=self.total_weight * mean * int(rows.sum()) / self.n_rows,
+            offset=None if self.offset is None else self.offset[rows],
+            class_totals=np.bincount(pairs.label, pairs.weight, len(self.class_totals)),
+        )  # fmt: skip
+
+    def of_classes(self, seen: np.ndarray) -> Self | None:
+        """Take the counts of some classes, bool (class,), and the rows that have any; None if there are none.
+
+        Given that a count is of one of these classes, the model of these classes alone says of which.
+        """
+        if seen.all():
+            return self
+        known, rows = seen[self.pairs.label], np.zeros(self.n_rows, bool)
+        rows[self.pairs.row[known]] = True
+        if not rows.any():
+            return None
+        row, label, weight = (a[known] for a in self.pairs)
+        some = replace(self, pairs=Pairs(row, label, weight)).take(rows)
+        return replace(
+            some, pairs=some.pairs._replace(label=(np.cumsum(seen) - 1)[some.pairs.label]),
+            offset=None if some.offset is None else some.offset[:, seen], class_totals=some.class_totals[seen],
+        )  # fmt: skip
 
     def extreme_losses(self, rows=None) -> tuple[float, float]:
         """Mean loss, of all or of some rows, of the shares of all rows together, and of every row's own shares."""
@@ -83,6 +114,7 @@ def read_class_training(X, Y, sample_weight, offset) -> ClassTraining:
         weight,
         total_weight,
         keep,
+        n_given=n,
         n_dropped=int(nan.sum()),
         n_empty=int(np.sum((total == 0) & ~nan)),
         offset=None if offset is None else offset[keep],

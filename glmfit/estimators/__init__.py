@@ -1,5 +1,7 @@
 """What a scientist touches."""
 
+from .class_cv.multinomial_glm_cv import MultinomialGLMCV
+from .class_cv.softmax_glm_cv import SoftmaxGLMCV
 from .model_reports import ClassReport, ResponseReport
 from .multinomial_glm import MultinomialGLM
 from .parameters import choose_class_solver, choose_solver
@@ -10,7 +12,8 @@ from .response_model import ResponseModel
 from .softmax_glm import SoftmaxGLM
 
 __all__ = [
-    "PopulationGLM", "PopulationGLMCV", "SoftmaxGLM", "MultinomialGLM", "ResponseModel",
+    "PopulationGLM", "PopulationGLMCV", "SoftmaxGLM", "SoftmaxGLMCV", "MultinomialGLM", "MultinomialGLMCV",
+    "ResponseModel",
     "FitReport", "ClassReport", "ResponseReport",
     "choose_solver", "choose_class_solver",
 ]  # fmt: skip

@@ -1,6 +1,8 @@
 """Solvers of models of classes, and what their solutions say: centred parameters and a report."""
 
+from contextlib import closing
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -8,12 +10,15 @@ from scipy.special import softmax
 
 from .. import stochastic
 from ..checks import warn_user
+from ..compilation import Clock
 from ..data.classes import ClassTraining
+from ..display import ProgressBar
 from ..engine import ConjugateGradients
 from ..engine.problem import Params
 from ..engine.result import Solution
+from ..numerics import seed_of
 from ..status import Status
-from ..stochastic import SoftmaxProblem
+from ..stochastic import Schedule, SoftmaxProblem, tune_step
 from .model_reports import ClassReport
 from .parameters import by_name, choose_class_solver
 from .report import null_is_best, relative_gap, report_of
@@ -34,6 +39,8 @@ SOLVERS = {**EXACT, **SAMPLING, **VISITING}
 _CERTIFIABLE = 2e9  # scores a float64 pass over which is worth a gap
 _ROUNDING = 1e-12  # of an objective, relative
 _NO_DEVIANCE = 1e-12  # of a null model that is exact, in nats per row
+_HELD_OUT, _PATIENCE = 0.1, 5  # share of rows, and epochs without a better one, of early stopping
+_AGAIN = 4  # times shorter steps are tried where the chosen one was too long
 _LITTLE = 1e-3  # share of the loss of class frequencies
 # Size of a column over this quantile of standard deviations, from which on sampling solvers learn little.
 _FAR, _SMALL = 30.0, 0.25
@@ -41,9 +48,8 @@ THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/s
 
 
 def auto_solver(problem: SoftmaxProblem | None = None):
-    """Solver that "auto" is, for a fit or a stream; with 20 negatives, as five see little of very many classes."""
-    name = "ImplicitSGD" if problem is None else choose_class_solver(problem)
-    return SOLVERS[name](**{"n_negatives": 20} if name == "ImplicitSGD" else {})
+    """Solver that "auto" is, for a fit or a stream."""
+    return SOLVERS["ImplicitSGD" if problem is None else choose_class_solver(problem)]()
 
 
 def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params, ClassReport]:
@@ -55,17 +61,92 @@ def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params,
     return solution.params, report_of_classes(problem, solution, data, gap_theorem="one class has probability 1")
 
 
+class Sampling(NamedTuple):
+    """How a sampling solver is run: what the estimator's parameters say, None for a step to be found."""
+
+    epochs: int | None
+    step: float | None
+    decay: float
+    early_stopping: bool
+    verbose: bool
+
+
+def run_sampled(problem, solver, key, how: Sampling) -> tuple[Solution, dict]:
+    """Solution of a sampling solver, with what was found out of its step."""
+    schedule, step, clock = Schedule(how.epochs or solver.usual_epochs, 1.0, how.decay), how.step, Clock()
+    rows, held = _held_out(problem, key) if how.early_stopping else (problem, None)
+    if step is None and held is None:
+        step = solver.known_step(problem)
+    tried, least = (), np.inf
+    if step is None and solver.has_step:
+        judge = "objective" if held is None else "held-out"
+        step, tried, losses, _ = tune_step(solver, rows, key=key, schedule=schedule, judge=judge)
+        least = np.min(losses, initial=np.inf)
+    schedule = replace(schedule, step=step or 1.0)
+    if held is None:
+        solution = _run_to_gain(problem, solver, key, schedule, least, how.verbose)
+    else:
+        solution = _run_until_worse(held, solver, rows, key, schedule, how.verbose)
+    compiling, tuned = clock.compiling, how.step is None and solver.has_step
+    used = float(solution.schedule.step) if solver.has_step else np.nan
+    facts = {"step": used, "step_tuned": tuned, "steps_tried": tried}
+    return replace(solution, seconds_run=clock.seconds - compiling, seconds_compile=compiling), facts
+
+
+def _held_out(problem, key) -> tuple[SoftmaxProblem, SoftmaxProblem | None]:
+    """Split the rows: most of them, and a tenth to judge by, if there are enough."""
+    n = int(_HELD_OUT * problem.n_rows)
+    order = np.random.default_rng(seed_of(key)).permutation(problem.n_rows)
+    return (problem.subset(order[n:]), problem.subset(order[:n])) if n else (problem, None)
+
+
+def _some_rows(problem) -> np.ndarray:
+    """As many rows as are quickly seen; always the same ones."""
+    n = min(problem.n_rows, max(1, int(_CERTIFIABLE / 50 // problem.n_classes)))
+    return np.sort(np.random.default_rng(0).choice(problem.n_rows, n, replace=False))
+
+
+def _run_to_gain(problem, solver, key, schedule, least: float, verbose: bool) -> Solution:
+    """Follow a schedule; once more with shorter steps where it ends worse than a short trial did.
+
+    A step can be right for a few epochs, and too long for the sharper model that many lead to.
+    """
+    start, rows = problem.null_params(), _some_rows(problem)
+    for _ in range(_AGAIN + 1):
+        solution = solver.run(problem, start, key=key, schedule=schedule, verbose=verbose)
+        if least == np.inf or problem.objective(solution.params, rows) <= least or solution.interrupted:
+            break
+        schedule = replace(schedule, step=schedule.step / 10**0.5)
+    return solution
+
+
+def _run_until_worse(held, solver, problem, key, schedule, verbose: bool) -> Solution:
+    """Follow a schedule, and return the epoch that predicts held-out rows best; end some epochs after it."""
+    state, best, least, solution = None, None, np.inf, None
+    bar = ProgressBar(f"fitting {problem.subject}", schedule.epochs, "epoch", verbose, 0)
+    with closing(bar):
+        for epoch in range(1, schedule.epochs + 1):
+            so_far = replace(schedule, epochs=epoch)
+            solution = solver.run(problem, problem.null_params(), key=key, schedule=so_far, state=state)
+            state = solution.state
+            bar.advance()
+            loss = held.loss(solution.params)
+            if loss < least:
+                best, least = solution, loss
+            if solution.status != Status.SCHEDULE_DONE or best is None or epoch - best.epochs >= _PATIENCE:
+                break
+    return replace(best or solution, status=solution.status, interrupted=solution.interrupted)
+
+
 def judge_sampled(problem, solver, solution, data, certify, keep=False, **steps) -> tuple[Params, ClassReport]:
     """Parameters of a run, or class frequencies where those are better and the run is not kept; and their report."""
-    # As many rows as are quickly seen; always the same ones.
-    n = min(problem.n_rows, max(1, int(_CERTIFIABLE / 50 // problem.n_classes)))
-    rows, null = np.sort(np.random.default_rng(0).choice(problem.n_rows, n, replace=False)), problem.null_params()
+    rows, null = _some_rows(problem), problem.null_params()
     null_objective = problem.objective(null, rows)
     overshot = not keep and not problem.objective(solution.params, rows) <= null_objective
     coef, intercept = (np.asarray(a, np.float64) for a in (null if overshot else solution.params))
     # A common shift changes no probability and only adds to the ridge.
     params = Params(coef - coef.mean(axis=1, keepdims=True), intercept - intercept.mean())
-    bound, theorem = np.nan, ""
+    bound, theorem, error = np.nan, "", 0.0
     if certify and problem.n_rows * problem.n_classes <= _CERTIFIABLE:
         gap, rows, null_objective = problem.certify_gap(params), None, problem.null_objective
         objective = gap.objective
@@ -73,6 +154,8 @@ def judge_sampled(problem, solver, solution, data, certify, keep=False, **steps)
             bound, theorem = gap.bound, gap.theorem
     else:
         objective = problem.objective(params, rows)
+        if len(rows) < problem.n_rows:
+            error = float(np.std(problem.losses(params, rows)) / np.sqrt(len(rows)))
     status = solution.status
     if not status.is_failure and objective > null_objective * (1 - _LITTLE):
         status = Status.NO_GAIN
@@ -81,7 +164,9 @@ def judge_sampled(problem, solver, solution, data, certify, keep=False, **steps)
         solution, params=params, status=status, objective=objective, gap=bound, gap_is_bound=not np.isnan(bound),
         row_evals=row_evals,
     )  # fmt: skip
-    report = report_of_classes(problem, solution, data, rows, gap_theorem=theorem, overshot=overshot, **steps)
+    report = report_of_classes(
+        problem, solution, data, rows, gap_theorem=theorem, overshot=overshot, objective_error=error, **steps
+    )
     if not status.is_failure and report.gap_is_bound and report.relative_gap > 1:
         report = replace(report, status=Status.NO_USEFUL_BOUND)
     return params, report

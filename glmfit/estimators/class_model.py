@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.utils.validation import check_is_fitted
 
@@ -20,7 +21,7 @@ from ..engine.result import LoopOptions
 from ..engine.tiles import tiles_of
 from ..numerics import DataLike, PerRow, Seed
 from ..status import Status
-from ..stochastic import Pairs, Schedule, SoftmaxProblem, tune_step, untuned_step
+from ..stochastic import DoubleSum, Pairs, Schedule, SoftmaxProblem, double_sum, tune_step, untuned_step
 from . import class_fit as fits
 from .default_strength import name_strength, warn_if_flat
 from .model import Model, WholeFit, from_json, to_json
@@ -51,6 +52,8 @@ class ClassModel(Model):
         certify: bool = True,
         random_state: Seed = 0,
         verbose: bool = False,
+        fit_intercept: bool = True,
+        early_stopping: bool = False,
     ): ...
 
     def fit(self, X: DataLike, y: DataLike, sample_weight: PerRow = None, offset: PerRow = None) -> Self:
@@ -114,17 +117,12 @@ class ClassModel(Model):
             theorem = fits.THEOREM if solution.gap_is_bound else ""
             params, report = solution.params, fits.report_of_classes(problem, solution, data, gap_theorem=theorem)
         else:
-            tuned, seconds = step is None and solver.has_step, 0.0
-            schedule = Schedule(epochs or solver.usual_epochs, step or 1.0, decay)
-            if tuned:
-                tuning = tune_step(solver, problem, key=key, schedule=schedule)
-                schedule, seconds = replace(schedule, step=tuning.step), tuning.seconds
-            solution = solver.run(problem, problem.null_params(), key=key, schedule=schedule, verbose=verbose)
-            solution = replace(solution, seconds_run=solution.seconds_run + seconds)
-            steps = {"step": float(schedule.step if solver.has_step else np.nan), "step_tuned": tuned}
+            how = fits.Sampling(epochs, step, decay, check_flag("early_stopping", self.early_stopping), verbose)
+            solution, steps = fits.run_sampled(problem, solver, key, how)
             params, report = fits.judge_sampled(problem, solver, solution, data, certify, **steps)
         self._keep(params, report, seen)
-        if not exact and report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
+        raw = not exact and getattr(solver, "basis", "raw") == "raw"
+        if raw and report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
             fits.warn_of_scales(data.X, report.solver_name)
         if report.converged and self.strength_ > 0:
             given = name_strength(self.strength_, self.regularizer_strength is None)
@@ -142,7 +140,8 @@ class ClassModel(Model):
         if not seen.all():
             pairs = Pairs(pairs.row, (np.cumsum(seen) - 1)[pairs.label], pairs.weight)
             offset = None if offset is None else offset[:, seen]
-        return SoftmaxProblem(data.X, pairs, seen.sum(), self.strength_, True, offset, precision(data.X.dtype))
+        free = check_flag("fit_intercept", self.fit_intercept)
+        return SoftmaxProblem(data.X, pairs, seen.sum(), self.strength_, free, offset, precision(data.X.dtype))
 
     def _make_solver(self, allowed: Mapping[str, type] = fits.SOLVERS, what: str = "solver_name"):
         return read_solver(self.solver_name, self.solver_kwargs, allowed, self._get_param_names(), what)
@@ -184,6 +183,9 @@ class ClassModel(Model):
         """One pass over more rows, from where the model stands."""
         solver = self._make_solver(fits.SAMPLING, "partial_fit needs a solver that samples: solver_name")
         solver = fits.auto_solver() if solver is None else solver
+        if "spectral" in (self.solver_kwargs or {}).values():
+            raise ValueError('basis is "spectral" with partial_fit, which does not know the rows to come; use "raw".')
+        solver = replace(solver, basis="raw")
         _, _, step, _, certify, _ = self._read_parameters()
         rows, totals = data.total_weight, data.class_totals
         batches, before, past, tuned_step = getattr(self, "_streamed", (0, 0.0, np.zeros(len(totals)), None))
@@ -196,7 +198,7 @@ class ClassModel(Model):
         tuned, many = step is None, problem.n_rows >= _TUNABLE_ROWS
         if tuned:
             if tuned_step is None:
-                trial = {"key": key, "schedule": Schedule(1, 1.0, 1.0), "epochs": 1}
+                trial = {"key": key, "schedule": Schedule(1, 1.0, 1.0), "epochs": 1, "judge": "held-out"}
                 tuned_step = tune_step(solver, problem, **trial).step if many else untuned_step(solver, problem)
             step = tuned_step
         start = problem.null_params()
@@ -213,6 +215,35 @@ class ClassModel(Model):
         self._streamed = batches + 1, before + rows, past + totals, tuned_step
         # What one batch gained and lets be proved is no verdict on the stream.
         self._keep(params, replace(report, status=solution.status, class_totals=past + totals), everything)
+
+    def double_sum(
+        self,
+        X: DataLike,
+        y: DataLike,
+        auxiliary: ArrayLike | None = None,
+        alpha: float = 0.0,
+        sample_weight: PerRow = None,
+        offset: PerRow = None,
+    ) -> DoubleSum:
+        """Evaluate the sum over rows and classes that sampling solvers go down, at the coefficients of the fit.
+
+        Parameters
+        ----------
+        X, y, sample_weight, offset :
+            As in :meth:`fit`.
+        auxiliary, alpha :
+            As in :func:`glmfit.stochastic.double_sum`; by default the best auxiliary variables, where it is F.
+
+        Returns
+        -------
+        DoubleSum
+            Value, auxiliary variables and gradients; rows with a NaN are left out.
+        """
+        check_is_fitted(self)
+        data, _ = self._read(X, y, sample_weight, offset, reset=False)
+        seen = ~self._unseen
+        params = Params(self.coef_[:, seen], self.intercept_[seen])
+        return double_sum(self._make_problem(data, seen), params, auxiliary, alpha)
 
     def _prepare(self, X, offset):
         check_is_fitted(self)

@@ -1,11 +1,12 @@
-"""All fits of a cross-validation: strengths, folds and neurons at once."""
+"""All fits of a cross-validation: strengths, folds and neurons at once; and what files keep of one."""
 
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -189,6 +190,33 @@ class Fits:
         warn_user(text)
 
 
+class CrossValidated:
+    """Part of an estimator that has a ``cv``: how its parameters are shown, and what its files keep."""
+
+    _fitted: ClassVar[tuple[str, ...]]  # attributes that are arrays
+
+    def _get_params_html(self, *args, **kwargs):
+        """Parameters as scikit-learn shows them in a notebook: it compares an IntervalSet by NumPy, which warns."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Converting IntervalSet", UserWarning)
+            return super()._get_params_html(*args, **kwargs)
+
+    def _write_state(self, header: dict, arrays: dict) -> None:
+        super()._write_state(header, arrays)
+        arrays.update({f"cv.{name}": getattr(self, name) for name in self._fitted})
+
+    def _read_state(self, header: dict, arrays: dict) -> None:
+        super()._read_state(header, arrays)
+        if self.cv is None:
+            self.cv = 5
+            warn_user(
+                "the cv of this model was not saved, as files keep numbers and IntervalSets, but no splitters and no "
+                "row indices: cv is 5, the default. Set it before fitting again: model.set_params(cv=...)."
+            )
+        for name in self._fitted:
+            setattr(self, name, arrays[f"cv.{name}"])
+
+
 def run_counted(solver, problem, start, options: LoopOptions, bar: ProgressBar, key=None) -> Solution:
     """Run a solver, and count the columns that are done on a bar."""
     before = bar.n
@@ -203,7 +231,7 @@ def run_counted(solver, problem, start, options: LoopOptions, bar: ProgressBar, 
     return solution
 
 
-def read_tried(given) -> np.ndarray | None:
+def read_tried(given, alone: str = "PopulationGLM") -> np.ndarray | None:
     """Strengths in increasing order, each once; None stays."""
     if given is None:
         return None
@@ -211,7 +239,7 @@ def read_tried(given) -> np.ndarray | None:
     strengths = np.unique(read_strengths("strengths", given, needs, 1))
     if len(strengths) < 2:
         raise ValueError(
-            f"strengths is {given!r}; it takes at least two different ones to choose. For one, use PopulationGLM."
+            f"strengths is {given!r}; it takes at least two different ones to choose. For one, use {alone}."
         )
     return strengths
 

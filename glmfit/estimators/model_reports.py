@@ -26,6 +26,8 @@ class ClassReport(CertifiedReport):
         schedule.
     objective, null_objective : float
         F at the solution and of the model of class frequencies alone, nats per row.
+    objective_error : float
+        Standard error of an objective that is estimated from some rows, where a pass over all is too expensive; else 0.
     pseudo_r2 : float
         Share of the deviance explained on the training rows (D2): 1 - deviance / deviance of class frequencies. For
         labels it is McFadden's.
@@ -36,9 +38,13 @@ class ClassReport(CertifiedReport):
     epochs, row_evals : int
         Steps of Newton or passes of a sampling solver; rows evaluated, all passes counted (a sampling solver sees a
         handful of classes at each).
-    step, step_tuned, overshot : float, bool, bool
-        Of a sampling solver: step size times rows, c, of the first epoch (nan for others); whether it was chosen on
-        held-out rows; whether the fit ended worse than class frequencies, which were kept instead.
+    step, step_tuned, steps_tried, overshot : float, bool, tuple of float, bool
+        Of a sampling solver: step size times rows, c, of the first epoch (nan for others); whether ``step="tune"``
+        chose it, and from which if it tried any; whether the fit ended worse than class frequencies, which were kept
+        instead.
+    tuning : dict of numpy.ndarray
+        Of a cross-validation: regularizer_strength (strength,), score and converged (strength, fold) of what was tried,
+        and chosen, the strength of the fit; empty without one.
     gap_is_bound, relative_gap, n_features, step_certificate, failure_probability :
         As in `FitReport`, one each; and so are history, solver_name, seconds_run and seconds_compile.
     """
@@ -47,9 +53,12 @@ class ClassReport(CertifiedReport):
     class_totals: np.ndarray
     n_empty: int
     n_classes: int
+    objective_error: float = 0.0
     step: float = np.nan
     step_tuned: bool = False
+    steps_tried: tuple = ()
     overshot: bool = False
+    tuning: dict = field(default_factory=dict, repr=False)
 
     _frame = "status", "gap", "gap_kind", "relative_gap", "pseudo_r2", "objective", "n_rows", "n_classes", "epochs"
     _words: ClassVar[dict[Status, str]] = {
@@ -92,15 +101,29 @@ class ClassReport(CertifiedReport):
             + f", {self.n_features} features, {self.n_classes} classes ({least} to {most} rows or counts each)",
             self._seconds(),
             f"gap F-F*: {gap}",
-            f"objective {self.objective:.6g}, class frequencies alone {self.null_objective:.6g}, "
-            f"pseudo-R2 {self.pseudo_r2:.4f}",
+            f"objective {self.objective:.6g}"
+            + (f" (of some rows, standard error {self.objective_error:.1g})" if self.objective_error else "")
+            + f", class frequencies alone {self.null_objective:.6g}, pseudo-R2 {self.pseudo_r2:.4f}",
         ]
         if not np.isnan(self.step):
-            lines.append(f"step c {self.step:g}" + (", chosen on held-out rows" if self.step_tuned else ""))
+            tried = ", ".join(f"{step:.2g}" for step in self.steps_tried)
+            lines.append(f"step c {self.step:.3g}" + (f", the best of {tried}" if tried else ""))
+        if self.tuning:
+            lines.append(self._choice())
         lines += self.advice
         if self.step_certificate is not None:
             lines.append(str(self.step_certificate))
         return Summary([*lines, f"gap bound: {self.gap_theorem}"] if self.gap_is_bound else lines)
+
+    def _choice(self) -> str:
+        """Say which strength a cross-validation chose, how it scored, and how many of its fits have converged."""
+        names = "regularizer_strength", "score", "converged", "chosen"
+        strengths, score, converged, chosen = (self.tuning[name] for name in names)
+        scored = score[:, ~np.isnan(score).any(axis=0)]
+        mean = scored.mean(axis=1)[np.searchsorted(strengths, chosen)]
+        fits = f"; {converged.sum()} of {converged.size} fits to them converged" if np.isnan(self.step) else ""
+        folds = f"{scored.shape[1]} held-out folds (mean score {mean:.4f})"
+        return f"ridge {chosen:.3g} chosen among {len(strengths)} by {folds}{fits}"
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -35,7 +35,7 @@ _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
 _NEWTON_WORK = 4e7
 _SMALL_WORK = 4e6  # up to which a few neurons are fitted one by one
-_EXACT_WORK, _EXACT_SCORES = 4e9, 1e8  # of models of classes
+_EXACT_WORK, _EXACT_SCORES = 4e9, 2e8  # of models of classes
 
 
 def read_strengths(name: str, given, needs: str, *axes: int) -> np.ndarray:
@@ -144,9 +144,9 @@ def choose_class_solver(problem) -> str:
     """Name the solver for a problem: "ConjugateGradients" or "ImplicitSGD".
 
     ConjugateGradients, which ends at a proved distance from the optimum, while its memory is moderate (rows times
-    classes at most 1e8, 32 bytes each) and so is a pass over the rows: rows times (features + 30) times classes, the
-    nonzeros in place of rows times features for sparse ones, at most 4e9. ImplicitSGD beyond, whose steps do not grow
-    with the number of classes. The second limit is where both were measured to be equally fast with version 0.1
+    classes at most 2e8, 12 to 24 bytes each) and so is a pass over the rows: rows times (features + 30) times classes,
+    the nonzeros in place of rows times features for sparse ones, at most 4e9. ImplicitSGD beyond, whose steps do not
+    grow with the number of classes. The second limit is where both were measured to be equally fast with version 0.1
     (section "crossover" of benchmarks/softmax_fits.py).
     """
     n, K = problem.n_rows, problem.n_classes

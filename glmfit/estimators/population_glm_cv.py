@@ -1,6 +1,5 @@
 """Strengths of a penalty chosen per neuron by cross-validation, all fits in one solve."""
 
-import warnings
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import observations
-from ..checks import check_choice, check_positive, check_real, warn_user
+from ..checks import check_choice, check_positive, check_real
 from ..data.counts import read_training
 from ..data.times import time_axis
 from ..display import ProgressBar, counted
@@ -19,7 +18,7 @@ from ..engine import ConjugateGradients, ProximalNewton
 from ..numerics import DataLike, PerRow, Seed
 from ..penalties import ElasticNet, Lasso, Ridge
 from ..status import Status
-from .cv_fits import Fits, default_strengths, read_tried
+from .cv_fits import CrossValidated, Fits, default_strengths, read_tried
 from .model import WholeFit
 from .parameters import by_name, read_solver
 from .population_model import PROVED, PopulationModel
@@ -29,8 +28,13 @@ from .streaming import as_arrays
 PENALTIES = by_name(Ridge, Lasso, ElasticNet)
 SOLVERS = by_name(ConjugateGradients, ProximalNewton)
 
+_FITTED = (
+    "strengths_", "cv_scores_", "strength_", "best_strength_", "one_se_strength_", "coef_path_", "intercept_path_",
+    "cv_gap_", "cv_gap_is_bound_", "cv_converged_",
+)  # fmt: skip
 
-class PopulationGLMCV(PopulationModel):
+
+class PopulationGLMCV(CrossValidated, PopulationModel):
     r"""Poisson GLM of one or many neurons whose strength of penalty is chosen per neuron by cross-validation.
 
     All strengths, folds and neurons are fitted together and share what they can; the model is then fitted to all rows
@@ -105,6 +109,8 @@ class PopulationGLMCV(PopulationModel):
     >>> float(model.strength_[0])
     0.01
     """
+
+    _fitted = _FITTED
 
     def __init__(
         self,
@@ -210,30 +216,3 @@ class PopulationGLMCV(PopulationModel):
         check_choice("scoring", self.scoring, ("log-likelihood", "D2"))
         check_choice("rule", self.rule, ("best", "one-se"))
         check_real("l1_ratio", self.l1_ratio, 1.0, closed=True, hint="1 is the lasso; for 0 pass regularizer='Ridge'.")
-
-    def _get_params_html(self, *args, **kwargs):
-        """Parameters as scikit-learn shows them in a notebook: it compares an IntervalSet by NumPy, which warns."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Converting IntervalSet", UserWarning)
-            return super()._get_params_html(*args, **kwargs)
-
-    def _write_state(self, header: dict, arrays: dict) -> None:
-        super()._write_state(header, arrays)
-        arrays.update({f"cv.{name}": getattr(self, name) for name in _FITTED})
-
-    def _read_state(self, header: dict, arrays: dict) -> None:
-        super()._read_state(header, arrays)
-        if self.cv is None:
-            self.cv = 5
-            warn_user(
-                "the cv of this model was not saved, as files keep numbers and IntervalSets, but no splitters and no "
-                "row indices: cv is 5, the default. Set it before fitting again: model.set_params(cv=...)."
-            )
-        for name in _FITTED:
-            setattr(self, name, arrays[f"cv.{name}"])
-
-
-_FITTED = (
-    "strengths_", "cv_scores_", "strength_", "best_strength_", "one_se_strength_", "coef_path_", "intercept_path_",
-    "cv_gap_", "cv_gap_is_bound_", "cv_converged_",
-)  # fmt: skip

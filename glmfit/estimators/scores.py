@@ -8,6 +8,7 @@ import numpy as np
 import scipy.special
 
 from ..checks import warn_user
+from ..data.classes import ClassTraining
 from ..data.counts import Training
 from ..data.times import TimeAxis
 from ..display import counted
@@ -84,27 +85,33 @@ class Folds(NamedTuple):
     test: np.ndarray
 
 
-def make_folds(cv, data: Training, axis: TimeAxis | None) -> Folds:
-    """Read ``cv`` of `PopulationGLMCV`: rows are those that are fitted, indices and ``axis`` those that were given."""
+def make_folds(cv, data: Training | ClassTraining, axis: TimeAxis | None, target: np.ndarray | None = None) -> Folds:
+    """Read ``cv`` of an estimator: rows are those that are fitted, indices and ``axis`` those that were given.
+
+    A splitter sees the ``target`` of the rows that are fitted, by default the counts of all neurons, and else 0.
+    """
     rows, n_given = data.rows, data.n_given
     n = len(rows)
     if isinstance(cv, numbers.Integral) and not isinstance(cv, bool):
         if not 2 <= cv <= n:
-            raise ValueError(f"cv is {cv}; contiguous blocks must be at least 2 and at most the {n} rows that count.")
+            raise ValueError(
+                f"cv is {cv}; contiguous blocks must be at least 2 and at most n_samples={n}, the rows that count."
+            )
         number = np.arange(n) * int(cv) // n
         test = number[:, None] == np.arange(cv)
         return Folds(~test, test)
     if is_epochs(cv):
         if len(cv) > _MANY:
             warn_user(
-                f"cv has {len(cv)} epochs, and each is a fold: every neuron is fitted {len(cv) + 1} times at every "
+                f"cv has {len(cv)} epochs, and each is a fold: everything is fitted {len(cv) + 1} times at every "
                 "strength. For 5 folds of whole epochs pass cv=[epochs[i::5] for i in range(5)], where epochs is the "
                 "IntervalSet."
             )
         return _of_epochs(list(zip(cv.start, cv.end, strict=True)), rows, axis, "an IntervalSet", "epoch")
     if hasattr(cv, "split") and not isinstance(cv, str):
-        full = np.zeros(n_given)
-        full[rows] = data.Y.sum(axis=1, dtype=np.float64)
+        target = data.Y.sum(axis=1, dtype=np.float64) if target is None else target
+        full = np.zeros(n_given, target.dtype)
+        full[rows] = target
         try:
             pairs = list(cv.split(np.zeros((n_given, 1)), full))
         except ValueError as error:

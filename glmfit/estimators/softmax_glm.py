@@ -46,11 +46,17 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         Exact solvers: relative gap ``(F - F*) / (F_null - F)`` at which to stop, as in `PopulationGLM`; budget, default
         500. Sampling solvers: epochs of the schedule, default 50, and 1 of StochasticMajorization.
     step, step_decay : "tune" or float, float
-        Sampling solvers: step size times rows, c, of the first epoch, where "tune" tries some on held-out rows, and its
-        factor from one epoch to the next, in (0, 1]. Exact solvers and those of majorization have no use for them.
+        Sampling solvers: step size times rows, c, of the first epoch, and its factor from one epoch to the next, in
+        (0, 1]. "tune" is 0.1 for implicit steps, which serves any data in the spectral basis, and for others the best
+        of some that are tried on some of the rows. Exact solvers and those of majorization have no use for them.
     certify : bool
         Sampling solvers: whether to bound the distance from the optimum at the end, where a pass over all rows and
         classes is affordable.
+    fit_intercept : bool
+        Whether classes have intercepts; without, as in the papers on sampling classes, they are 0.
+    early_stopping : bool
+        Sampling solvers: leave out a tenth of the rows, choose the step by their loss, and keep the epoch that predicts
+        them best, ending five epochs after it. The optimum of F is then not what is sought.
 
     Attributes
     ----------
@@ -65,7 +71,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     Notes
     -----
     Guarantee: with ``report_.gap_is_bound``, ``F - F* <= report_.gap``, proved by duality or self-concordance in
-    float64. Sampling solvers come near the optimum and do not converge in a finite time; the report says how near.
+    float64. Sampling solvers come near the optimum and do not converge in a finite time; the report says how near. All
+    solvers but those that only compare (and those with ``basis="raw"``) do as well on features of any scale.
     Rows with a NaN in X or offset, or without a label (NaN, None), are left out and counted.
     Cost: exact solvers some tens of passes of N D K products (nonzeros in place of N D); sampling solvers m D per
     step, whatever the number of classes and rows.
@@ -130,7 +137,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         Notes
         -----
         A step is ``step`` divided by the rows seen so far, these included; "tune" chooses it on the first rows, if they
-        are 100 at least. "auto" is ImplicitSGD here. The report is about these rows.
+        are 100 at least. "auto" is ImplicitSGD here. Steps are taken along the features as they are: standardise them.
+        The report is about these rows.
         """
         with WholeFit(self):
             first = not hasattr(self, "classes_")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..checks import check_real, check_whole
-from ..estimators import PopulationGLMCV
+from ..estimators import MultinomialGLMCV, PopulationGLMCV, SoftmaxGLMCV
 from ..estimators.model import check_is_fitted
 from .axes import (
     BLACK,
@@ -116,9 +116,11 @@ def plot_time_rescaling(
 # -- strengths chosen by cross-validation
 
 
-def _check_cv(model) -> None:
-    """Raise TypeError unless the model is a PopulationGLMCV, and NotFittedError before its fit."""
-    if isinstance(model, PopulationGLMCV):
+def _check_cv(model, one_strength: bool = False) -> None:
+    """Raise TypeError unless the model has scores of strengths, and NotFittedError before its fit."""
+    if isinstance(model, SoftmaxGLMCV | MultinomialGLMCV) and not one_strength:
+        raise TypeError(f"a {type(model).__name__} has one strength for all classes; plot_cv_curves draws its scores.")
+    if isinstance(model, PopulationGLMCV | SoftmaxGLMCV | MultinomialGLMCV):
         check_is_fitted(model)
     elif not hasattr(model, "cv_scores_"):
         raise TypeError(
@@ -127,21 +129,29 @@ def _check_cv(model) -> None:
 
 
 @on_axes
-def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
+def plot_cv_curves(
+    model: PopulationGLMCV | SoftmaxGLMCV | MultinomialGLMCV,
+    neurons: ArrayLike | None = None,
+    *,
+    ax: Axes | None = None,
+) -> Axes:
     """Draw the held-out score of neurons against the strength, with standard errors of the difference from the best.
 
     A dot marks the best strength, a circle the one-standard-error rule's.
 
     Parameters
     ----------
-    model : PopulationGLMCV
-        Fitted.
+    model : PopulationGLMCV, SoftmaxGLMCV or MultinomialGLMCV
+        Fitted; those of classes have one curve.
     neurons : int or sequence of int, optional
         Which neurons to draw; all of up to eight, else the first eight, by default. Scores are drawn less each
         neuron's best, so that neurons of any rate fit one panel.
     """
-    _check_cv(model)
-    n_all = model.cv_scores_.shape[2]
+    _check_cv(model, one_strength=True)
+    every = model.cv_scores_.reshape(*model.cv_scores_.shape[:2], -1)  # (strength, fold, neuron)
+    n_all = every.shape[2]
+    names = getattr(model.report_, "neuron", ["all classes"])
+    marks = [(np.atleast_1d(model.one_se_strength_), "white"), (np.atleast_1d(model.best_strength_), None)]
     neurons = np.arange(min(n_all, 8)) if neurons is None else np.atleast_1d(neurons)
     if neurons.dtype.kind not in "iu" or neurons.min(initial=0) < 0 or neurons.max(initial=0) >= n_all:
         raise ValueError(f"neurons is {neurons.tolist()}; the model has neurons 0 to {n_all - 1}.")
@@ -150,7 +160,7 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
     # A strength of 0 stands one decade below the others.
     place = np.log10(np.where(strengths > 0, strengths, strengths[strengths > 0].min() / 10))
     for k, n in enumerate(neurons):
-        scores = model.cv_scores_[:, :, n]
+        scores = every[:, :, n]
         there = ~np.isnan(scores).all(axis=1)  # a fit that was interrupted leaves strengths out
         scores = scores[there]
         scores = scores[:, ~np.isnan(scores).any(axis=0)]
@@ -162,15 +172,16 @@ def plot_cv_curves(model: PopulationGLMCV, neurons: ArrayLike | None = None, *, 
         colour = CYCLE[k % len(CYCLE)]
         shift = 0.02 * (k - (len(neurons) - 1) / 2) * (place[-1] - place[0]) / max(len(place) - 1, 1)
         at = place[there] + shift
-        ax.errorbar(at, mean, error, color=colour, lw=1, elinewidth=0.7, label=model.report_.neuron[n])
-        for chosen, face in ((model.one_se_strength_[n], "white"), (model.best_strength_[n], colour)):
-            i = int(np.searchsorted(strengths[there], chosen))
-            ax.plot(at[i], mean[i], "o", ms=5, mfc=face, mec=colour)
+        ax.errorbar(at, mean, error, color=colour, lw=1, elinewidth=0.7, label=names[n])
+        for chosen, face in marks:
+            i = int(np.searchsorted(strengths[there], chosen[n]))
+            ax.plot(at[i], mean[i], "o", ms=5, mfc=face or colour, mec=colour)
     some = np.arange(0, len(strengths), -(-len(strengths) // 7))
     ax.set_xticks(place[some], [f"{s:.2g}" for s in strengths[some]])
-    score = "D2" if model.scoring == "D2" else "log-likelihood per bin"
+    unit = "bin" if hasattr(model.report_, "neuron") else "row"
+    score = f"log-likelihood per {unit}" if model.scoring == "log-likelihood" else model.scoring
     name_axes(ax, _strength_words(model), f"held-out {score}\nless the best")
-    if ax.get_legend_handles_labels()[0]:
+    if ax.get_legend_handles_labels()[0] and hasattr(model.report_, "neuron"):
         legend(ax, title="neuron", title_fontsize=8, ncols=2 if len(neurons) > 4 else 1)
     return ax
 
@@ -212,4 +223,6 @@ def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
 
 def _strength_words(model) -> str:
     """Name the strength by its penalty."""
-    return {"Lasso": "lasso strength", "ElasticNet": "elastic-net strength"}.get(model.regularizer, "ridge strength")
+    return {"Lasso": "lasso strength", "ElasticNet": "elastic-net strength"}.get(
+        getattr(model, "regularizer", "Ridge"), "ridge strength"
+    )

@@ -3,14 +3,16 @@
 from .bound_majorization import BoundMajorization, IncrementalMajorization
 from .class_problem import Pairs, SoftmaxProblem
 from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
+from .double_sum import DoubleSum, double_sum
 from .label_chain import LabelChains
 from .log_linear import LogLinearGap, QuadraticBound
 from .outcome_lists import LogLinearProblem, outcome_probabilities
 from .row_visits import SoftmaxSGD, StochasticMajorization
-from .schedule import SampledSolution, Schedule, ScheduledSolver, TunedStep, tune_step, untuned_step
+from .schedule import SampledSolution, Schedule, ScheduledSolver
+from .step_search import TunedStep, tune_step, untuned_step
 
 __all__ = [
-    "LabelChains", "LogLinearGap", "LogLinearProblem", "Pairs", "QuadraticBound", "SoftmaxProblem",
-    "outcome_probabilities",
+    "DoubleSum", "LabelChains", "LogLinearGap", "LogLinearProblem", "Pairs", "QuadraticBound", "SoftmaxProblem",
+    "double_sum", "outcome_probabilities",
 ]  # fmt: skip
 # and solvers: glmfit.solvers

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..compilation import jit
-from .class_rows import ALL
+from .class_rows import ALL, spread
 from .implicit import Batch, dual_ascent, jacobi_ascent, limits, newton_cg
 
 _NONE = jnp.iinfo(jnp.int32).max  # no class
@@ -45,9 +45,9 @@ def distinct_negatives(key, known, n_classes: int, m: int, n_known=1):
 class Weights(NamedTuple):
     """Parameters of a sampling solver."""
 
-    V: jax.Array  # coefficients over ``scale`` and intercepts, (class, column)
+    V: jax.Array  # coefficients and intercepts over ``scale``, (class, column)
     u: jax.Array  # auxiliary variable of every pair (or row), of size 0 for a method without
-    scale: jax.Array  # number
+    scale: jax.Array  # (column,)
 
 
 class Span(NamedTuple):
@@ -56,9 +56,10 @@ class Span(NamedTuple):
     start: Any  # of those drawn, the first to take
     stop: Any
     c: Any  # step size times number of rows
-    strength: Any  # of the ridge, in the package's convention (mean over rows)
+    ridge: Any  # strength of every column, in the package's convention (mean over rows), (column,); 0 for the intercept
     log_a: Any  # logarithm of the weight of a negative
     limit: Any  # what auxiliary variables are kept below
+    tau: Any = 0.0  # step of auxiliary variables, where it is not that of the coefficients
 
 
 class Visit(NamedTuple):
@@ -69,13 +70,17 @@ class Visit(NamedTuple):
     solver: Any
     chosen: Any  # pairs, (row of the batch,), or rows of counts
     negatives: Any  # drawn for them
-    read: Any  # scale at which scores are taken
-    write: Any  # scale at which rows are added
+    read: Any  # scales at which scores are taken
+    write: Any  # scales at which rows are added
 
     def of_pairs(self):
         """Row, label, place of the auxiliary variable, and length of the step of each pair."""
         data, at = self.data, self.chosen
         return data.row[at], data.label[at], data.auxiliary[at], self.span.c * data.weight[at]
+
+    def pace(self, c):
+        """Step of the auxiliary variables of rows whose step is c."""
+        return c if self.solver.auxiliary_step is None else jnp.full_like(c, self.span.tau)
 
     def of_label(self, n_classes: int):
         """Logarithms of the weights, and shares, of some negatives and last the label, (class,)."""
@@ -83,9 +88,8 @@ class Visit(NamedTuple):
         return jnp.where(target > 0, jnp.zeros_like(target), self.span.log_a), target
 
     def mobility(self, i):
-        """How far an implicit step along a row moves its scores: an unpenalised intercept adds 1."""
-        rows = self.data.rows
-        return rows.norm[i] / (1 + self.span.c * self.span.strength) + (1 - rows.penalised[-1])
+        """How far an implicit step along a row moves its scores."""
+        return self.data.rows.mobility[i] if self.solver.implicit else jnp.zeros(jnp.shape(i), self.data.weight.dtype)
 
     def offset(self, score, i, classes):
         """Scores of several rows with their offsets."""
@@ -106,13 +110,24 @@ class Visit(NamedTuple):
         return u.at[k].add(new - old if n == 1 else step.raised - old + (new - step.raised) / n)
 
 
+def shrink_of(span: Span, solver):
+    """Return what one step divides the scales by, (column,)."""
+    change = span.c * span.ridge
+    return 1 + change if solver.implicit else 1 / (1 - change)
+
+
+@partial(jit, static_argnames="solver")
+def measure(data, span: Span, solver):
+    """Lay out what steps of a span's length need to know of every row."""
+    return data._replace(rows=data.rows.measured(shrink_of(span, solver))) if solver.implicit else data
+
+
 @partial(jit, static_argnames=("visit", "solver"), donate_argnames="weights")
 def take_steps(data, weights: Weights, order, negatives, span: Span, visit, solver) -> Weights:
     """Take the steps of a span, each as ``visit`` says, on a batch of ``order``, (step, row), and its ``negatives``."""
-    # The ridge shrinks all coefficients in every step, by the scale. An implicit step starts from weights already
+    # The ridge shrinks all coefficients in every step, by the scales. An implicit step starts from weights already
     # shrunk; an explicit one uses the old ones throughout.
-    change = span.c * span.strength
-    shrink = 1 + change if solver.implicit else 1 / (1 - change)
+    shrink = shrink_of(span, solver)
 
     def step(t, carry):
         V, u, scale = carry
@@ -146,7 +161,7 @@ def one_row(at: Visit, V, u):
     s = at.data.rows.score(V, i, classes, at.read)
     s = s if at.data.offset is None else s + at.data.offset[at.chosen]
     old, (log_a, target) = at.auxiliary(u, k), at.of_label(len(classes))
-    step = at.solver.step(c, log_a, s, target, at.mobility(i), old)
+    step = at.solver.step(c, at.pace(c), log_a, s, target, at.mobility(i), old)
     return at.data.rows.add(V, i, classes, step.amount, at.write), at.moved(u, k, old, step)
 
 
@@ -158,7 +173,8 @@ def _mean_step(at: Visit, V, u, i, k, c, classes, log_a, target):
     rows, n = at.data.rows, len(i)
     s = at.offset(rows.scores(V, i, classes, at.read), i, classes)
     old = at.auxiliary(u, k)
-    step = jax.vmap(at.solver.step)(c, log_a, s, target, at.mobility(i), old)
+    tau = c if at.solver.auxiliary_step is None else n * at.pace(c)  # of which the mean takes one part in n
+    step = jax.vmap(at.solver.step)(c, tau, log_a, s, target, at.mobility(i), old)
     return rows.add(V, i, classes, step.amount / n, at.write), at.moved(u, k, old, step, n)
 
 
@@ -212,7 +228,8 @@ def shared(at: Visit, V, u):
     log_a = jnp.broadcast_to(log_a, s.shape)
     if not at.solver.hits:  # a row's own label among them counts nothing
         log_a = jnp.where((classes == y[:, None]) & (target == 0)[None], -jnp.inf, log_a)
-    step = jax.vmap(at.solver.step, (0, 0, 0, None, None, 0))(c / len(y), log_a, s, target, 0.0, old)
+    c = c / len(y)
+    step = jax.vmap(at.solver.step, (0, 0, 0, 0, None, None, 0))(c, at.pace(c), log_a, s, target, 0.0, old)
     return rows.add_shared(V, i, classes, step.amount, at.write), at.moved(u, k, old, step)
 
 
@@ -227,27 +244,29 @@ def coupled(at: Visit, V, u):
     drawn = jnp.any(touched[:, None] == negative[None], axis=1)
     label = jnp.searchsorted(touched, y).astype(jnp.int32)
     log_a = jnp.where(drawn[None] & (touched[None] != y[:, None]), at.span.log_a, -jnp.inf)
-    x = rows.gather(i)
-    penalised = jnp.broadcast_to(rows.penalised, x.shape) > 0
-    base = (x * jnp.where(penalised, at.read, 1.0)) @ V.at[touched].get(mode="fill", fill_value=0).T
+    x = rows.gather(i, V.shape[1])
+    base = (x * spread(at.read, x)) @ V.at[touched].get(mode="fill", fill_value=0).T
     base = at.offset(base, i, jnp.minimum(touched, n_classes - 1)[None])  # what no class has is not read
-    mobility = (x * jnp.where(penalised, 1 / (1 + at.span.c * at.span.strength), 1.0)) @ x.T
-    batch = Batch(base, mobility, label, log_a, c / len(y), u[k])
+    mobility = (x / spread(shrink_of(at.span, at.solver), x)) @ x.T
+    c = c / len(y)
+    share = 1.0 if at.solver.auxiliary_step is None else jnp.mean(c) / at.span.tau  # as for single rows
+    batch = Batch(base, share * mobility, label, log_a, c / share, u[k])
     kind, budget = at.solver.minibatch, at.solver.sweeps
     G, new = COUPLED[kind](batch, max(budget, _NEWTON_STEPS) if kind == "newton" else budget)
-    change = G.T @ (x * jnp.where(penalised, 1 / at.write, 1.0))
+    change = share * G.T @ (x / spread(at.write, x))
     return V.at[touched].add(-change, mode="drop", unique_indices=True), u.at[k].add(new - batch.u)
 
 
 @partial(jit, donate_argnames="weights")
-def merge_scale(weights: Weights, penalised) -> Weights:
-    """Multiply the scale into the coefficients, before it becomes too small."""
-    V = weights.V * jnp.where(penalised > 0, weights.scale, 1.0)[None]
-    return Weights(V, weights.u, jnp.ones_like(weights.scale))
+def merge_scale(weights: Weights) -> Weights:
+    """Multiply the scales into the coefficients, before they become too small."""
+    return Weights(weights.V * spread(weights.scale, weights.V), weights.u, jnp.ones_like(weights.scale))
 
 
 @partial(jit, donate_argnames="weights")
-def project(weights: Weights, penalised, radius) -> Weights:
-    """Shrink the coefficients to a norm of at most ``radius``; the scale alone changes."""
-    norm = weights.scale * jnp.sqrt(jnp.sum(jnp.where(penalised[None] > 0, weights.V, 0.0) ** 2))
-    return weights._replace(scale=weights.scale * jnp.minimum(1.0, radius / jnp.maximum(norm, limits(norm).smallest)))
+def project(weights: Weights, units, radius) -> Weights:
+    """Shrink coefficients by their scales to a norm of at most ``radius``, in units (column,), 0 for intercepts."""
+    V = weights.V
+    norm = jnp.sqrt(jnp.sum((V * spread(weights.scale, V)) ** 2 * spread(units, V)))
+    share = jnp.minimum(1.0, radius / jnp.maximum(norm, limits(norm).smallest))
+    return weights._replace(scale=weights.scale * jnp.where(units > 0, share, 1.0))

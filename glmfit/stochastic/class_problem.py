@@ -15,16 +15,24 @@ import scipy.special
 from numpy.typing import DTypeLike
 
 from ..display import counted
+from ..engine.metric import plain_basis, spectral_basis
 from ..engine.problem import Evaluation, Params
 from ..engine.tiles import over_tiles, tiles_of
 from ..penalties import NoPenalty, Ridge
 from .class_gap import SoftmaxGap, certify_gap
 from .class_rows import ClassData, dense_rows, row_products, sparse_rows
 from .contrast_rows import ContrastRows
+from .coordinates import Coordinates, coordinates_of
 
 _SCORES = 4_000_000  # scores in memory at a time
 _AT_ONCE = 1 << 18  # of those that a pass takes at a time
 _SAMPLED_CLASSES = 64
+# What does not depend on the strength.
+_OF_ROWS = (
+    "offset", "basis", "totals", "class_totals", "counts", "null_objective", "saturated_loss", "_mean_sizes",
+    "class_sums", "first_pairs",
+)  # fmt: skip
+_ROTATED = 2048  # features up to which eigenvectors are worth their price
 
 
 class Pairs(NamedTuple):
@@ -92,6 +100,7 @@ class SoftmaxProblem:
         self.n_pairs = len(pairs.label)  # the rows, if each has one label
         self.penalty = Ridge(np.asarray(self.strength)) if self.strength else NoPenalty()
         self.subject = counted(self.n_classes, "class")  # what a progress bar says is fitted
+        self._found = {}  # coordinates, and data in them
         self._rows_at_once = int(np.clip(_AT_ONCE // self.n_classes, 64, 4096))  # whose scores stay in the cache
 
     @cached_property
@@ -100,10 +109,34 @@ class SoftmaxProblem:
         return ContrastRows(self)
 
     @cached_property
-    def class_data(self) -> ClassData:
-        """The data on the device, for solvers that sample classes; each pair has an auxiliary variable of its own."""
+    def basis(self):
+        """Spectral basis of the features; of sparse or very many ones their standard deviations alone."""
+        return self.basis_by(self.totals)
+
+    def basis_by(self, weight: np.ndarray):
+        """Basis over the rows with some weights (row,)."""
+        weight = weight / weight.mean()
+        if scipy.sparse.issparse(self.X) or self.n_features > _ROTATED:
+            return plain_basis(self.X, weight, self.fit_intercept)
+        weight = None if np.all(weight == weight[0]) else weight
+        return spectral_basis(self.X, weight, centred=self.fit_intercept)
+
+    def coordinates(self, basis: str, robust: bool = False) -> Coordinates:
+        """Coordinates "spectral", perhaps robust ones, or "raw", in which steps are taken; found once."""
+        return self._once(("coordinates", basis, robust), lambda: coordinates_of(self, basis, robust))
+
+    def class_data(self, basis: str, robust: bool = False) -> ClassData:
+        """Lay out the data on the device, once; each pair has an auxiliary variable of its own."""
+        return self._once(("data", basis, robust), lambda: self._lay_out(self.coordinates(basis, robust)))
+
+    def _once(self, name, find):
+        if name not in self._found:
+            self._found[name] = find()
+        return self._found[name]
+
+    def _lay_out(self, coordinates: Coordinates) -> ClassData:
         layout = sparse_rows if scipy.sparse.issparse(self.X) else dense_rows
-        rows = layout(self.X, self.fit_intercept, self.dtype)
+        rows = layout(coordinates.rows(self.X, self.dtype), self.fit_intercept, self.dtype)
         places = self.pairs.label, self.pairs.row, np.arange(self.n_pairs), self.first_pairs
         label, row, index, first = (jax.device_put(a.astype(np.int32)) for a in places)
         numbers = self.pairs.weight, self.totals, *(() if self.offset is None else (self.offset,))
@@ -177,13 +210,17 @@ class SoftmaxProblem:
 
     def loss(self, params: Params, rows=None) -> float:
         """F without its ridge, or on some rows an estimate of it."""
+        return float(np.mean(self.losses(params, rows)))
+
+    def losses(self, params: Params, rows=None) -> np.ndarray:
+        """Loss of every row, or of some, (row,)."""
         chosen = np.arange(self.n_rows) if rows is None else np.asarray(rows)
-        total = 0.0
+        out = np.empty(len(chosen))
         for part in tiles_of(len(chosen), max(1, _SCORES // self.n_classes)):
             some = chosen[part]
             s, y = self.scores(params, some), self.counts[some]
-            total += float(self.totals[some] @ scipy.special.logsumexp(s, axis=1) - y.multiply(s).sum())
-        return total / len(chosen)
+            out[part] = self.totals[some] * scipy.special.logsumexp(s, axis=1) - y.multiply(s).sum(axis=1)
+        return out
 
     def _ridge(self, params: Params) -> float:
         return self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
@@ -198,6 +235,12 @@ class SoftmaxProblem:
         return SoftmaxProblem(
             self.X[rows], pairs, self.n_classes, self.strength, self.fit_intercept, offset, self.dtype
         )
+
+    def at_strength(self, strength: float) -> Self:
+        """Problem of the same rows with another ridge; what was computed of the rows is shared."""
+        other = SoftmaxProblem(self.X, self.pairs, self.n_classes, strength, self.fit_intercept, dtype=self.dtype)
+        vars(other).update({name: getattr(self, name) for name in _OF_ROWS})
+        return other
 
     def soften(self, temperature: float) -> Self:
         """Problem whose scores are divided by a temperature, in parameters divided by it; F is divided by it, too."""

@@ -1,8 +1,8 @@
 """Rows of a softmax model on the device, dense or sparse: scores of some classes, and what a step adds to them.
 
-Weights live in one array ``V`` (class, column): the class's coefficients divided by a global scale, and last its
-intercept, undivided, if there is one. The scale lets a ridge shrink all coefficients at the cost of one product.
-Scores are taken at a scale, and what is added to weights is ``amount * row`` divided by one.
+Weights live in one array ``V`` (class, column): the class's coefficients, and last its intercept if there is one, all
+divided by a scale of the column. The scales let a ridge shrink all classes' coefficients at the cost of one row; that
+of the intercept stays 1. Scores are taken at scales, and what is added to weights is ``amount * row`` divided by some.
 """
 
 from typing import Any, NamedTuple
@@ -17,25 +17,34 @@ _SEGMENT_COST = 60  # a segment's overhead in a step on a CPU, in nonzeros
 ALL = slice(None)  # classes
 
 
+def spread(of_columns, like):
+    """Numbers of the columns, (column,), for every row of an array (..., column)."""
+    return jnp.broadcast_to(of_columns, like.shape)
+
+
 class DenseRows(NamedTuple):
     """Features as a matrix."""
 
     x: jax.Array  # (row, column), last a column of ones if there is an intercept
-    penalised: jax.Array  # (column,): 1, but 0 for the intercept
-    norm: jax.Array  # squared norm of the row's penalised part, (row,)
+    mobility: jax.Array | None  # how far an implicit step along a row moves its scores, (row,); see `measured`
 
-    def _scaled(self, i, scale):
-        """Row, or rows, with their penalised columns multiplied."""
+    def measured(self, shrink):
+        """Rows whose mobility is known for steps that divide the columns by ``shrink``, (column,)."""
+        return self._replace(mobility=jnp.sum(self.x**2 / spread(shrink, self.x), axis=1))
+
+    def _times(self, i, scale):
+        """Row, or rows, with their columns multiplied."""
         x = self.x[i]
-        return x * jnp.broadcast_to(jnp.where(self.penalised > 0, scale, jnp.ones_like(scale)), x.shape)
+        return x * spread(scale, x)
 
     def in_order(self, visits):
         """Rows laid out as they will be visited, and the number of each: memory is then read in sequence."""
-        return self._replace(x=self.x[visits], norm=self.norm[visits]), jnp.arange(len(visits))
+        mobility = None if self.mobility is None else self.mobility[visits]
+        return DenseRows(self.x[visits], mobility), jnp.arange(len(visits))
 
     def score(self, V, i, classes, scale):
         """Scores of some classes at row i, (class,)."""
-        x = self._scaled(i, scale)
+        x = self._times(i, scale)
         if len(classes) > _UNROLLED:
             return V[classes] @ x
         # A number of each class first, all at once: they then come from memory together instead of one after another.
@@ -45,12 +54,12 @@ class DenseRows(NamedTuple):
     def scores(self, V, i, classes, scale):
         """Scores of several rows at classes of their own, or all, (row, class)."""
         if classes is ALL:
-            return self._scaled(i, scale) @ V.T
+            return self._times(i, scale) @ V.T
         return jax.vmap(self.score, (None, 0, 0, None))(V, i, classes, scale)
 
     def add(self, V, i, classes, amount, scale):
         """Add row i to some classes, distinct ones; or several rows, whose classes (row, class) may be the same."""
-        x = self._scaled(i, 1 / scale)
+        x = self._times(i, 1 / scale)
         if classes is ALL:
             return V + amount.T @ x
         change = amount[..., None] * x[..., None, :]
@@ -58,16 +67,16 @@ class DenseRows(NamedTuple):
 
     def scores_shared(self, V, i, classes, scale):
         """Scores of several rows at classes, (row, class), all but the last of which they share."""
-        x = self._scaled(i, scale)
+        x = self._times(i, scale)
         return jnp.column_stack([x @ V[classes[0, :-1]].T, jnp.sum(x * V[classes[:, -1]], axis=1)])
 
     def add_shared(self, V, i, classes, amount, scale):
         """Add several rows to such classes; those that they share are distinct."""
-        x = self._scaled(i, 1 / scale)
+        x = self._times(i, 1 / scale)
         V = V.at[classes[0, :-1]].add(amount[:, :-1].T @ x, mode="promise_in_bounds", unique_indices=True)
         return V.at[classes[:, -1]].add(amount[:, -1:] * x, mode="promise_in_bounds")
 
-    def gather(self, i):
+    def gather(self, i, n_columns):
         """Features of several rows, (row, column)."""
         return self.x[i]
 
@@ -79,9 +88,13 @@ class SparseRows(NamedTuple):
     value: jax.Array  # (segment, nonzero)
     first: jax.Array  # first segment of a row, (row,)
     count: jax.Array  # segments of a row, (row,)
-    intercept: jax.Array  # number of its column, or -1
-    penalised: jax.Array  # (column,): 1, but 0 for the intercept
-    norm: jax.Array  # squared norm of the row's penalised part, (row,)
+    mobility: jax.Array | None  # how far an implicit step along a row moves its scores, (row,); see `measured`
+
+    def measured(self, shrink):
+        """Rows whose mobility is known for steps that divide the columns by ``shrink``, (column,)."""
+        of_segments = jnp.sum(self.value**2 / shrink[self.column], axis=1)
+        row = jnp.repeat(jnp.arange(len(self.count)), self.count, total_repeat_length=len(of_segments))
+        return self._replace(mobility=jax.ops.segment_sum(of_segments, row, len(self.count)))
 
     def _over(self, i, scale, update, start):
         """Let every segment of a row, its columns and scaled values, update something."""
@@ -89,7 +102,7 @@ class SparseRows(NamedTuple):
         def step(s, state):
             column = jax.lax.dynamic_index_in_dim(self.column, s, keepdims=False)
             value = jax.lax.dynamic_index_in_dim(self.value, s, keepdims=False)
-            return update(state, column, value * jnp.where(column == self.intercept, jnp.ones_like(scale), scale))
+            return update(state, column, value * scale[column])
 
         return jax.lax.fori_loop(self.first[i], self.first[i] + self.count[i], step, start)
 
@@ -127,10 +140,14 @@ class SparseRows(NamedTuple):
 
     scores_shared, add_shared = scores, add
 
-    def gather(self, i):
+    def gather(self, i, n_columns):
         """Features of several rows, (row, column): a scratch of the minibatch, never more."""
-        zero, one = jnp.zeros_like(self.penalised), jnp.ones_like(self.value[0, 0])
-        return jax.lax.map(lambda row: self._over(row, one, lambda x, column, value: x.at[column].add(value), zero), i)
+        one = jnp.ones(n_columns, self.value.dtype)
+
+        def add(x, column, value):
+            return x.at[column].add(value)
+
+        return jax.lax.map(lambda row: self._over(row, one, add, jnp.zeros_like(one)), i)
 
 
 def _entries(classes, column):
@@ -166,16 +183,12 @@ def dense_rows(X: np.ndarray, intercept: bool, dtype) -> DenseRows:
     """Lay out a matrix of features."""
     x = np.ones((X.shape[0], X.shape[1] + intercept), dtype)
     x[:, : X.shape[1]] = X
-    penalised = np.ones(x.shape[1], dtype)
-    penalised[X.shape[1] :] = 0
-    norm = row_products(X, X).astype(dtype)
-    return DenseRows(*map(jax.device_put, (x, penalised, norm)))
+    return DenseRows(jax.device_put(x), None)
 
 
 def sparse_rows(X: scipy.sparse.csr_array, intercept: bool, dtype) -> SparseRows:
     """Lay out a sparse matrix of features; costs its nonzeros."""
     d = X.shape[1]
-    norm = row_products(X, X).astype(dtype)
     nonzeros = np.diff(X.indptr) + intercept
     # Nonzeros per segment that make a pass over the rows cheapest, padding and overhead counted.
     widths = np.unique(np.minimum(16 * np.arange(1, 33), max(1, int(nonzeros.max(initial=1)))))
@@ -192,6 +205,4 @@ def sparse_rows(X: scipy.sparse.csr_array, intercept: bool, dtype) -> SparseRows
         column[last], value[last] = d, 1
     shape = (-1, width)
     arrays = column.reshape(shape), value.reshape(shape), first, count.astype(np.int32)
-    penalised = np.ones(d + intercept, dtype)
-    penalised[d:] = 0
-    return SparseRows(*map(jax.device_put, (*arrays, np.int32(d if intercept else -1), penalised, norm)))
+    return SparseRows(*map(jax.device_put, arrays), None)

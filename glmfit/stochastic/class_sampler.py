@@ -6,7 +6,7 @@ They come near the optimum and do not converge to it in a finite time; how near 
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -14,13 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..checks import check_choice, check_whole
+from ..checks import check_choice, check_positive, check_whole
 from ..compilation import jit
 from ..engine.problem import Params
 from ..numerics import seed_of
 from . import class_kernels as kernels
+from .coordinates import BASES
 from .schedule import ScheduledSolver
 
+_STEP = 0.1  # c of single implicit steps in spectral coordinates
 _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
 
 
@@ -51,22 +53,33 @@ class ClassSampler(ScheduledSolver):
 
     auxiliary: ClassVar[bool] = False  # whether there are auxiliary variables
     hits: ClassVar[bool] = False  # whether a shared negative that is a row's own label counts
-    n_negatives: int = 5  # classes sampled per step in addition to the label; at most all others are
+    n_negatives: int = 20  # classes sampled per step in addition to the label; at most all others are
     batch_size: int = 1  # rows per step
-    # Fields only where there is a choice: member of the family of double sums, what a step visits, and whether weights
-    # and auxiliary variables are kept where the optimum is proved to be.
+    # Fields only where there is a choice: step of the auxiliary variables (None: that of the coefficients), member of
+    # the family of double sums, what a step visits, and whether weights and auxiliary variables are kept where the
+    # optimum is proved to be.
+    auxiliary_step = None
     alpha = 0.0
     visit = "pair"
     bounded = False
+    auxiliary_step: float | None = field(
+        default=1.0, kw_only=True
+    )  # of the first epoch; None: that of the coefficients
+    basis: str = field(default="spectral", kw_only=True)  # whose coordinates steps are taken in, or "raw"
 
     def __post_init__(self):
+        check_choice("basis", self.basis, BASES)
         check_whole("n_negatives", self.n_negatives, 1)
         check_whole("batch_size", self.batch_size, 1)
         check_choice("visit", self.visit, ("pair", "row"))
+        if self.auxiliary_step is not None:
+            check_positive("auxiliary_step", self.auxiliary_step, "None is that of the coefficients.")
 
     @abstractmethod
-    def step(self, c, log_a, score, target, mobility, u) -> Step:
+    def step(self, c, tau, log_a, score, target, mobility, u) -> Step:
         """Step of one row, of length c with the row's weight, from the scores of the classes it touches, (class,).
+
+        The step of the auxiliary variable is tau long.
 
         ``log_a`` are the logarithms of their weights, -inf for what is none, ``target`` the shares of its counts (of a
         pair the label has all, and is last), and u is the auxiliary variable before the step.
@@ -74,10 +87,13 @@ class ClassSampler(ScheduledSolver):
 
     def init_state(self, problem, params: Params | None, *, key) -> SamplerState:
         """Lay out weights and auxiliary variables: 0, or what suits the parameters if there are any."""
-        V = np.zeros((problem.n_classes, problem.n_features + problem.fit_intercept), problem.dtype)
+        coordinates = self.coordinates(problem)
+        d = len(coordinates.units)
+        V = np.zeros((problem.n_classes, d + problem.fit_intercept), problem.dtype)
         if params is not None:
-            V[:, : problem.n_features] = np.asarray(params.coef).T
-            V[:, problem.n_features :] = np.asarray(params.intercept)[:, None]
+            inside = coordinates.inside(params)
+            V[:, :d] = inside.coef.T
+            V[:, d:] = inside.intercept[:, None]
         size = (problem.n_rows if self._per_row else problem.n_pairs) if self.auxiliary else 0
         seed = seed_of(key)
         u = np.zeros(size, problem.dtype)
@@ -87,24 +103,48 @@ class ClassSampler(ScheduledSolver):
                 best = np.bincount(problem.pairs.row, problem.pairs.weight * best, size)
                 best /= np.maximum(problem.totals, np.finfo(float).tiny)
             u[:] = best
-        return SamplerState(kernels.Weights(jax.device_put(V), jax.device_put(u), jnp.ones((), problem.dtype)), 0, seed)
+        weights = kernels.Weights(*map(jax.device_put, (V, u, np.ones(V.shape[1], problem.dtype))))
+        return SamplerState(weights, 0, seed)
 
-    def update(self, problem, state: SamplerState, c: float) -> SamplerState:
-        number, data = problem.dtype.type, problem.class_data
+    def coordinates(self, problem):
+        """Coordinates in which steps are taken; outliers count for less where steps are stable at any length."""
+        return problem.coordinates(self.basis, self.implicit)
+
+    def known_step(self, problem) -> float | None:
+        """Return the step that is right for features of one size, relative to the weight of a visit (measured)."""
+        if not self.implicit or self.basis == "raw":
+            return None
+        weight = (problem.totals if self.visit == "row" else problem.pairs.weight).mean()
+        return _STEP * math.sqrt(min(self.batch_size, self.n_visits(problem))) / weight
+
+    def ridge(self, problem) -> np.ndarray:
+        """Strength of the ridge of every column, 0 for the intercept's, in terms of what is visited."""
+        return self.strength(problem) * self._units(problem)
+
+    def _units(self, problem) -> np.ndarray:
+        """Return what the ridge of every column is multiplied by, (column,)."""
+        return np.append(self.coordinates(problem).units, np.zeros(int(problem.fit_intercept)))
+
+    def longest_step(self, problem) -> float:
+        return math.inf if self.implicit else 1 / max(np.max(self.ridge(problem), initial=0.0), 1e-300)
+
+    def update(self, problem, state: SamplerState, c: float, share: float) -> SamplerState:
+        number, data = problem.dtype.type, problem.class_data(self.basis, self.implicit)
         data = data._replace(auxiliary=data.row) if self._per_row else data
-        n_visits, strength = self.n_visits(problem), self.strength(problem)
-        change = c * strength
+        n_visits, ridge = self.n_visits(problem), self.ridge(problem)
         m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, n_visits)
         limit = problem.auxiliary_bound if self.bounded and self.alpha == 0 else math.inf
-        facts = map(number, (c, strength, self.log_weight(problem.n_classes, m, n), limit))
-        span = kernels.Span(0, 0, *facts)
+        log_a, tau = self.log_weight(problem.n_classes, m, n), share * (self.auxiliary_step or 0.0)
+        span = kernels.Span(0, 0, number(c), ridge.astype(problem.dtype), number(log_a), number(limit), number(tau))
+        data = kernels.measure(data, span, self)
         # What steps need is laid out for some of them at a time: for all it would take more room than the data.
         n_steps, width = n_visits // n, int(np.diff(problem.first_pairs).max()) if self.visit == "row" else 0
         most = max(1, _PORTION // (n * (m + max(width, 1)) + problem.n_features))
         size = -(-n_steps // -(-n_steps // most))
         for_order, for_classes = jax.random.split(jax.random.fold_in(jax.random.key(state.seed), state.epoch))
         order = _order(for_order, n_visits, n, size)
-        # The scale may fall by this many steps before it has to be merged into the coefficients.
+        # The scales may fall by this many steps before they have to be merged into the coefficients.
+        change = c * float(np.max(ridge, initial=0.0))
         fall = abs(math.log1p(change if self.implicit else -change))
         safe = (50.0 if problem.dtype.itemsize == 4 else 500.0) / max(fall, 1e-300)  # coefficients must not overflow
         stride = int(min(size, max(1.0, safe)))
@@ -120,9 +160,10 @@ class ClassSampler(ScheduledSolver):
                 some = span._replace(start=start, stop=min(start + stride, last))
                 weights = kernels.take_steps(seen, weights, part, negatives, some, visit, self)
                 if change > 0:
-                    weights = kernels.merge_scale(weights, data.rows.penalised)
+                    weights = kernels.merge_scale(weights)
         if self.bounded and problem.coef_bound < math.inf:
-            weights = kernels.project(weights, data.rows.penalised, number(problem.coef_bound))
+            units = self._units(problem).astype(problem.dtype)
+            weights = kernels.project(weights, units, number(problem.coef_bound))
         return SamplerState(weights, state.epoch + 1, state.seed)
 
     def _visit(self, n: int) -> Callable:
@@ -153,12 +194,12 @@ class ClassSampler(ScheduledSolver):
         return n_visits // min(self.batch_size, n_visits)
 
     def user_params(self, problem, state: SamplerState) -> Params:
-        V = np.array(state.weights.V)
-        d = problem.n_features
-        coef = V[:, :d].T * problem.dtype.type(state.weights.scale)
+        coordinates, V = self.coordinates(problem), (np.array(state.weights.V) * np.array(state.weights.scale)).T
+        d, dtype = len(coordinates.units), V.dtype
+        coef, intercept = coordinates.outside(Params(V[:d], V[d] if problem.fit_intercept else 0.0))
         if not problem.fit_intercept:
-            return Params(coef, np.zeros(problem.n_classes, V.dtype))
-        return Params(coef, V[:, d] - V[:, d].mean(dtype=np.float64).astype(V.dtype))
+            return Params(coef.astype(dtype), np.zeros(problem.n_classes, dtype))
+        return Params(coef.astype(dtype), (intercept - intercept.mean(dtype=np.float64)).astype(dtype))
 
     def is_finite(self, state: SamplerState) -> bool:
         return bool(_finite(state.weights))
@@ -192,4 +233,4 @@ def _draw(key, data, order, start, size: int, n_classes: int, m: int, shared: bo
 
 @jit
 def _finite(weights):
-    return jnp.isfinite(jnp.sum(weights.V)) & jnp.isfinite(jnp.sum(weights.u)) & (weights.scale > 0)
+    return jnp.isfinite(jnp.sum(weights.V)) & jnp.isfinite(jnp.sum(weights.u)) & jnp.all(weights.scale > 0)

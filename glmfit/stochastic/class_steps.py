@@ -3,7 +3,7 @@
 import math
 import numbers
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import jax
@@ -38,6 +38,13 @@ class ImplicitSGD(ClassSampler):
     visit : str
         Of a row of counts: "pair" visits one class with counts at a time, "row" all of them at once (``alpha=1`` only,
         and the mean over a batch). A row then costs as much as the one with the most classes.
+    auxiliary_step : float or None
+        Step of the auxiliary variables in the first epoch, relative to a row's own curvature; the decay of the schedule
+        shortens it, too. A row's variable is visited once an epoch, coefficients in every step, so that one step for
+        both holds either back. None is the paper's form: the step of the coefficients.
+    basis : {"spectral", "raw"}
+        Coordinates of the steps: centred and whitened features, where a step of 0.1 serves whatever the data
+        (docs/theory/class_coordinates.md), or the features as they are.
 
     Notes
     -----
@@ -52,6 +59,7 @@ class ImplicitSGD(ClassSampler):
     sweeps: int = 3
     alpha: float = 0.0
     visit: str = "pair"
+    auxiliary_step: float | None = field(default=1.0, kw_only=True)
 
     def __post_init__(self):
         super().__post_init__()
@@ -68,12 +76,15 @@ class ImplicitSGD(ClassSampler):
                 f'visit is "row" with alpha={self.alpha!r}; implicit steps on rows of counts need alpha=1.'
             )
 
-    def step(self, c, log_a, score, target, mobility, u) -> Step:
+    def step(self, c, tau, log_a, score, target, mobility, u) -> Step:
+        # In units of the auxiliary variable's step, coefficients are c / tau times as easy to move.
+        share = 1.0 if self.auxiliary_step is None else c / tau
+        mobility = share * mobility
         if self.alpha == 1:
-            push, after = implicit_counts(c, log_a, score, target, mobility, u)
-            return Step(c * target - push, u, after)
-        push, pull, after = implicit_step(c, log_a[:-1], score[:-1] - score[-1], mobility, mobility, u)
-        return Step.of_pair(push, pull, u, after)
+            push, after = implicit_counts(tau, log_a, score, target, mobility, u)
+            return Step(c * target - share * push, u, after)
+        push, pull, after = implicit_step(tau, log_a[:-1], score[:-1] - score[-1], mobility, mobility, u)
+        return Step.of_pair(share * push, share * pull, u, after)
 
     def _visit(self, n: int) -> Callable:
         if n == 1:
@@ -101,7 +112,7 @@ class SoftmaxProx(ClassSampler):
     implicit: ClassVar[bool] = True
     n_negatives: int = 1
 
-    def step(self, c, log_a, score, target, mobility, u) -> Step:
+    def step(self, c, tau, log_a, score, target, mobility, u) -> Step:
         return Step(c * target - softmax_prox(c, score, target, mobility), u, u)
 
     def _visit(self, n: int) -> Callable:
@@ -114,7 +125,7 @@ class _Explicit(ClassSampler):
     auxiliary: ClassVar[bool] = True
     delta = math.inf  # how far too low an auxiliary variable may be before it is raised
 
-    def step(self, c, log_a, score, target, mobility, u) -> Step:
+    def step(self, c, tau, log_a, score, target, mobility, u) -> Step:
         """Step whose exponentials all use the old weights; U-max's are at most ``exp(delta)``.
 
         Scores are relative to their mean over the target (alpha = 0), absolute (1), or in between.
@@ -129,7 +140,7 @@ class _Explicit(ClassSampler):
         total = jnp.sum(push)
         amount = c * ((alpha + (1 - alpha) * total) * target - push)
         # The optimum of u is at least 0 whatever the weights if alpha = 0 (the counts' entropy).
-        after = u - c * (1 - total)
+        after = u - tau * (1 - total)
         return Step(amount, u, jnp.maximum(after, 0.0) if self.alpha == 0 else after)
 
 
@@ -154,6 +165,8 @@ class UMax(_Explicit):
     bounded : bool
         Whether to keep auxiliary variables (after every step; without intercepts only) and coefficients (after every
         epoch) within bounds that the optimum is proved to obey. They need a ridge, and are very loose.
+    auxiliary_step, basis :
+        As in `ImplicitSGD`.
 
     Notes
     -----
@@ -166,6 +179,7 @@ class UMax(_Explicit):
     alpha: float = 0.0
     bounded: bool = False
     visit: str = "pair"
+    auxiliary_step: float | None = field(default=1.0, kw_only=True)
 
     def __post_init__(self):
         super().__post_init__()
@@ -177,7 +191,20 @@ class UMax(_Explicit):
 
 @dataclass(frozen=True)
 class SGD(_Explicit):
-    """Plain stochastic gradient steps of the double sum, for comparison: they overflow unless very short."""
+    """Plain stochastic gradient steps of the double sum, for comparison: they overflow unless very short.
+
+    Parameters
+    ----------
+    n_negatives, batch_size, auxiliary_step, basis :
+        As in `UMax`.
+
+    Notes
+    -----
+    An auxiliary variable that a step would make negative is set to 0, which lowers the objective (its optimum is not
+    negative) and is not in the paper.
+    """
+
+    auxiliary_step: float | None = field(default=1.0, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -187,7 +214,7 @@ class OVE(ClassSampler):
     Source: M. Titsias, One-vs-each approximation to softmax for scalable estimation of probabilities (2016).
     """
 
-    def step(self, c, log_a, score, target, mobility, u) -> Step:
+    def step(self, c, tau, log_a, score, target, mobility, u) -> Step:
         push = c * jnp.exp(log_a[:-1]) * jax.nn.sigmoid(score[:-1] - score[-1])
         return Step.of_pair(push, jnp.sum(push), u, u)
 
@@ -205,7 +232,7 @@ class NCE(ClassSampler):
     def log_weight(self, n_classes: int, m: int, n: int) -> float:
         return math.log(m / n_classes)  # of a class's expected count among the negatives
 
-    def step(self, c, log_a, score, target, mobility, u) -> Step:
+    def step(self, c, tau, log_a, score, target, mobility, u) -> Step:
         push, pull = jax.nn.sigmoid(score[:-1] - log_a[:-1]), jax.nn.sigmoid(log_a[0] - score[-1])
         return Step.of_pair(c * push, c * pull, u, u)
 
@@ -231,7 +258,7 @@ class ImportanceSampling(ClassSampler):
         """Whether shared negatives equal to a row's own label take part."""
         return not self.weighted
 
-    def step(self, c, log_a, score, target, mobility, u) -> Step:
+    def step(self, c, tau, log_a, score, target, mobility, u) -> Step:
         delta = score[:-1] - score[-1] + (log_a[:-1] if self.weighted else 0.0)
         total = log1p_sum_exp(delta)
         return Step.of_pair(c * jnp.exp(delta - total), -c * jnp.expm1(-total), u, u)

@@ -69,7 +69,7 @@ class RowVisitor(ScheduledSolver):
             if overflowed:
                 return
 
-    def update(self, problem, state: VisitState, c: float) -> VisitState:
+    def update(self, problem, state: VisitState, c: float, share: float) -> VisitState:
         with one_thread_each():  # waking others costs more than it saves
             last = deque(self.visits(problem, state, c), maxlen=1)[0]
         return last._replace(epoch=state.epoch + 1)

@@ -309,7 +309,7 @@ def test_epochs_that_overlap_are_named(data):
         ({"strengths": [0.1, -1]}, "finite numbers of at least 0"),
         ({"strengths": "auto"}, "strengths is 'auto'"),
         ({"strengths": [0.1, np.nan]}, "finite numbers of at least 0"),
-        ({"cv": 1}, "cv is 1; contiguous blocks must be at least 2 and at most the 500 rows"),
+        ({"cv": 1}, "cv is 1; contiguous blocks must be at least 2 and at most n_samples=500"),
         ({"cv": 501}, "cv is 501"),
         ({"cv": "blocks"}, "cv is 'blocks'; it must be a number of contiguous blocks"),
         ({"cv": [([0, 1], [2])]}, "cv has 1 fold; it takes at least two"),

@@ -163,9 +163,13 @@ def test_every_sampling_solver_fits_and_reports(solver, data):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 def test_step_is_tuned_unless_given(data):
-    report = soft(solver_name="ImplicitSGD", max_epochs=3).fit(*data).report_
-    assert report.step_tuned and report.step > 0
-    assert "chosen on held-out rows" in str(report)
+    report = soft(solver_name="UMax", max_epochs=3).fit(*data).report_
+    assert report.step_tuned and report.step in report.steps_tried and len(report.steps_tried) > 1
+    assert f"step c {report.step:.3g}, the best of " in str(report)
+    known = soft(solver_name="ImplicitSGD", max_epochs=3).fit(*data).report_
+    assert (known.step, known.step_tuned, known.steps_tried) == (0.1, True, ())
+    given = soft(solver_name="ImplicitSGD", max_epochs=3, step=0.2).fit(*data).report_
+    assert (given.step, given.step_tuned) == (0.2, False)
 
 
 def test_predictions_agree_with_each_other_and_with_the_formula(data):
@@ -248,7 +252,7 @@ def test_sparse_features_are_as_good_as_dense_ones(solver, data, rng):
     X, y = data
     X = X * (rng.random(X.shape) < 0.5)
     X[3] = 0  # a row of zeros
-    kwargs = {} if solver == "ConjugateGradients" else {"step": 1.0, "max_epochs": 5}
+    kwargs = {} if solver == "ConjugateGradients" else {"step": 1.0, "max_epochs": 5, "solver_kwargs": {"basis": "raw"}}
     dense = soft(solver_name=solver, tol=1e-10, **kwargs).fit(X, y)
     for make in (sp.csr_array, sp.csc_matrix, sp.coo_array, sp.lil_matrix):
         model = soft(solver_name=solver, tol=1e-10, **kwargs).fit(make(X), y)
@@ -267,7 +271,7 @@ def test_sparse_features_are_never_made_dense(rng, monkeypatch):
     monkeypatch.setattr(sp.csr_array, "todense", refuse)
     monkeypatch.setattr("glmfit.engine.classes.bounds._DENSE_HESSIAN", 0)
     for solver in ("ConjugateGradients", "ImplicitSGD", "UMax", "SoftmaxProx"):
-        predicted = soft(solver_name=solver, step=1.0, max_epochs=20).fit(X, y).predict(X)
+        predicted = soft(solver_name=solver, step=0.03, max_epochs=20).fit(X, y).predict(X)
         assert predicted.shape == y.shape and np.isin(predicted, y).all()
 
 
@@ -1000,6 +1004,7 @@ def test_a_sampled_fit_says_that_it_gained_nothing():
     X = rng.normal(size=(3000, 8))
     y = np.argmax(X @ rng.normal(size=(8, 200)) + rng.gumbel(size=(3000, 200)), axis=1)
     model = SoftmaxGLM(regularizer_strength=1e-6, solver_name="ImplicitSGD", max_epochs=2, certify=False)
+    model.set_params(solver_kwargs={"basis": "raw"})
     assert model.fit(X, y).report_.status == Status.SCHEDULE_DONE
     with pytest.warns(ConvergenceWarning, match="the fit did not improve on class frequencies"):
         model.fit(X + 1000, y)
@@ -1026,13 +1031,15 @@ def test_a_sampled_fit_says_that_features_are_not_standardised(kind):
     raw = X + 100 if kind == "far" else 10.0 ** np.linspace(-3, 3, 10) * X
     raw = sp.csr_array(raw) if kind == "sparse" else raw
     model = SoftmaxGLM(solver_name="SoftmaxProx", regularizer_strength=1e-4, certify=False, step=1.0, max_epochs=2)
+    model.set_params(solver_kwargs={"basis": "raw"}, step=1.0)
     said = ("columns far from 0 or of very different scales", "Centre X and scale it")  # some gain, none
     for features, expected in ((X, False), (raw, True)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model.fit(features, y)
         assert any(words in str(warning.message) for warning in caught for words in said) == expected
-    model.set_params(solver_name="ConjugateGradients", max_epochs=None).fit(raw, y)  # without a word
+    for others in ({"solver_kwargs": None, "step": "tune"}, {"solver_name": "ConjugateGradients", "max_epochs": None}):
+        model.set_params(**others).fit(raw, y)  # without a word
 
 
 @pytest.mark.thorough
@@ -1093,3 +1100,105 @@ def test_a_model_is_saved_where_it_says_or_not_at_all(tmp_path):
             model.save(folder)
     assert not list(tmp_path.iterdir()) and not tmp_path.with_suffix(".npz").exists()
     assert model.save(tmp_path / "m") == tmp_path / "m.npz"
+
+
+# ------------------------------------------------------------------- sampling as it comes
+
+
+def hard(rng, K=5, n=400):
+    """Features far from 0, of very different sizes, and correlated."""
+    Z = rng.normal(size=(n, 4))
+    y = np.argmax(2 * Z @ rng.normal(size=(4, K)) + rng.gumbel(size=(n, K)), axis=1)
+    return Z @ np.array([[1, 1, 0, 0], [0, 0.1, 0, 0], [0, 0, 1e3, 0], [0, 0, 0, 1e-3]]) + 100, y
+
+
+@pytest.mark.parametrize("solver", ["ImplicitSGD", "UMax"])
+def test_sampling_solvers_come_near_the_optimum_as_they_come(solver, rng):
+    X, y = hard(rng)
+    exact = SoftmaxGLM(regularizer_strength=1e-4).fit(X, y).report_
+    report = SoftmaxGLM(regularizer_strength=1e-4, solver_name=solver).fit(X, y).report_
+    assert report.objective - exact.objective < 0.05 * (exact.null_objective - exact.objective)
+    assert (solver == "UMax") == bool(report.steps_tried) == ("the best of" in str(report))
+
+
+@pytest.mark.thorough(cases=1)
+@pytest.mark.parametrize("solver", ["auto", "ImplicitSGD", "UMax", "BoundMajorization"])
+def test_models_without_intercepts_have_none(solver, rng):
+    X, y = hard(rng)
+    X = (X - X.mean(axis=0)) / X.std(axis=0) + 0.3
+    kwargs = {"solver_name": solver, "fit_intercept": False, "tol": 1e-9, "certify": False}
+    model = SoftmaxGLM(regularizer_strength=1e-3, **kwargs).fit(X, y)
+    assert not model.intercept_.any()
+    theirs = LogisticRegression(C=1e3 / len(X), fit_intercept=False, tol=1e-9, max_iter=1000).fit(X, y)
+    tolerance = 1e-3 if solver in ("auto", "BoundMajorization") else 0.3
+    np.testing.assert_allclose(model.coef_.T, theirs.coef_ - theirs.coef_.mean(axis=0), atol=tolerance)
+
+
+@pytest.mark.thorough
+def test_variables_may_be_kept_within_their_bounds(rng):
+    """The projections of the paper need a model without intercepts."""
+    X, y = hard(rng)
+    kwargs = {
+        "solver_name": "UMax",
+        "regularizer_strength": 1.0,
+        "fit_intercept": False,
+        "step": 1e-3,
+        "certify": False,
+    }
+    free, held = (
+        SoftmaxGLM(**kwargs, solver_kwargs={"bounded": bounded}).fit((X - 100) * 50, y) for bounded in (False, True)
+    )
+    assert np.isfinite(held.coef_).all() and np.linalg.norm(held.coef_) <= np.sqrt(2 * np.log(5)) + 1e-6
+    assert free.report_.objective >= held.report_.objective - 1e-2
+
+
+@pytest.mark.thorough(cases=1)
+@pytest.mark.parametrize("solver", ["ImplicitSGD", "UMax"])
+def test_early_stopping_predicts_new_rows_better_than_the_optimum_of_a_weak_ridge(solver, rng):
+    W = rng.normal(size=(40, 4)) / 6
+    X = rng.normal(size=(1200, 40))
+    y = np.argmax(X @ W + rng.gumbel(size=(1200, 4)), axis=1)
+    loss = {}
+    for stopped in (False, True):
+        model = SoftmaxGLM(
+            regularizer_strength=1e-8, solver_name=solver, early_stopping=stopped, max_epochs=60, step_decay=0.95,
+            certify=False,
+        )  # fmt: skip
+        model.fit(X[:200], y[:200])
+        loss[stopped] = -model.score(X[200:], y[200:], score_type="log-likelihood")
+        assert (model.report_.epochs < 60) == stopped
+    assert loss[True] < 0.7 * loss[False]
+
+
+def test_early_stopping_and_intercepts_are_flags(rng):
+    X, y = hard(rng)
+    with pytest.raises(ValueError, match="early_stopping is 3; it must be True or False"):
+        SoftmaxGLM(early_stopping=3, solver_name="UMax").fit(X, y)
+    with pytest.raises(ValueError, match="fit_intercept is 'no'; it must be True or False"):
+        SoftmaxGLM(fit_intercept="no").fit(X, y)
+    with pytest.raises(ValueError, match=r"auxiliary_step is 0; it must be a finite number above 0\. None is that of"):
+        SoftmaxGLM(solver_name="UMax", solver_kwargs={"auxiliary_step": 0}).fit(X, y)
+
+
+def test_the_double_sum_of_a_fit_is_its_objective_and_has_no_slope_there(rng):
+    X, y = hard(rng, K=3)
+    model = SoftmaxGLM(regularizer_strength=1e-2, tol=1e-9).fit(X, y)
+    found = model.double_sum(X, y)
+    assert found.value == pytest.approx(model.report_.objective, rel=1e-9)
+    np.testing.assert_allclose(found.gradient.intercept, 0, atol=1e-5)
+    assert model.double_sum(X, y, found.auxiliary + 0.1, alpha=0.0).value > found.value
+    counts = np.eye(3)[y] * 2
+    multinomial = MultinomialGLM(regularizer_strength=1e-2, tol=1e-9).fit(X, counts)
+    assert multinomial.double_sum(X, counts, alpha=1.0).value == pytest.approx(multinomial.report_.objective, rel=1e-9)
+
+
+@pytest.mark.thorough
+def test_an_objective_that_is_estimated_has_its_standard_error(rng, monkeypatch):
+    monkeypatch.setattr("glmfit.estimators.class_fit._CERTIFIABLE", 9_999)
+    X, y = hard(rng, n=2000)
+    model = SoftmaxGLM(solver_name="ImplicitSGD", regularizer_strength=1e-3).fit(X, y)
+    report, truth = model.report_, model.double_sum(X, y).value
+    assert 0 < report.objective_error < 0.2 and abs(report.objective - truth) < 4 * report.objective_error
+    assert "of some rows, standard error" in str(report) and not report.gap_is_bound
+    whole = model.set_params(max_epochs=4, solver_name="auto").fit(X, y).report_
+    assert whole.objective_error == 0 and "standard error" not in str(whole)

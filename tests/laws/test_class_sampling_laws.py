@@ -18,10 +18,14 @@ from glmfit.stochastic.implicit import log1p_sum_exp
 
 N, D, K, M = 40, 5, 7, 3
 LOG_A = float(np.log((K - 1) / M))
+TAU = 0.7  # step of the auxiliary variables, where they have their own
+UNITS = np.append(np.linspace(0.5, 2.0, D), 0.0)  # what the ridge of every column is multiplied by, last the intercept
 SOLVERS = {
     "implicit": ImplicitSGD(),
+    "implicit, one step for all": ImplicitSGD(auxiliary_step=None),
     "implicit, absolute": ImplicitSGD(alpha=1.0),
     "umax": UMax(),
+    "umax, one step for all": UMax(auxiliary_step=None),
     "gradient": SGD(),
     "gradient, absolute": UMax(alpha=1.0, delta=1e30),  # never raised
     "ove": OVE(),
@@ -55,26 +59,32 @@ def start(rng, intercept=True, dtype=np.float64):
 
 
 def weights(V, u):
-    return sampling.Weights(jnp.array(V), jnp.array(u), jnp.ones((), V.dtype))
+    return sampling.Weights(jnp.array(V), jnp.array(u), jnp.ones(V.shape[1], V.dtype))
 
 
 def length(solver):
     return next((LENGTH[name] for name in LENGTH if SOLVERS[name] == solver), 0.5)
 
 
-def schedule(stop, c=0.5, strength=0.0, begin=0, log_a=LOG_A):
-    return sampling.Span(begin, stop, c, strength, log_a, np.inf)
+def schedule(stop, c=0.5, strength=0.0, begin=0, log_a=LOG_A, intercept=True, tau=TAU):
+    return sampling.Span(begin, stop, c, strength * UNITS[: D + intercept], log_a, np.inf, tau)
+
+
+def pace(solver, c):
+    return c if solver.auxiliary_step is None else TAU
+
+
+def take_steps(data, weights, order, negatives, span, visit, solver):
+    return sampling.take_steps(sampling.measure(data, span, solver), weights, order, negatives, span, visit, solver)
 
 
 def single_steps(data, weights, order, negatives, span, solver):
-    seen = sampling.look_up(data, order, negatives)
+    seen = sampling.look_up(sampling.measure(data, span, solver), order, negatives)
     return sampling.take_steps(seen, weights, None, None, span, sampling.one_row, solver)
 
 
-def finished(weights, intercept=True):
-    W = np.array(weights.V)
-    W[:, : W.shape[1] - intercept] *= float(weights.scale)
-    return W, np.array(weights.u)
+def finished(weights):
+    return np.array(weights.V) * np.array(weights.scale), np.array(weights.u)
 
 
 def draws(rng, data, steps, m=M):
@@ -89,16 +99,17 @@ def loop(data, X, V, u, order, C, c, strength, solver, intercept=True):
     W, u = V.copy(), u.copy()
     jitted = jax.jit(partial(pair_step, solver))
     x1 = np.column_stack([X, np.ones(N)]) if intercept else X
-    free = np.zeros(x1.shape[1], bool)
-    free[D:] = True
+    change = c * strength * UNITS[: x1.shape[1]]
     label, weight = np.asarray(data.label), np.asarray(data.weight)
     for i, negative in zip(np.asarray(order), np.asarray(C), strict=True):
         y, x = label[i], x1[i]
-        d = np.where(free, 1.0, 1 + c * strength)
+        d = 1 + change
         before = W / d if solver.implicit else W
         s = before @ x + (0 if data.offset is None else np.asarray(data.offset)[i])
-        pushes, pull, after = jitted(c * weight[i], LOG_A, s[negative], s[y], np.sum(x**2 / d), u[i])
-        W = before if solver.implicit else W * np.where(free, 1.0, 1 - c * strength)
+        pushes, pull, after = jitted(
+            c * weight[i], LOG_A, s[negative], s[y], np.sum(x**2 / d), u[i], pace(solver, c * weight[i])
+        )
+        W = before if solver.implicit else W * (1 - change)
         metric = x / d if solver.implicit else x
         for k, push in zip(negative, np.asarray(pushes), strict=True):
             W[k] -= push * metric
@@ -113,7 +124,7 @@ def loop(data, X, V, u, order, C, c, strength, solver, intercept=True):
 @every_layout
 @pytest.mark.parametrize("strength", [0.0, 0.02])
 def test_single_steps_are_those_of_a_loop(solver, layout, strength, features, rng, x64):
-    """Identity 12 among them: a ridge by a global scale is the ridge."""
+    """Identity 12 among them: a ridge by scales of the columns is the ridge of each."""
     data = make(rng, features, layout)
     V, u = start(rng)
     order, C = draws(rng, data, 200)
@@ -133,8 +144,8 @@ def test_the_sum_over_classes_is_conserved(solver, intercept, features, rng, x64
     data = make(rng, features, intercept=intercept)
     V, u = start(rng, intercept)
     order, C = draws(rng, data, 100)
-    args = data, weights(V, u), order, C, schedule(100, length(solver))
-    W, _ = finished(single_steps(*args, solver), intercept)
+    args = data, weights(V, u), order, C, schedule(100, length(solver), intercept=intercept)
+    W, _ = finished(single_steps(*args, solver))
     if isinstance(solver, NCE) or getattr(solver, "alpha", 0.0) == 1.0:
         assert np.abs(W.sum(axis=0) - V.sum(axis=0)).max() > 1e-4
     else:
@@ -151,8 +162,8 @@ def test_two_halves_of_an_epoch_are_the_epoch(features, rng, x64):
     both = single_steps(data, half, order, C, schedule(60, strength=0.1, begin=30), solver)
     for a, b in zip(whole, both, strict=True):
         np.testing.assert_array_equal(a, b)
-    merged = sampling.merge_scale(sampling.Weights(*map(jnp.array, whole)), data.rows.penalised)
-    assert merged.scale == 1
+    merged = sampling.merge_scale(sampling.Weights(*map(jnp.array, whole)))
+    np.testing.assert_array_equal(merged.scale, 1)
     np.testing.assert_allclose(finished(merged)[0], finished(whole)[0], rtol=1e-14)
 
 
@@ -163,7 +174,7 @@ def test_a_row_of_zeros_moves_only_its_auxiliary_variable(features, rng, x64):
     C = draws(rng, data, 1)[1]
     C = jnp.where(C == data.label[3], (C + 1) % K, C)
     args = data, weights(V, u), jnp.array([3], jnp.int32), C[:1]
-    W, u_new = finished(single_steps(*args, schedule(1), ImplicitSGD()), False)
+    W, u_new = finished(single_steps(*args, schedule(1, intercept=False), ImplicitSGD()))
     np.testing.assert_array_equal(W, V)
     assert u_new[3] != u[3] and np.array_equal(np.delete(u_new, 3), np.delete(u, 3))
 
@@ -180,16 +191,19 @@ def test_averaged_steps_are_the_mean_of_single_ones(solver, layout, features, rn
     order = jnp.asarray(rng.choice(N, 4, replace=False).astype(np.int32))
     C = sampling.distinct_negatives(jax.random.key(2), data.label[order][..., None], K, M)
     one = schedule(1, length(solver), 0.1)
-    W, u_new = finished(sampling.take_steps(data, weights(V, u), order[None], C[None], one, sampling.averaged, solver))
-    alone = [finished(single_steps(data, weights(V, u), order[j : j + 1], C[j : j + 1], one, solver)) for j in range(4)]
+    W, u_new = finished(take_steps(data, weights(V, u), order[None], C[None], one, sampling.averaged, solver))
+    four = one._replace(tau=4 * TAU)  # of which the mean takes a quarter
+    alone = [
+        finished(single_steps(data, weights(V, u), order[j : j + 1], C[j : j + 1], four, solver)) for j in range(4)
+    ]
     np.testing.assert_allclose(W, np.mean([a for a, _ in alone], axis=0), atol=1e-12)
-    if solver != UMax():  # whose raises count in full
+    if not isinstance(solver, UMax) or solver.delta > 1:  # whose raises count in full
         np.testing.assert_allclose(u_new, np.mean([b for _, b in alone], axis=0), atol=1e-12)
 
 
 @pytest.mark.slow
 def test_averaged_proximal_steps_are_nonexpansive(features, rng, x64):
-    """Identity 20: two starts never end farther apart."""
+    """Identity 20: two starts never end farther apart, in the metric of the step."""
     data, solver = make(rng, features), ImplicitSGD()
     for c in (0.1, 10.0, 1000.0):
         order = jnp.asarray(rng.choice(N, 6, replace=False).astype(np.int32))
@@ -198,16 +212,17 @@ def test_averaged_proximal_steps_are_nonexpansive(features, rng, x64):
             (V, u), (V2, u2) = start(rng), start(rng)
             V2, u2 = V + 0.3 * (V2 - V), u + 0.3 * (u2 - u)
             args = order[None], C[None], schedule(1, c), sampling.averaged, solver
-            ends = [finished(sampling.take_steps(data, weights(*s), *args)) for s in ((V, u), (V2, u2))]
+            ends = [finished(take_steps(data, weights(*s), *args)) for s in ((V, u), (V2, u2))]
             (W, u_new), (W2, u2_new) = ends
-            before = np.sum((V - V2) ** 2) + np.sum((u - u2) ** 2)
-            after = np.sum((W - W2) ** 2) + np.sum((u_new - u2_new) ** 2)
+            unit = c * np.asarray(data.weight) / (6 * TAU)  # of the auxiliary variables in the metric of the step
+            before = np.sum((V - V2) ** 2) + np.sum(unit * (u - u2) ** 2)
+            after = np.sum((W - W2) ** 2) + np.sum(unit * (u_new - u2_new) ** 2)
             assert after <= before * (1 + 1e-9)
 
 
 @pytest.mark.thorough(cases=1)
 @every_layout
-@pytest.mark.parametrize("name", ["umax", "gradient", "ove", "nce", "sampled softmax"])
+@pytest.mark.parametrize("name", ["umax", "umax, one step for all", "gradient", "ove", "nce", "sampled softmax"])
 def test_shared_steps_are_those_of_a_loop(name, layout, features, rng, x64):
     """Identity 11: repeated labels and negatives that are labels included; all exponentials use the old weights."""
     data, solver = make(rng, features, layout), SOLVERS[name]
@@ -217,17 +232,19 @@ def test_shared_steps_are_those_of_a_loop(name, layout, features, rng, x64):
     C = np.stack([rng.choice(K, M, replace=False) for _ in range(steps)]).astype(np.int32)
     c, strength = 4 * length(solver), 0.05
     args = data, weights(V, u), jnp.asarray(order), jnp.asarray(C), schedule(steps, c, strength)
-    W, u_new = finished(sampling.take_steps(*args, sampling.shared, solver))
+    W, u_new = finished(take_steps(*args, sampling.shared, solver))
 
     x1 = np.column_stack([features, np.ones(N)])
     label, weight, offset = (np.asarray(a) for a in (data.label, data.weight, data.offset))
     hits = name in ("nce", "sampled softmax")
     for rows, negatives in zip(order, C, strict=True):
-        new = V * np.append(np.full(D, 1 - c * strength), 1.0)
+        new = V * (1 - c * strength * UNITS)
         for i in rows:
             s = V @ x1[i] + offset[i]
             chosen = [k for k in negatives if hits or k != label[i]]
-            pushes, pull, after = pair_step(solver, c * weight[i] / n, LOG_A, s[chosen], s[label[i]], 0.0, u[i])
+            c_i = c * weight[i] / n
+            tau = pace(solver, c_i)
+            pushes, pull, after = pair_step(solver, c_i, LOG_A, s[chosen], s[label[i]], 0.0, u[i], tau)
             for k, push in zip(chosen, np.asarray(pushes), strict=True):
                 new[k] -= push * x1[i]
             new[label[i]] += float(pull) * x1[i]
@@ -240,17 +257,20 @@ def test_shared_steps_are_those_of_a_loop(name, layout, features, rng, x64):
 
 @pytest.mark.slow
 @every_layout
-def test_coupled_steps_agree_and_one_dual_sweep_is_a_sequence_of_single_steps(layout, features, rng, x64):
+@pytest.mark.parametrize("tau", [None, TAU])
+def test_coupled_steps_agree_and_one_dual_sweep_is_a_sequence_of_single_steps(layout, tau, features, rng, x64):
     data = make(rng, features, layout)
+    if tau is not None:  # whose steps are those of rows of a usual weight
+        data = data._replace(weight=jnp.ones(N))
     V, u = start(rng)
     order = np.stack([rng.choice(N, 8, replace=False) for _ in range(3)]).astype(np.int32)
     C = np.stack([rng.choice(K, 4, replace=False) for _ in range(3)]).astype(np.int32)
     args = jnp.asarray(order), jnp.asarray(C)
 
     def fit(method, budget, strength=0.05):
-        solver = ImplicitSGD(minibatch=method, sweeps=budget)
+        solver = ImplicitSGD(minibatch=method, sweeps=budget, auxiliary_step=tau)
         span = schedule(3, 4.0, strength)
-        return finished(sampling.take_steps(data, weights(V, u), *args, span, sampling.coupled, solver))
+        return finished(take_steps(data, weights(V, u), *args, span, sampling.coupled, solver))
 
     exact = fit("dual", 60)
     for method, budget in (("jacobi", 2000), ("newton", 30)):
@@ -263,7 +283,12 @@ def test_coupled_steps_agree_and_one_dual_sweep_is_a_sequence_of_single_steps(la
         for i in rows:
             chosen = negatives[negatives != np.asarray(data.label)[i]].astype(np.int32)
             single = single_steps(
-                data, single, jnp.array([i]), jnp.asarray(chosen)[None], schedule(1, 4.0 / 8), ImplicitSGD()
+                data,
+                single,
+                jnp.array([i]),
+                jnp.asarray(chosen)[None],
+                schedule(1, 4.0 / 8),
+                ImplicitSGD(auxiliary_step=tau),
             )
     W_loop, u_loop = finished(single)
     np.testing.assert_allclose(W, W_loop, atol=1e-12)
@@ -278,9 +303,8 @@ def test_steps_over_all_classes_are_those_of_a_loop(layout, strength, features, 
     V, u = start(rng)
     order, c = rng.choice(N, (6, 3), replace=False).astype(np.int32), 2.0
     args = data, weights(V, u), jnp.asarray(order), None, schedule(6, c, strength)
-    W, _ = finished(sampling.take_steps(*args, sampling.all_classes, SoftmaxProx()))
-    x1, free = np.column_stack([features, np.ones(N)]), np.append(np.zeros(D), 1)
-    d = np.where(free, 1.0, 1 + c * strength)
+    W, _ = finished(take_steps(*args, sampling.all_classes, SoftmaxProx()))
+    x1, d = np.column_stack([features, np.ones(N)]), 1 + c * strength * UNITS
     for rows in order:
         ends = []
         for i in rows:

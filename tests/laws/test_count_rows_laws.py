@@ -38,14 +38,16 @@ def one_step(problem, W, v, i, others, solver, c=1e-3, strength=0.0):
     negatives = np.full((1, len(i), max(len(C) for C in others)), K, np.int32)
     for j, C in enumerate(others):
         negatives[0, j, : len(C)] = C
-    weights = sampling.Weights(jnp.array(W), jnp.array(v), jnp.ones(()))
-    span = sampling.Span(0, 1, c, strength, np.nan, np.inf)
+    weights = sampling.Weights(jnp.array(W), jnp.array(v), jnp.ones(D))
+    span = sampling.Span(0, 1, c, np.full(D, strength), np.nan, np.inf)
     order = jnp.asarray(np.array([i], np.int32))
-    data, width = problem.class_data, int(np.diff(problem.first_pairs).max())
+    data, width = problem.class_data("raw"), int(np.diff(problem.first_pairs).max())
     support = jnp.stack([sampling.support_of(data, row, width)[0] for row in i])[None]
     drawn = support, jnp.asarray(negatives)
-    end = sampling.take_steps(data, weights, order, drawn, span, sampling.counts, solver)
-    return np.array(end.V) * float(end.scale), np.array(end.u)
+    end = sampling.take_steps(
+        sampling.measure(data, span, solver), weights, order, drawn, span, sampling.counts, solver
+    )
+    return np.array(end.V) * np.array(end.scale), np.array(end.u)
 
 
 def subsets(i):
@@ -72,7 +74,7 @@ def test_the_best_variable_makes_it_the_likelihood(alpha, rng):
 def test_steps_are_unbiased_over_all_draws(alpha, sparse, rng, x64):
     """Forms A2 (alpha = 1) and C (alpha = 0), every row and every set of negatives enumerated."""
     problem, X, W, v, offset, weight = make(rng, sparse)
-    solver, c = UMax(alpha=alpha, delta=1e30), 1e-3
+    solver, c = UMax(auxiliary_step=None, alpha=alpha, delta=1e30), 1e-3
     gv, gW = np.zeros(N), np.zeros((K, D))
     for i in range(N):
         sets = subsets(i)
@@ -93,7 +95,7 @@ def test_implicit_steps_are_the_minimum_they_stand_for(sparse, rng, x64):
     c, strength = 3.0, 0.2
     for i in range(N):
         C = np.asarray(subsets(i)[-1], int)
-        V, u = one_step(problem, W, v, [i], [C], ImplicitSGD(alpha=1.0), c, strength)
+        V, u = one_step(problem, W, v, [i], [C], ImplicitSGD(auxiliary_step=None, alpha=1.0), c, strength)
         a = (Y[i] > 0).astype(float)
         a[C] = np.sum(Y[i] == 0) / max(len(C), 1)
         n, share = weight[i] * Y[i].sum(), Y[i] / Y[i].sum()
@@ -108,7 +110,7 @@ def test_implicit_steps_are_the_minimum_they_stand_for(sparse, rng, x64):
 def test_a_batch_takes_the_mean_of_its_rows(sparse, rng, x64):
     problem, _, W, v, *_ = make(rng, sparse)
     sets = [subsets(i)[0] for i in range(N)]
-    for solver in (ImplicitSGD(alpha=1.0), SGD()):
+    for solver in (ImplicitSGD(auxiliary_step=None, alpha=1.0), SGD(auxiliary_step=None)):
         V, u = one_step(problem, W, v, list(range(N)), sets, solver, 0.1)
         alone = [one_step(problem, W, v, [i], [sets[i]], solver, 0.1) for i in range(N)]
         np.testing.assert_allclose(V, np.mean([a for a, _ in alone], axis=0), atol=1e-12)
@@ -121,8 +123,10 @@ def test_raises_of_a_batch_count_in_full(alpha, rng, x64):
     """Not the mean of the batch: a variable that is too low is raised whatever others do."""
     problem, _, W, _, *_ = make(rng)
     sets, low = [subsets(i)[0] for i in range(N)], np.full(N, -5.0)
-    _, together = one_step(problem, W, low, list(range(N)), sets, UMax(alpha=alpha), 0.0)
-    alone = [one_step(problem, W, low, [i], [sets[i]], UMax(alpha=alpha), 0.0)[1][i] for i in range(N)]
+    _, together = one_step(problem, W, low, list(range(N)), sets, UMax(auxiliary_step=None, alpha=alpha), 0.0)
+    alone = [
+        one_step(problem, W, low, [i], [sets[i]], UMax(auxiliary_step=None, alpha=alpha), 0.0)[1][i] for i in range(N)
+    ]
     np.testing.assert_allclose(together, alone, atol=1e-12)
     assert np.all(together > low)
 
@@ -138,7 +142,7 @@ def test_a_raise_never_passes_the_best_variable(alpha, rng, x64):
     low, raised = best - 6, 0
     draws = [(row, C) for row in range(N) for C in subsets(row)]
     for i, C in draws:
-        _, u = one_step(problem, 4 * W, low, [i], [C], UMax(alpha=alpha), 0.0)
+        _, u = one_step(problem, 4 * W, low, [i], [C], UMax(auxiliary_step=None, alpha=alpha), 0.0)
         touched = np.flatnonzero(Y[i] > 0).tolist() + list(C)
         most = np.max(s[i, touched] - (1 - alpha) * share[i] @ s[i] - u[i])
         assert u[i] <= best[i] + 1e-10 and most <= 1 + 1e-10

@@ -11,7 +11,16 @@ import pynapple as nap
 import pytest
 import scipy.sparse
 
-from glmfit import MultinomialGLM, PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM, plotting
+from glmfit import (
+    MultinomialGLM,
+    MultinomialGLMCV,
+    PopulationGLM,
+    PopulationGLMCV,
+    ResponseModel,
+    SoftmaxGLM,
+    SoftmaxGLMCV,
+    plotting,
+)
 from glmfit.batch import Session
 from glmfit.design import as_source
 from glmfit.inference import drop_groups, rescale_time, wald_table
@@ -55,6 +64,8 @@ ENTRIES = {
         lambda m, a: m["softmax"].partial_fit(a.X, a.labels, **a.rows),
         (*COMMON, "features of the fit"),
     ),
+    "SoftmaxGLMCV.fit": (_fit(lambda: SoftmaxGLMCV(strengths=[1e-3, 1e-1], cv=2), "labels"), COMMON),
+    "MultinomialGLMCV.fit": (_fit(lambda: MultinomialGLMCV(strengths=[1e-3, 1e-1], cv=2)), (*COMMON, "counts")),
     "MultinomialGLM.fit": (_fit(MultinomialGLM), (*COMMON, "counts")),
     "MultinomialGLM.partial_fit": (
         lambda m, a: MultinomialGLM(solver_name="SGD", step=0.1, certify=False).partial_fit(a.X, a.counts, **a.rows),

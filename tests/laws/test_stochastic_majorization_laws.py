@@ -277,7 +277,7 @@ def test_memory_is_rank_times_features(sparse):
         for rank, vectors in ((1, 40), (10, 100)):
             solver = StochasticMajorization(rank=rank, batch_size=2)
             tracemalloc.start()
-            state = solver.update(problem, solver.init_state(problem, None, key=KEY), 1.0)
+            state = solver.update(problem, solver.init_state(problem, None, key=KEY), 1.0, 1.0)
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert solver.is_finite(state) and peak < 8 * vectors * d + 100_000

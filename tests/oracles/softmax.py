@@ -219,8 +219,9 @@ def implicit_by_minimiser(c, a, x, u, w, w_label, ridge=0.0, offset=None):
     return v, wk, wy
 
 
-def pair_step(solver, c, log_a, score, own, mobility, u):
+def pair_step(solver, c, log_a, score, own, mobility, u, tau=None):
     """Step of a solver on a row and a label: pushes on the negatives, the pull on the label, and the variable after."""
     scores, target = jnp.append(jnp.asarray(score), own), jnp.arange(len(score) + 1) == len(score)
-    step = solver.step(c, jnp.where(target, 0.0, log_a), scores, target.astype(scores.dtype), mobility, u)
+    tau = c if tau is None else tau
+    step = solver.step(c, tau, jnp.where(target, 0.0, log_a), scores, target.astype(scores.dtype), mobility, u)
     return -step.amount[:-1], step.amount[-1], step.u

@@ -1,23 +1,19 @@
 """A softmax model as a fit of the engine: its classes share one verdict."""
 
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
-import scipy.sparse
 
 from ...status import Status
 from ..cg import Descent
 from ..exact.recession import may_be_separated
 from ..loop import Run
-from ..metric import plain_basis, spectral_basis
 from ..problem import Evaluation, Params
 from ..result import LoopOptions, Solution
 from .bounds import bound_by_hessian, is_separated
 from .descent import ClassDescent
 from .rows import ClassRows
 
-_ROTATED = 2048  # features up to which eigenvectors are worth their price
 _PROOFS = 4  # that failed, before what cannot be proved is left at that
 _ROUNDING = 1e-14  # of F
 _TIGHTER = 0.1  # factor of the aim after a proof that failed
@@ -193,6 +189,7 @@ class _Classes:
         self.softmax, self.n_neurons = problem, problem.n_classes
         self.n_rows, self.n_features, self.dtype = problem.n_rows, problem.n_features, np.dtype(np.float64)
         self.subject, self.penalty = problem.subject, problem.penalty
+        self.basis = problem.basis
         self.in_memory, self.silent = True, np.zeros(problem.n_classes, bool)
         self.kin = np.zeros(problem.n_classes, int)
         self.null_objective = np.full(problem.n_classes, problem.null_objective)
@@ -207,12 +204,3 @@ class _Classes:
 
     def rounding_of(self, params: Params, objective: np.ndarray, fits=None) -> np.ndarray:
         return 128 * np.finfo(float).eps * np.abs(objective) + self.softmax.rounding_of_scores(params)
-
-    @cached_property
-    def basis(self):
-        """Spectral basis of the features; of sparse or very many ones their standard deviations alone."""
-        X, weight = self.softmax.X, self.softmax.totals / self.softmax.totals.mean()
-        if scipy.sparse.issparse(X) or X.shape[1] > _ROTATED:
-            return plain_basis(X, weight, self.softmax.fit_intercept)
-        weight = None if np.all(weight == weight[0]) else weight
-        return spectral_basis(X, weight, centred=self.softmax.fit_intercept)

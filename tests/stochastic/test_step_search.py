@@ -1,4 +1,4 @@
-"""The first step of a sampling solver is the one that predicts rows left out best."""
+"""The first step of a sampling solver is the best of a few short trials."""
 
 from types import SimpleNamespace
 
@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from glmfit import Status
-from glmfit.solvers import SGD, ImplicitSGD, UMax, tune_step
+from glmfit.solvers import OVE, SGD, ImplicitSGD, UMax, tune_step
 from glmfit.stochastic import Pairs, SoftmaxProblem
+from glmfit.stochastic.step_search import JUDGES
 
 
 @pytest.fixture
@@ -31,10 +32,11 @@ def test_step_chosen_has_the_least_loss(problem):
 @pytest.mark.thorough
 def test_steps_that_overflow_or_turn_coefficients_around_are_never_chosen(problem):
     problem.X[:] *= 100
-    tuned = tune_step(SGD(), problem, key=jax.random.key(0), steps=(1e-6, 1e3, 1e4))
+    tuned = tune_step(SGD(basis="raw"), problem, key=jax.random.key(0), steps=(1e-6, 1e3, 1e4))
     assert tuned.step <= 1e-6 and tuned.steps[-3:] == (1e-6, 1e3, 1e4)
     assert np.isinf(tuned.loss[-2:]).all()
-    assert tune_step(UMax(), problem, key=jax.random.key(0), steps=(0.1, 1e4)).loss[-1] == np.inf
+    too_long = UMax().longest_step(problem)
+    assert tune_step(UMax(), problem, key=jax.random.key(0), steps=(0.1, too_long)).loss[-1] == np.inf
 
 
 @pytest.mark.thorough
@@ -42,7 +44,7 @@ def test_shorter_steps_are_tried_while_the_shortest_is_best(problem):
     tuned = tune_step(ImplicitSGD(), problem, key=jax.random.key(0), steps=(1e4, 1e5))
     assert tuned.steps == tuple(sorted(tuned.steps)) and len(tuned.steps) > 2
     best = int(np.argmin(tuned.loss))
-    assert tuned.step == tuned.steps[best] and (best > 0 or len(tuned.steps) == 8)
+    assert tuned.step == tuned.steps[best] and 0 < best and tuned.step < 1e4
 
 
 def test_shorter_steps_are_tried_while_none_beats_class_frequencies(problem):
@@ -75,3 +77,26 @@ def test_subset_has_the_rows_asked_for(problem):
     np.testing.assert_array_equal(part.counts.toarray(), problem.counts.toarray()[[3, 7, 400]])
     params = problem.null_params()
     assert part.loss(params) == pytest.approx(problem.objective(params, [3, 7, 400]))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("solver", [UMax(), OVE(), SGD()], ids=lambda solver: type(solver).__name__)
+def test_few_steps_are_tried_and_the_best_has_worse_neighbours(solver, problem):
+    tuned = tune_step(solver, problem, key=jax.random.key(0))
+    assert 2 <= len(tuned.steps) <= 8 and 0.03 in tuned.steps
+    at = tuned.steps.index(tuned.step)
+    assert tuned.loss[at] == tuned.loss.min() < problem.null_objective
+    assert at > 0 or tuned.step < 0.03
+    np.testing.assert_allclose(np.diff(np.log10(tuned.steps)), 0.5)
+
+
+def test_the_judge_is_the_objective_or_rows_left_out(problem):
+    """With next to no ridge and few rows, the objective goes on where new rows are predicted worse."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 40))
+    y = np.argmax(X[:, :3] @ rng.normal(size=(3, 4)) + 2 * rng.gumbel(size=(150, 4)), axis=1)
+    few = SoftmaxProblem(X, Pairs(np.arange(150), y, np.ones(150)), 4, 1e-8)
+    steps = {judge: tune_step(UMax(), few, key=jax.random.key(0), judge=judge).step for judge in JUDGES}
+    assert steps["held-out"] < steps["objective"]
+    with pytest.raises(ValueError, match="judge is 'loss'; it must be one of 'objective', 'held-out'"):
+        tune_step(UMax(), problem, key=jax.random.key(0), judge="loss")

@@ -1,0 +1,1 @@
+"""Models of classes whose strength of penalty is chosen by cross-validation."""

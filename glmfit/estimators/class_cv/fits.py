@@ -1,0 +1,207 @@
+"""All fits of a cross-validation of classes, fold by fold, and what is said of them."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ...checks import warn_user
+from ...data.classes import ClassTraining
+from ...display import ProgressBar
+from ...engine.problem import Params
+from ...engine.result import LoopOptions, Solution
+from ...status import Status
+from ...stochastic import SoftmaxProblem
+from ..scores import Folds
+from .held_out import score_rows, unseen_share
+
+_KEPT = 1e8  # numbers of all strengths' coefficients, from whose mean over the folds the last fit begins
+_FLAT = 1e-3  # of the range of the scores: a gain over the next strength that says nothing
+
+
+class Fit(NamedTuple):
+    """Outcome of one fit."""
+
+    params: Params  # of the classes that were seen
+    status: Status
+    gap: float
+    gap_is_bound: bool
+
+
+class ExactPath:
+    """Fits by an exact solver, each from where the one before has ended; the first begins at class frequencies."""
+
+    def __init__(self, solver, options: LoopOptions, key=None):
+        self._solver, self._options, self._key, self.name = solver, options, key, type(solver).__name__
+
+    def run(self, problem: SoftmaxProblem, start: Params | None, options: LoopOptions) -> Solution:
+        """Fit a problem."""
+        return self._solver.run(problem, start, key=self._key, options=options).only()
+
+    def fit(self, problem, train, seen, strength: float, start: Params | None) -> Fit:
+        """Fit the problem of a fold at a strength; Ctrl-C is raised."""
+        if problem.n_classes < 2:
+            return Fit(problem.null_params(), Status.CONVERGED, 0.0, True)
+        solution = self.run(problem.at_strength(strength), start, self._options)
+        if solution.interrupted:
+            raise KeyboardInterrupt
+        return Fit(solution.params, Status(solution.status), solution.gap, solution.gap_is_bound)
+
+
+class SampledFits:
+    """Fits by a solver that follows a schedule, each on its own: how far it gets depends on where it begins."""
+
+    def __init__(self, kind: type, solver, **parameters):
+        own = {f.name: getattr(solver, f.name) for f in fields(solver) if f.init}
+        self._kind, self.name = kind, type(solver).__name__
+        self._parameters = {**parameters, "solver_name": self.name, "solver_kwargs": own}
+
+    def model(self, strength: float):
+        """Estimator of one strength, not fitted."""
+        return self._kind(regularizer_strength=strength, **self._parameters)
+
+    def fit(self, problem, train: ClassTraining, seen: np.ndarray, strength: float, start=None) -> Fit:
+        """Fit the rows of a fold at a strength; Ctrl-C is raised."""
+        model = self.model(strength)
+        with warnings.catch_warnings():  # the last fit warns of it
+            warnings.filterwarnings("ignore", "X has columns far from 0", UserWarning)
+            model._fit(train)
+        report = model.report_
+        if report.status == Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        params = Params(model.coef_[:, seen], model.intercept_[seen])
+        return Fit(params, report.status, report.gap, report.gap_is_bound)
+
+
+class ClassFits:
+    """Fits of every strength to every fold, and their held-out scores: nan, and INTERRUPTED, where nothing was done.
+
+    The strengths increase. ``lay_out`` makes the problem of some rows and of the classes that they have.
+    """
+
+    def __init__(
+        self,
+        data: ClassTraining,
+        folds: Folds,
+        strengths: np.ndarray,
+        path: ExactPath | SampledFits,
+        lay_out: Callable[[ClassTraining, np.ndarray], SoftmaxProblem],
+        scoring: str,
+    ):
+        self.data, self.folds, self.strengths, self.path = data, folds, strengths, path
+        self._lay_out, self._scoring = lay_out, scoring
+        shape = len(strengths), folds.train.shape[1]
+        self.scores, self.gap = np.full((2, *shape), np.nan)  # (strength, fold), as all that follow
+        self.status, self.gap_is_bound = np.full(shape, int(Status.INTERRUPTED)), np.zeros(shape, bool)
+        self._left_out = np.zeros(shape[1])  # share of the held-out counts
+        n_features, n_classes = data.X.shape[1], len(data.class_totals)
+        keeps = shape[0] * (n_features + 1) * n_classes <= _KEPT
+        self._sum = np.zeros((shape[0], n_features + 1, n_classes)) if keeps else None
+        self._n_folds = np.zeros(n_classes)  # that have seen a class
+
+    @property
+    def is_done(self) -> np.ndarray:
+        """Folds that were fitted and scored at every strength, (fold,)."""
+        return (self.status != Status.INTERRUPTED).all(axis=0)
+
+    def run(self, bar: ProgressBar) -> bool:
+        """Fit and score fold after fold; True if Ctrl-C came after the first."""
+        try:
+            for f in range(self.scores.shape[1]):
+                self._fit_fold(f, bar)
+        except KeyboardInterrupt:
+            if not self.is_done.any():
+                raise
+            return True
+        return False
+
+    def _fit_fold(self, f: int, bar: ProgressBar) -> None:
+        """Fit one fold, the strongest strength first; of a fold that is not done nothing is kept."""
+        train, test = (self.data.take(of[:, f]) for of in self.folds)
+        seen = train.class_totals > 0
+        held, problem = test.of_classes(seen), self._lay_out(train, seen)
+        found, scores, params = [], [], None
+        for strength in self.strengths[::-1]:
+            bar.say(f"fold {f + 1}, strength {strength:.2g}")
+            found.append(self.path.fit(problem, train, seen, float(strength), params))
+            params = found[-1].params
+            scores.append(np.nan if held is None else score_rows(held, params, self._scoring))
+            if self._sum is None:
+                found[-1] = found[-1]._replace(params=None)
+            bar.advance()
+        every, self.status[::-1, f], self.gap[::-1, f], self.gap_is_bound[::-1, f] = zip(*found, strict=True)
+        self.scores[::-1, f], self._left_out[f] = scores, unseen_share(test, seen)
+        if self._sum is not None:
+            self._sum[:, :, seen] += np.array([np.vstack(of) for of in every[::-1]])
+            self._n_folds += seen
+
+    def mean_params(self, s: int, problem: SoftmaxProblem, seen: np.ndarray) -> Params | None:
+        """Mean of the folds' fits at a strength, of the classes that all rows have; None if that is not kept.
+
+        A class that no fold has fitted is at its frequency.
+        """
+        if self._sum is None:
+            return None
+        n = self._n_folds[seen]
+        mean = self._sum[s][:, seen] / np.maximum(n, 1)
+        mean[-1] = np.where(n > 0, mean[-1], problem.null_params().intercept)
+        mean -= mean.mean(axis=1, keepdims=True)
+        return Params(mean[:-1], mean[-1])
+
+    def warn(self, best: int, interrupted: bool) -> None:
+        """Warn of what was not fitted, not scored or not proved, and of a best strength at the end of those tried."""
+        done, n_folds = self.is_done, self.scores.shape[1]
+        if interrupted:
+            warn_user(
+                f"Ctrl-C stopped the cross-validation with {int(done.sum())} of {n_folds} folds scored: strength_ is "
+                "chosen by these, and report_ says how far from the optimum coef_ is."
+            )
+        lacking, share = int(np.sum(self._left_out > 0)), self._left_out.max()
+        if lacking:
+            warn_user(
+                f"{lacking} of {n_folds} folds have held-out rows of classes that are not in the rows fitted, which no "
+                f"strength can predict: they are left out of the scores (up to {100 * share:.2g} % of a fold). Where "
+                "rows may be shuffled, cv=sklearn.model_selection.StratifiedKFold(5) puts all classes into all folds."
+            )
+        status = self.status[:, done]
+        failed = np.isin(status, (Status.MAX_EPOCHS, Status.PRECISION_FLOOR, Status.SEPARABLE, Status.NON_FINITE))
+        if failed.any():
+            warn_user(
+                f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
+                "far they are); raise max_epochs, or leave out the weakest strengths."
+            )
+        unproved = status == Status.UNPROVED
+        if unproved.any():
+            warn_user(
+                f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
+                "estimate that nothing proves (cv_gap_is_bound_ is False there); leave out the weakest strengths."
+            )
+        self._warn_of_the_end(best)
+
+    def _warn_of_the_end(self, best: int) -> None:
+        """Warn of a best strength at the end of those tried, unless the one next to it is as good."""
+        mean, last = self.scores[:, ~np.isnan(self.scores).any(axis=0)].mean(axis=1), len(self.strengths) - 1
+        if best not in (0, last) or self.strengths[best] == 0:
+            return
+        if not mean[best] - mean[1 if best == 0 else last - 1] > _FLAT * np.ptp(mean):
+            return
+        which, advice = "smallest", "a smaller one may predict better. Pass smaller ones, too"
+        if best:
+            which, advice = "largest", "a larger one may predict better, if the features say anything. Pass larger ones"
+        warn_user(f"the best strength, {self.strengths[best]:.2g}, is the {which} of those tried: {advice}.")
+
+
+def stopped(problem: SoftmaxProblem, params: Params, tol: float, solver_name: str) -> Solution:
+    """Outcome of a fit that Ctrl-C came before: where it would have begun, with what is proved of it."""
+    gap = problem.certify_gap(params)
+    known, target = bool(np.isfinite(gap.bound)), tol * max(problem.null_objective - gap.objective, 0.0)
+    solution = Solution(
+        params=params, status=Status.INTERRUPTED, gap_is_bound=known, target=target, objective=gap.objective,
+        null_objective=problem.null_objective, epochs=0, seconds_run=0.0, seconds_compile=0.0,
+        solver_name=solver_name, interrupted=True,
+    )  # fmt: skip
+    if not known:
+        return solution
+    return replace(solution, gap=gap.bound, status=Status.CONVERGED if gap.bound <= target else Status.INTERRUPTED)

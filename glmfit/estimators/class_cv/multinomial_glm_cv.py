@@ -1,0 +1,55 @@
+"""The multinomial model of counts over categories with the strength of its ridge chosen by cross-validation."""
+
+import numpy as np
+
+from ...data.classes import ClassTraining
+from ..multinomial_glm import MultinomialGLM
+from .model import ClassModelCV
+
+
+class MultinomialGLMCV(ClassModelCV, MultinomialGLM):
+    r"""Multinomial model of counts whose ridge strength, one for all categories, is chosen by cross-validation.
+
+    Every strength is fitted to every fold and scored on the rows left out of it; the model is then fitted to all rows
+    at the strength chosen. Objective and conventions are those of `MultinomialGLM`.
+
+    Parameters
+    ----------
+    strengths, cv, rule, solver_name, step, step_decay, certify, fit_intercept, cv_tol, tol, max_epochs :
+        As in `SoftmaxGLMCV`; a splitter is shown the total of every row.
+    scoring : {"log-likelihood", "D2"}
+        Of the held-out rows: mean log-likelihood per row, by weight, with the multinomial coefficient; or share of the
+        deviance explained over their own constant shares.
+
+    Attributes
+    ----------
+    classes_, coef_, intercept_, n_features_in_, feature_names_in_ :
+        As in `MultinomialGLM`; ``report_`` and ``n_iter_`` are of the last fit.
+    strengths_, cv_scores_, strength_, best_strength_, one_se_strength_, cv_gap_, cv_gap_is_bound_, cv_converged_ :
+        As in `SoftmaxGLMCV`; for D2 a score is also nan where constant shares are exact.
+
+    Notes
+    -----
+    Guarantee, cost and Ctrl-C: as in `SoftmaxGLMCV`. Held-out counts of a category without counts in the rows fitted
+    are left out of the score of their fold, for all strengths, with a warning: what is scored is how the other counts
+    of the row are shared.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from glmfit import MultinomialGLMCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(300, 10))
+    >>> drive = np.exp(X[:, :2] @ rng.normal(size=(2, 4)))
+    >>> counts = np.stack([rng.multinomial(5, d / d.sum()) for d in drive])
+    >>> model = MultinomialGLMCV(strengths=[1e-4, 1e-2, 1, 100]).fit(X, counts)
+    >>> model.cv_scores_.shape
+    (4, 5)
+    """
+
+    _alone = MultinomialGLM
+    _scorings = "log-likelihood", "D2"
+
+    def _split_by(self, data: ClassTraining) -> np.ndarray:
+        row, _, weight = data.pairs
+        return np.bincount(row, weight, data.n_rows) / data.weight

@@ -1,0 +1,179 @@
+"""Search of the first step of a schedule: a few short trials, each a step three times as long or as short."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..checks import check_choice
+from ..numerics import seed_of
+from .schedule import Schedule, ScheduledSolver
+
+JUDGES = "objective", "held-out"
+_FIRST, _FACTOR = 0.03, 10**0.5
+_MOST_TRIALS, _MOST_LONGER = 12, 6
+_MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 100_000, 10, 3
+_ROWS_PER_CLASS, _LEAST_ROWS = 10, 20_000
+_MOST_SCORES = 40_000_000
+_TOO_FEW = 4  # rows, below which none can be left out
+_HELD_OUT = 0.1
+
+
+class TunedStep(NamedTuple):
+    """Outcome of the trials.
+
+    Attributes
+    ----------
+    step : float
+        The best one, c.
+    steps : tuple of float
+        Tried, increasing.
+    loss : numpy.ndarray
+        What each step's trial ended with, by the judge; infinite where numbers overflowed.
+    seconds : float
+        Wall time of all trials.
+    """
+
+    step: float
+    steps: tuple
+    loss: np.ndarray
+    seconds: float
+
+
+class _Trials:
+    """Short runs on some rows, each from class frequencies and with its own first step."""
+
+    def __init__(self, solver, problem, key, schedule, judge, epochs):
+        rng = np.random.default_rng(seed_of(key))
+        order = rng.permutation(problem.n_rows)
+        chosen = order[: max(_ROWS_PER_CLASS * problem.n_classes, _LEAST_ROWS)]
+        most = max(_MOST_SCORES // problem.n_classes, 1)
+        self.solver, self.key, self.by_objective = solver, key, judge == "objective"
+        if self.by_objective:  # of all rows that a fit will see, as far as that is quickly computed
+            judging = order[-min(most, problem.n_rows) :]
+        else:
+            n = min(max(1, int(_HELD_OUT * len(chosen))), most)
+            judging, chosen = chosen[:n], chosen[n:]
+        self.tried = problem if len(chosen) == problem.n_rows else problem.subset(chosen)
+        self.judging = problem.subset(judging)
+        self.epochs = epochs or int(np.clip(_MOST_STEPS // self.tried.n_rows, _LEAST_EPOCHS, _MOST_EPOCHS))
+        self.decay = schedule.decay ** (schedule.epochs / self.epochs)
+        self.start, self.found = self.tried.null_params(), {}
+        self.floor = self._value(self.start)
+
+    def _value(self, params) -> float:
+        judging = self.judging
+        return judging.objective(params) if self.by_objective else judging.loss(params)
+
+    def loss(self, step: float) -> float:
+        """Judge a step; each is tried once."""
+        if step not in self.found:
+            value = np.inf
+            if step < self.solver.longest_step(self.tried):
+                schedule = Schedule(self.epochs, step, self.decay)
+                run = self.solver.run(self.tried, self.start, key=self.key, schedule=schedule)
+                value = np.inf if run.status.is_failure else self._value(run.params)
+            self.found[step] = np.inf if np.isnan(value) else value
+        return self.found[step]
+
+    def shorten(self, step: float) -> float:
+        """Go on to shorter steps while they are better, or none is better than class frequencies."""
+        while len(self.found) < _MOST_TRIALS:
+            shorter = step / _FACTOR if self.loss(step) < np.inf else step / 10
+            if not self.loss(shorter) < self.loss(step) and min(self.found.values()) < self.floor:
+                break
+            step = shorter
+        return min(self.found, key=self.found.get)
+
+    def lengthen(self, step: float) -> float:
+        """Go on to longer steps while they are better."""
+        for _ in range(_MOST_LONGER):
+            if not self.loss(step * _FACTOR) < self.loss(step):
+                break
+            step *= _FACTOR
+        return step
+
+
+def tune_step(
+    solver: ScheduledSolver,
+    problem: Any,
+    *,
+    key: jax.Array,
+    schedule: Schedule | None = None,
+    steps: Sequence[float] | None = None,
+    judge: str = "objective",
+    epochs: int | None = None,
+) -> TunedStep:
+    """Try step sizes on some of the rows, and take the one whose model is best.
+
+    Parameters
+    ----------
+    solver : ScheduledSolver
+        Whose steps they are.
+    problem : SoftmaxProblem
+        With fewer than 4 rows nothing is tried, and the answer is `untuned_step`.
+    key : jax key
+        Of the choice of rows and of all draws.
+    schedule : Schedule, optional
+        To be followed with the step chosen. Trials are shorter, and their steps shrink by as much in all.
+    steps : sequence of float, optional
+        Step sizes times number of rows, c, to try, and shorter ones while the shortest is best; by default 0.03, and
+        from there on three times as long or as short while that is better.
+    judge : {"objective", "held-out"}
+        By the objective over all rows (of many, over some), or by the mean loss of a tenth of the rows tried, which is
+        left out: with a weak ridge the best step then stops short of the optimum.
+    epochs : int, optional
+        Of a trial; 3 to 10, fewer for more rows, by default.
+
+    Returns
+    -------
+    TunedStep
+
+    Raises
+    ------
+    ValueError
+        If the solver has no step to choose, or the judge is unknown.
+
+    Notes
+    -----
+    Up to 10 rows per class, and 20 000 at least, are tried: as c is step size times rows, what is best on some rows is
+    about right for all.
+    """
+    check_choice("judge", judge, JUDGES)
+    if not solver.has_step:
+        raise ValueError(f"{type(solver).__name__} has no step to choose; run it without one.")
+    clock = time.perf_counter()
+    if problem.n_rows < _TOO_FEW:
+        return TunedStep(untuned_step(solver, problem), (), np.empty(0), 0.0)
+    trials = _Trials(solver, problem, key, schedule or Schedule(), judge, epochs)
+    if steps is None:
+        best = trials.shorten(_FIRST)
+        best = trials.lengthen(best) if best == _FIRST else best
+    else:
+        shortest = min(map(float, steps))
+        best = min(map(float, steps), key=trials.loss)
+        if best == shortest or not trials.loss(best) < trials.floor:
+            best = trials.shorten(shortest)
+    tried = tuple(sorted(trials.found))
+    return TunedStep(best, tried, np.array([trials.found[step] for step in tried]), time.perf_counter() - clock)
+
+
+def untuned_step(solver: ScheduledSolver, problem: Any) -> float:
+    """Return a step that does no harm where there are too few rows to try any.
+
+    Parameters
+    ----------
+    solver : ScheduledSolver
+        Whose step it is.
+    problem : SoftmaxProblem
+        Whose ridge limits explicit steps.
+
+    Returns
+    -------
+    float
+        Step size times rows, c: 1 for implicit steps, at most 0.1 for explicit ones.
+    """
+    longest = solver.longest_step(problem)
+    return 1.0 if longest == np.inf else min(0.1, longest / 2)
