@@ -14,7 +14,7 @@ from .schedule import Schedule, ScheduledSolver
 JUDGES = "objective", "held-out"
 _FIRST, _FACTOR = 0.03, 10**0.5
 _MOST_TRIALS, _MOST_LONGER = 12, 6
-_MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 100_000, 10, 3
+_MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 50_000, 8, 3
 _ROWS_PER_CLASS, _LEAST_ROWS = 10, 20_000
 _MOST_SCORES = 40_000_000
 _TOO_FEW = 4  # rows, below which none can be left out
@@ -125,7 +125,7 @@ def tune_step(
         By the objective over all rows (of many, over some), or by the mean loss of a tenth of the rows tried, which is
         left out: with a weak ridge the best step then stops short of the optimum.
     epochs : int, optional
-        Of a trial; 3 to 10, fewer for more rows, by default.
+        Of a trial; 3 to 8, fewer for more rows, by default.
 
     Returns
     -------

@@ -372,7 +372,7 @@ def test_scores_of_ten_thousand_are_finite(dtype, strength, solver):
         (lambda: StochasticMajorization(order="sorted"), "order is 'sorted'; it must be one of 'given'"),
         (lambda: SoftmaxSGD(gain="falling"), "gain is 'falling'; it must be one of 'constant', 'tau', 'inverse'"),
         (lambda: SoftmaxSGD(tau=0), "tau is 0"),
-        (lambda: run(Case(), SoftmaxSGD(), step=50.0), "step is 50; times the ridge strength 0.02"),
+        (lambda: run(Case(), SoftmaxSGD(), step=50.0), "step is 50; it must stay below 50, where an explicit step"),
         (lambda: run(Case(strength=0.0), StochasticMajorization()), "the ridge's strength is 0; stochastic"),
         (
             lambda: run(Case(d=1500, sparse=True), StochasticMajorization()),
@@ -411,7 +411,8 @@ def test_estimators_take_one_pass_without_a_step():
 def test_estimators_tune_the_gradient_steps():
     case = Case(n=300)
     kwargs = {"batch_size": 10}
-    model = SoftmaxGLM(regularizer_strength=STRENGTH, solver_name="SoftmaxSGD", solver_kwargs=kwargs, max_epochs=5)
+    kwargs = {"solver_name": "SoftmaxSGD", "solver_kwargs": kwargs, "max_epochs": 5, "certify": False}
+    model = SoftmaxGLM(regularizer_strength=STRENGTH, **kwargs)
     report = model.fit(case.problem.X, case.Y.argmax(axis=1)).report_
     assert report.step_tuned and report.step > 0 and report.row_evals == 1500
     assert report.objective < 0.9 * report.null_objective
