@@ -11,9 +11,11 @@ from scipy.special import softmax as probabilities
 
 import glmfit
 from glmfit import Status
+from glmfit.engine.classes.run import ClassRun
 from glmfit.engine.problem import Params
 from glmfit.solvers import BoundMajorization, ConjugateGradients, IncrementalMajorization, LoopOptions
 from glmfit.stochastic import Pairs, SoftmaxProblem
+from glmfit.stochastic import bound_majorization as majorization
 from glmfit.stochastic import contrast_rows as surrogates
 from glmfit.stochastic.contrast_rows import SurrogateSum
 
@@ -276,3 +278,19 @@ def test_slowness_is_not_called_a_precision_floor(seed):
     found = IncrementalMajorization().run(problem, key=jax.random.key(0), options=options)
     best = ConjugateGradients().run(problem, options=LoopOptions(tol=1e-10)).objective[0]
     assert found.status in (Status.CONVERGED, Status.MAX_EPOCHS) and found.gap >= found.objective - best
+
+
+def test_a_gradient_that_rises_while_the_sum_falls_is_no_end(rng, monkeypatch):
+    """The gradient, and F, may go up for passes: nothing is to be proved before the budget is spent."""
+    problem, proofs, look = make(rng), [], ClassRun._look
+    monkeypatch.setattr(majorization._Visits, "estimate", property(lambda self: 1.0 + self.n_steps))
+    monkeypatch.setattr(ClassRun, "_look", lambda self, *a: proofs.append(0) or look(self, *a))
+    found = IncrementalMajorization(20).run(problem, key=jax.random.key(0), options=LoopOptions(max_epochs=12))
+    assert len(proofs) == 1 and found.epochs == 12
+
+
+def test_a_sum_that_stopped_falling_ends_the_fit(rng, monkeypatch):
+    problem = make(rng)
+    monkeypatch.setattr(SurrogateSum, "visit", lambda self, at, *how: at)
+    found = IncrementalMajorization(20).run(problem, key=jax.random.key(0), options=LoopOptions(max_epochs=50))
+    assert found.status == Status.PRECISION_FLOOR and found.epochs < 12

@@ -239,6 +239,13 @@ def test_chains_listed_are_the_same_objective(rng):
         np.testing.assert_allclose(found, softmax(expected @ theta), atol=1e-13)
 
 
+def test_a_bound_along_the_chain_is_far_below_that_of_all_sequences(rng):
+    X, labels = rng.normal(size=(3, 8, 2)), rng.integers(0, 2, (3, 8))
+    problem = LabelChains(X, labels, 2, 1e-3)
+    along, at_once = (np.trace(p.bound(np.zeros(8)).curvature) for p in (problem, problem.listed()))
+    assert along < 0.1 * at_once
+
+
 def test_decoding_finds_the_most_probable_of_all_sequences(rng):
     problem, _ = chains(rng, n_labels=3, d=2)
     for length in (1, 2, 5):

@@ -67,6 +67,22 @@ def test_a_singular_mobility_does_no_harm_to_newton(rows, x64):
         np.testing.assert_allclose(newton(single)[0], G, atol=2e-4)
 
 
+@pytest.mark.thorough(cases=1)
+@pytest.mark.parametrize("n, d, c", [(3, 1, 1.0), (5, 1, 3.0), (6, 2, 3.0)])
+def test_newton_is_finite_and_right_on_batches_of_few_columns(n, d, c, x64):
+    """Of 60 batches, in both precisions, all at once; single precision against double."""
+    batches = [random_batch(np.random.default_rng(seed), n=n, q=3, d=d, c=c) for seed in range(60)]
+    stacked = jax.tree.map(lambda *a: jnp.stack(a), *batches)
+    newton = jax.jit(jax.vmap(SOLVERS["newton"]))
+    G, u = newton(stacked)
+    for i, batch in enumerate(batches):
+        check_stationary(batch, G[i], u[i])
+    single = jax.tree.map(lambda a: a.astype(jnp.float32) if a.dtype == jnp.float64 else a, stacked)
+    for found, exact in zip(newton(single), (G, u), strict=True):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, exact, atol=2e-5 * (1 + float(jnp.abs(exact).max())))
+
+
 @pytest.mark.parametrize("rows", SINGULAR)
 def test_a_singular_mobility_and_a_step_far_too_long(rows, x64):
     for seed in range(12):
