@@ -142,7 +142,9 @@ def batches(_cache, scale: float, section: Section) -> None:
             state = jax.block_until_ready(solver.update(problem, state, 0.1, 1.0))  # compiles
             spent = []
             for _ in range(3):
-                seconds, state = timed(lambda s=state, by=solver: jax.block_until_ready(by.update(problem, s, 0.1, 1.0)))
+                seconds, state = timed(
+                    lambda s=state, by=solver: jax.block_until_ready(by.update(problem, s, 0.1, 1.0))
+                )
                 spent.append(seconds)
             section.note(**{f"{name}, {size} rows a step, rows per second": n_rows / median(spent)})
 

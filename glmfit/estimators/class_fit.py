@@ -107,17 +107,22 @@ def _some_rows(problem) -> np.ndarray:
 
 
 def _run_to_gain(problem, solver, key, schedule, least: float, verbose: bool) -> Solution:
-    """Follow a schedule; once more with shorter steps where it ends worse than a short trial did.
+    """Follow a schedule; again with shorter steps where it ends worse than a short trial did, and return the best.
 
     A step can be right for a few epochs, and too long for the sharper model that many lead to.
     """
-    start, rows = problem.null_params(), _some_rows(problem)
+    start, rows, best, lowest = problem.null_params(), _some_rows(problem), None, np.inf
     for _ in range(_AGAIN + 1):
         solution = solver.run(problem, start, key=key, schedule=schedule, verbose=verbose)
-        if least == np.inf or problem.objective(solution.params, rows) <= least or solution.interrupted:
+        if least == np.inf or solution.interrupted:
+            return solution
+        objective = problem.objective(solution.params, rows)
+        if best is None or objective < lowest:
+            best, lowest = solution, objective
+        if lowest <= least:
             break
         schedule = replace(schedule, step=schedule.step / 10**0.5)
-    return solution
+    return best
 
 
 def _run_until_worse(held, solver, problem, key, schedule, verbose: bool) -> Solution:

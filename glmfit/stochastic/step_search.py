@@ -58,7 +58,8 @@ class _Trials:
             judging, chosen = chosen[:n], chosen[n:]
         self.tried = problem if len(chosen) == problem.n_rows else problem.subset(chosen)
         self.judging = problem.subset(judging)
-        self.epochs = epochs or int(np.clip(_MOST_STEPS // self.tried.n_rows, _LEAST_EPOCHS, _MOST_EPOCHS))
+        usual = int(np.clip(_MOST_STEPS // self.tried.n_rows, _LEAST_EPOCHS, _MOST_EPOCHS))
+        self.epochs = epochs or min(usual, max(schedule.epochs, 1))
         self.decay = schedule.decay ** (schedule.epochs / self.epochs)
         self.start, self.found = self.tried.null_params(), {}
         self.floor = self._value(self.start)
@@ -125,7 +126,7 @@ def tune_step(
         By the objective over all rows (of many, over some), or by the mean loss of a tenth of the rows tried, which is
         left out: with a weak ridge the best step then stops short of the optimum.
     epochs : int, optional
-        Of a trial; 3 to 8, fewer for more rows, by default.
+        Of a trial; 3 to 8 and no more than the schedule has, fewer for more rows, by default.
 
     Returns
     -------
