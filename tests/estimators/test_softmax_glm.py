@@ -1200,5 +1200,5 @@ def test_an_objective_that_is_estimated_has_its_standard_error(rng, monkeypatch)
     report, truth = model.report_, model.double_sum(X, y).value
     assert 0 < report.objective_error < 0.2 and abs(report.objective - truth) < 4 * report.objective_error
     assert "of some rows, standard error" in str(report) and not report.gap_is_bound
-    whole = model.set_params(max_epochs=4, solver_name="auto").fit(X, y).report_
+    whole = model.set_params(solver_name="auto").fit(X, y).report_
     assert whole.objective_error == 0 and "standard error" not in str(whole)
