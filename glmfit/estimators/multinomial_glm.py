@@ -30,10 +30,11 @@ class MultinomialGLM(RegressorMixin, ClassModel):
 
     Parameters
     ----------
-    regularizer, regularizer_strength, solver_name, tol, max_epochs, step, step_decay, certify, fit_intercept, \
-    early_stopping :
+    regularizer, regularizer_strength, solver_name, tol, max_epochs, step, step_decay :
         As in `SoftmaxGLM`. A sampling solver's epoch visits every pair of a row and a category it has counts of, or
         with ``solver_kwargs={"visit": "row", ...}`` every row; StochasticMajorization and SoftmaxSGD visit rows.
+    certify, fit_intercept, early_stopping :
+        As in `SoftmaxGLM`.
 
     Attributes
     ----------
