@@ -183,7 +183,7 @@ class ClassModel(Model):
         """One pass over more rows, from where the model stands."""
         solver = self._make_solver(fits.SAMPLING, "partial_fit needs a solver that samples: solver_name")
         solver = fits.auto_solver() if solver is None else solver
-        if "spectral" in (self.solver_kwargs or {}).values():
+        if (self.solver_kwargs or {}).get("basis") == "spectral":
             raise ValueError('basis is "spectral" with partial_fit, which does not know the rows to come; use "raw".')
         solver = replace(solver, basis="raw")
         _, _, step, _, certify, _ = self._read_parameters()

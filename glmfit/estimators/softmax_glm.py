@@ -47,8 +47,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         500. Sampling solvers: epochs of the schedule, default 50, and 1 of StochasticMajorization.
     step, step_decay : "tune" or float, float
         Sampling solvers: step size times rows, c, of the first epoch, and its factor from one epoch to the next, in
-        (0, 1]. "tune" is 0.1 for implicit steps, which serves any data in the spectral basis, and for others the best
-        of some that are tried on some of the rows. Exact solvers and those of majorization have no use for them.
+        (0, 1]. "tune" is 0.1 for single implicit steps, chosen by measurement, and for others the best of some that
+        are tried on some of the rows. Exact solvers and those of majorization have no use for them.
     certify : bool
         Sampling solvers: whether to bound the distance from the optimum at the end, where a pass over all rows and
         classes is affordable.
@@ -71,8 +71,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     Notes
     -----
     Guarantee: with ``report_.gap_is_bound``, ``F - F* <= report_.gap``, proved by duality or self-concordance in
-    float64. Sampling solvers come near the optimum and do not converge in a finite time; the report says how near. All
-    solvers but those that only compare (and those with ``basis="raw"``) do as well on features of any scale.
+    float64. Sampling solvers come near the optimum and do not converge in a finite time; the report says how near.
+    Those that sample classes take their steps on centred, whitened features.
     Rows with a NaN in X or offset, or without a label (NaN, None), are left out and counted.
     Cost: exact solvers some tens of passes of N D K products (nonzeros in place of N D); sampling solvers m D per
     step, whatever the number of classes and rows.

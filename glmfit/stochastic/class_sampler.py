@@ -62,9 +62,6 @@ class ClassSampler(ScheduledSolver):
     alpha = 0.0
     visit = "pair"
     bounded = False
-    auxiliary_step: float | None = field(
-        default=1.0, kw_only=True
-    )  # of the first epoch; None: that of the coefficients
     basis: str = field(default="spectral", kw_only=True)  # whose coordinates steps are taken in, or "raw"
 
     def __post_init__(self):

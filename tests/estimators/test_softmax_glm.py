@@ -1202,3 +1202,10 @@ def test_an_objective_that_is_estimated_has_its_standard_error(rng, monkeypatch)
     assert "of some rows, standard error" in str(report) and not report.gap_is_bound
     whole = model.set_params(solver_name="auto").fit(X, y).report_
     assert whole.objective_error == 0 and "standard error" not in str(whole)
+
+
+def test_a_stream_refuses_coordinates_of_rows_to_come(data):
+    X, y = data
+    model = SoftmaxGLM(solver_name="UMax", solver_kwargs={"basis": "spectral"}, regularizer_strength=1e-3)
+    with pytest.raises(ValueError, match=r'basis is "spectral" with partial_fit.*use "raw"'):
+        model.partial_fit(X, y, classes=range(K))
