@@ -15,18 +15,24 @@ class MultinomialGLMCV(ClassModelCV, MultinomialGLM):
 
     Parameters
     ----------
-    strengths, cv, rule, solver_name, step, step_decay, certify, fit_intercept, cv_tol, tol, max_epochs :
+    strengths, cv, rule :
         As in `SoftmaxGLMCV`; a splitter is shown the total of every row.
     scoring : {"log-likelihood", "D2"}
         Of the held-out rows: mean log-likelihood per row, by weight, with the multinomial coefficient; or share of the
         deviance explained over their own constant shares.
+    solver_name, step, step_decay, certify, fit_intercept :
+        As in `SoftmaxGLMCV`.
+    cv_tol, tol, max_epochs :
+        As in `SoftmaxGLMCV`.
 
     Attributes
     ----------
     classes_, coef_, intercept_, n_features_in_, feature_names_in_ :
         As in `MultinomialGLM`; ``report_`` and ``n_iter_`` are of the last fit.
-    strengths_, cv_scores_, strength_, best_strength_, one_se_strength_, cv_gap_, cv_gap_is_bound_, cv_converged_ :
+    strengths_, cv_scores_, strength_, best_strength_, one_se_strength_ :
         As in `SoftmaxGLMCV`; for D2 a score is also nan where constant shares are exact.
+    cv_gap_, cv_gap_is_bound_, cv_converged_ :
+        As in `SoftmaxGLMCV`.
 
     Notes
     -----
