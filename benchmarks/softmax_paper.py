@@ -8,13 +8,15 @@ vanilla SGD and U-max one row and 5 classes, Implicit one and one. Beside it: th
 for the biased methods, other members of the family, all of them in spectral coordinates, the exact solver, and digits
 with a fifth of the labels drawn at random, which no model separates.
 
-Sets: Bibtex (bibtex_train.npz in the folder), scikit-learn's digits, and any other FOLDER/NAME.npz with the fields of
+Sets: Bibtex, Digit1 and ecoli (in the folder), scikit-learn's digits, and any other FOLDER/NAME.npz with the fields of
 bibtex_train.npz (CSR data, indices, indptr, shape, first_label) that --sections names: MNIST, Delicious, Eurlex ...
+Losses by step of all sections that have been run are drawn to results/figures/softmax_robustness.png.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from functools import partial
@@ -23,7 +25,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import scipy.sparse
-from _common import ROOT, Section, median, run_sections
+from _common import RESULTS, ROOT, Section, median, run_sections
 
 from glmfit.solvers import (
     NCE,
@@ -71,6 +73,14 @@ SPECTRAL = {  # auxiliary variables with a step of their own
     "IS, n = 1": ImportanceSampling(5),
 }
 BIASED = ("OVE", "NCE", "IS")
+DRAWN = {
+    "Implicit, m = 5": "black",
+    "U-max": "tab:blue",
+    "OVE, n = 1": "tab:orange",
+    "NCE, n = 1": "tab:green",
+    "IS, n = 1": "tab:red",
+}
+TITLES = {"digits_not_separable": "digits, noisy labels"}
 
 
 def problem_of(X, label) -> SoftmaxProblem:
@@ -90,6 +100,14 @@ def from_file(path: Path):
     with np.load(path, allow_pickle=False) as file:
         X = scipy.sparse.csr_array((file["data"], file["indices"], file["indptr"]), tuple(file["shape"]))
         return X[:100_000, :10_000], file["first_label"][:100_000]
+
+
+def dense(path: Path):
+    """Features and labels of a file with the fields X and y."""
+    if not path.exists():
+        raise SystemExit(f"{path.name} is not in {path.parent.name}/; name the folder with --data.")
+    with np.load(path, allow_pickle=False) as file:
+        return np.asarray(file["X"], np.float64), file["y"]
 
 
 def digits(noise: float = 0.0):
@@ -169,6 +187,29 @@ def protocol(load, compare: bool, _cache, scale: float, section: Section) -> Non
     )  # fmt: skip
 
 
+def draw(results: Path, file: Path) -> None:
+    """Draw log-loss against step, a panel for each set: Implicit SGD and what it is compared with, spectral."""
+    from glmfit import plotting
+
+    sections = json.loads(results.read_text())["sections"]
+    axes = plotting.new_axes(width_ratios=(1,) * len(sections), size=(2.3 * len(sections) + 0.6, 2.9))
+    for ax, (name, section) in zip(axes[0], sections.items(), strict=True):
+        figures = section["figures"]
+        losses = {kind: np.array(figures["log_loss_by_step"][f"spectral, {kind}"], float) for kind in DRAWN}
+        best = losses["Implicit, m = 5"].min()
+        for kind, color in DRAWN.items():
+            shown = np.where(losses[kind] > 0, losses[kind], np.nan)  # of separable rows the loss may round to 0
+            ax.plot(figures["steps"], shown, "o-", ms=3, lw=1.2, color=color, label=f"{kind.partition(',')[0]}")
+        ax.axhspan(best, 2 * best, color="0.85", lw=0)
+        ax.axhline(figures["log_loss_of_nothing"], color="0.5", lw=0.8, ls=":")
+        ax.set(xscale="log", yscale="log", ylim=(best / 5, 10 * figures["log_loss_of_nothing"]))
+        ax.set_title(TITLES.get(name, name), fontsize=9)
+        ax.set_xlabel("first step", fontsize=9)
+    axes[0][0].set_ylabel("log-loss after 50 epochs", fontsize=9)
+    axes[0][-1].legend(frameon=False, fontsize=7)
+    axes[0][0].figure.savefig(file, dpi=110, metadata={"Software": None})
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--data", default=str(ROOT.parent / "shared" / "data"))
@@ -178,6 +219,8 @@ if __name__ == "__main__":
         "digits": partial(protocol, digits, True),
         "bibtex": partial(protocol, lambda: from_file(folder / "bibtex_train.npz"), True),
         "digits_not_separable": partial(protocol, lambda: digits(0.2), False),
+        "digit1": partial(protocol, partial(dense, folder / "digit1.npz"), False),
+        "ecoli": partial(protocol, partial(dense, folder / "ecoli.npz"), False),
     }
     sections |= {
         path.stem: partial(protocol, partial(from_file, path), False)
@@ -186,4 +229,6 @@ if __name__ == "__main__":
     }
     for name, section in sections.items():
         section.__doc__ = f"{name}: the paper's protocol."
-    sys.exit(run_sections(__doc__, sections, "softmax_paper.json", rest))
+    code = run_sections(__doc__, sections, "softmax_paper.json", rest)
+    draw(RESULTS / "softmax_paper.json", RESULTS / "figures" / "softmax_robustness.png")
+    sys.exit(code)
