@@ -248,10 +248,12 @@ def labelled(folder: Path) -> dict:
     return found | {"digits": load_digits(return_X_y=True)}
 
 
-def version_before(cache, _scale: float, section: Section, *, folder: Path, before: Path) -> None:
+def version_before(cache, _scale: float, section: Section, *, folder: Path, before: Path | None) -> None:
     """Classification sets as they come and scaled, compared with the version before and its search of a step."""
     from sklearn.preprocessing import StandardScaler
 
+    if before is None:
+        raise SystemExit("Name a checkout of the version before with --before.")
     solvers = ("ImplicitSGD", "UMax")
     for name, (X, y) in labelled(folder).items():
         sparse = scipy.sparse.issparse(X)
@@ -285,13 +287,13 @@ if __name__ == "__main__":
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--before", type=Path, help="checkout of the version that is compared")
     options, rest = parser.parse_known_args()
-    sections = {"defaults": functools.partial(defaults, solvers=options.solvers, names=options.names)}
+    run = functools.partial(defaults, solvers=options.solvers, names=options.names)
+    sections = {
+        "defaults": run,
+        "fresh": functools.partial(run, sets=functools.partial(fresh_sets, options.data)),
+        "version_before": functools.partial(version_before, folder=options.data, before=options.before),
+    }
     sections["defaults"].__doc__ = defaults.__doc__
-    if options.data.exists():
-        of_fresh = functools.partial(fresh_sets, options.data)
-        sections["fresh"] = functools.partial(sections["defaults"], sets=of_fresh)
-        sections["fresh"].__doc__ = "Distance from the optimum on sets on which nothing was chosen."
-    if options.before:
-        sections["version_before"] = functools.partial(version_before, folder=options.data, before=options.before)
-        sections["version_before"].__doc__ = version_before.__doc__
+    sections["fresh"].__doc__ = "Distance from the optimum on sets on which nothing was chosen."
+    sections["version_before"].__doc__ = version_before.__doc__
     sys.exit(run_sections(__doc__, sections, "class_defaults.json", rest))
