@@ -26,6 +26,14 @@ def _has_text(value: Any) -> bool:
     return isinstance(value, str | bytes) or getattr(getattr(value, "dtype", None), "kind", "") in ("U", "S", "T")
 
 
+def as_numbers(name: str, values: Any) -> np.ndarray:
+    """Copy values to float64; raise ValueError if they are no numbers."""
+    try:
+        return np.array(values, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {shorten(values)}; it must be an array of numbers.") from None
+
+
 def check_choice(name: str, value: Any, allowed: Iterable[str], hint: str = "") -> None:
     """Raise ValueError unless the value is one of the words allowed."""
     words = ", ".join(map(repr, allowed))

@@ -15,10 +15,11 @@ from ..data.classes import ClassTraining
 from ..display import ProgressBar
 from ..engine import ConjugateGradients
 from ..engine.problem import Params
-from ..engine.result import Solution
+from ..engine.result import LoopOptions, Solution
 from ..numerics import seed_of
 from ..status import Status
 from ..stochastic import Schedule, SoftmaxProblem, tune_step
+from ..stochastic.step_search import FACTOR, times
 from .model_reports import ClassReport
 from .parameters import by_name, choose_class_solver
 from .report import null_is_best, relative_gap, report_of
@@ -36,6 +37,7 @@ SAMPLING = by_name(
 VISITING = by_name(stochastic.StochasticMajorization, stochastic.SoftmaxSGD)
 SOLVERS = {**EXACT, **SAMPLING, **VISITING}
 
+_EXACT_EPOCHS = 500
 _CERTIFIABLE = 2e9  # scores a float64 pass over which is worth a gap
 _ROUNDING = 1e-12  # of an objective, relative
 _NO_DEVIANCE = 1e-12  # of a null model that is exact, in nats per row
@@ -50,6 +52,12 @@ THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/s
 def auto_solver(problem: SoftmaxProblem | None = None):
     """Solver that "auto" is, for a fit or a stream."""
     return SOLVERS["ImplicitSGD" if problem is None else choose_class_solver(problem)]()
+
+
+def exact_options(problem: SoftmaxProblem, tol: float, epochs: int | None, verbose: bool = False) -> LoopOptions:
+    """Options of an exact solver; where rows have less than one count, less is negligible."""
+    negligible = LoopOptions.negligible * min(1.0, float(problem.totals.mean()))
+    return LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, negligible=negligible, verbose=verbose)
 
 
 def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params, ClassReport]:
@@ -75,7 +83,7 @@ def run_sampled(problem, solver, key, how: Sampling) -> tuple[Solution, dict]:
     """Solution of a sampling solver, with what was found out of its step."""
     schedule, step, clock = Schedule(how.epochs or solver.usual_epochs, 1.0, how.decay), how.step, Clock()
     rows, held = _held_out(problem, key) if how.early_stopping else (problem, None)
-    if step is None and held is None:
+    if step is None:
         step = solver.known_step(problem)
     tried, least = (), np.inf
     if step is None and solver.has_step:
@@ -84,9 +92,12 @@ def run_sampled(problem, solver, key, how: Sampling) -> tuple[Solution, dict]:
         least = np.min(losses, initial=np.inf)
     schedule = replace(schedule, step=step or 1.0)
     if held is None:
-        solution = _run_to_gain(problem, solver, key, schedule, least, how.verbose)
+        solution, taken = _run_to_gain(problem, solver, key, schedule, least, how.verbose)
     else:
-        solution = _run_until_worse(held, solver, rows, key, schedule, how.verbose)
+        again = _AGAIN if how.step is None and solver.has_step else 0
+        solution, taken = _run_until_worse(held, solver, rows, key, schedule, how.verbose, again)
+    if tried or len(taken) > 1:
+        tried = tuple(sorted({*tried, *taken}))
     compiling, tuned = clock.compiling, how.step is None and solver.has_step
     used = float(solution.schedule.step) if solver.has_step else np.nan
     facts = {"step": used, "step_tuned": tuned, "steps_tried": tried}
@@ -106,27 +117,47 @@ def _some_rows(problem) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(problem.n_rows, n, replace=False))
 
 
-def _run_to_gain(problem, solver, key, schedule, least: float, verbose: bool) -> Solution:
-    """Follow a schedule; again with shorter steps where it ends worse than a short trial did, and return the best.
+def _run_to_gain(problem, solver, key, schedule, least: float, verbose: bool) -> tuple[Solution, list[float]]:
+    """Follow a schedule; again with shorter steps where it ends worse than a short trial did: the best, and all steps.
 
     A step can be right for a few epochs, and too long for the sharper model that many lead to.
     """
-    start, rows, best, lowest = problem.null_params(), _some_rows(problem), None, np.inf
-    for _ in range(_AGAIN + 1):
+    start, rows, best, lowest, taken = problem.null_params(), _some_rows(problem), None, np.inf, []
+    while len(taken) <= _AGAIN:
         solution = solver.run(problem, start, key=key, schedule=schedule, verbose=verbose)
+        taken.append(schedule.step)
         if least == np.inf or solution.interrupted:
-            return solution
+            return solution, taken
         objective = problem.objective(solution.params, rows)
         if best is None or objective < lowest:
             best, lowest = solution, objective
         if lowest <= least:
             break
-        schedule = replace(schedule, step=schedule.step / 10**0.5)
-    return best
+        schedule = replace(schedule, step=times(schedule.step, 1 / FACTOR))
+    return best, taken
 
 
-def _run_until_worse(held, solver, problem, key, schedule, verbose: bool) -> Solution:
-    """Follow a schedule, and return the epoch that predicts held-out rows best; end some epochs after it."""
+def _run_until_worse(held, solver, problem, key, schedule, verbose: bool, again: int) -> tuple[Solution, list[float]]:
+    """Follow a schedule up to the epoch that predicts held-out rows best; again with shorter steps while these do.
+
+    At a step that is too long for many epochs all of them are noise, and one may be too late already.
+    """
+    best, least, taken = None, np.inf, []
+    while len(taken) <= again:
+        solution, loss = _best_epoch(held, solver, problem, key, schedule, verbose)
+        taken.append(schedule.step)
+        better = best is None or loss < least
+        best, least = (solution, loss) if better else (best, least)
+        if solution.interrupted:
+            return replace(best, status=solution.status, interrupted=True), taken
+        if not better:
+            break
+        schedule = replace(schedule, step=times(schedule.step, 1 / FACTOR))
+    return best, taken
+
+
+def _best_epoch(held, solver, problem, key, schedule, verbose: bool) -> tuple[Solution, float]:
+    """Follow a schedule until the loss of held-out rows has not fallen for some epochs; the best one, and its loss."""
     state, best, least, solution = None, None, np.inf, None
     bar = ProgressBar(f"fitting {problem.subject}", schedule.epochs, "epoch", verbose, 0)
     with closing(bar):
@@ -140,7 +171,7 @@ def _run_until_worse(held, solver, problem, key, schedule, verbose: bool) -> Sol
                 best, least = solution, loss
             if solution.status != Status.SCHEDULE_DONE or best is None or epoch - best.epochs >= _PATIENCE:
                 break
-    return replace(best or solution, status=solution.status, interrupted=solution.interrupted)
+    return replace(best or solution, status=solution.status, interrupted=solution.interrupted), least
 
 
 def judge_sampled(problem, solver, solution, data, certify, keep=False, **steps) -> tuple[Params, ClassReport]:

@@ -12,12 +12,11 @@ from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.utils.validation import check_is_fitted
 
-from ..checks import check_choice, check_flag, check_positive, check_real, check_whole
+from ..checks import check_choice, check_flag, check_positive, check_real, check_whole, shorten
 from ..data.classes import ClassTraining
 from ..data.features import read_features, read_offset, warn_of_constant
 from ..data.times import TimeAxis, check_same_rows, time_axis
 from ..engine.problem import Params
-from ..engine.result import LoopOptions
 from ..engine.tiles import tiles_of
 from ..numerics import DataLike, PerRow, Seed
 from ..status import Status
@@ -28,7 +27,6 @@ from .model import Model, WholeFit, from_json, to_json
 from .model_reports import ClassReport
 from .parameters import key_for, precision, read_solver, read_strengths, read_verbose
 
-_EXACT_EPOCHS = 500
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
 _SCORES_AT_ONCE = 4_000_000
 _TUNABLE_ROWS = 100
@@ -85,7 +83,8 @@ class ClassModel(Model):
         """
         with WholeFit(self):
             data, y = self._read(X, y, sample_weight, offset, reset=True)
-            warn_of_constant(data.X)
+            if self.fit_intercept:  # else a constant column is one
+                warn_of_constant(data.X)
             self._fit(data)
             self._warn_of_classes(data, y)
         return self
@@ -101,7 +100,7 @@ class ClassModel(Model):
     def _fit(self, data: ClassTraining) -> None:
         """Fit classes that were seen; the others get probability 0."""
         solver = self._make_solver()
-        epochs, tol, step, decay, certify, verbose = self._read_parameters()
+        epochs, tol, step, decay, certify, stops, verbose = self._read_parameters()
         seed, self.strength_ = self._seed(), self._strength(data.total_weight)
         vars(self).pop("_streamed", None)  # of a model that is replaced
         seen = data.class_totals > 0
@@ -112,12 +111,12 @@ class ClassModel(Model):
         solver = fits.auto_solver(problem) if solver is None else solver
         key, exact = key_for(solver, seed), type(solver) in fits.EXACT.values()
         if exact:
-            options = LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, verbose=verbose)
+            options = fits.exact_options(problem, tol, epochs, verbose)
             solution = solver.run(problem, key=key, options=options).only()
             theorem = fits.THEOREM if solution.gap_is_bound else ""
             params, report = solution.params, fits.report_of_classes(problem, solution, data, gap_theorem=theorem)
         else:
-            how = fits.Sampling(epochs, step, decay, check_flag("early_stopping", self.early_stopping), verbose)
+            how = fits.Sampling(epochs, step, decay, stops, verbose)
             solution, steps = fits.run_sampled(problem, solver, key, how)
             params, report = fits.judge_sampled(problem, solver, solution, data, certify, **steps)
         self._keep(params, report, seen)
@@ -157,11 +156,11 @@ class ClassModel(Model):
             return 0.0
         if given is None:
             return 1.0 / total_weight
-        needs = "for a model of classes one finite number of at least 0, such as 0.1"
+        needs = "one finite number of at least 0, such as 0.1"
         return float(read_strengths("regularizer_strength", given, needs, 0)[0])
 
     def _read_parameters(self) -> tuple:
-        """Epochs, tol, step (None to tune it), decay, certify and verbose, checked."""
+        """Epochs, tol, step (None to tune it), decay, certify, early stopping and verbose, checked."""
         check_real("step_decay", self.step_decay, 1.0, closed=True)
         return (
             None if self.max_epochs is None else check_whole("max_epochs", self.max_epochs),
@@ -169,6 +168,7 @@ class ClassModel(Model):
             self._read_step(),
             float(self.step_decay),
             check_flag("certify", self.certify),
+            check_flag("early_stopping", self.early_stopping),
             read_verbose(self.verbose),
         )
 
@@ -186,7 +186,7 @@ class ClassModel(Model):
         if (self.solver_kwargs or {}).get("basis") == "spectral":
             raise ValueError('basis is "spectral" with partial_fit, which does not know the rows to come; use "raw".')
         solver = replace(solver, basis="raw")
-        _, _, step, _, certify, _ = self._read_parameters()
+        _, _, step, _, certify, *_ = self._read_parameters()
         rows, totals = data.total_weight, data.class_totals
         batches, before, past, tuned_step = getattr(self, "_streamed", (0, 0.0, np.zeros(len(totals)), None))
         self.strength_, everything = self._strength(before + rows), np.ones(len(totals), bool)
@@ -238,9 +238,15 @@ class ClassModel(Model):
         -------
         DoubleSum
             Value, auxiliary variables and gradients; rows with a NaN are left out.
+
+        Raises
+        ------
+        ValueError
+            If y has classes of which the fit saw no row.
         """
         check_is_fitted(self)
         data, _ = self._read(X, y, sample_weight, offset, reset=False)
+        self._refuse_unseen(data)
         seen = ~self._unseen
         params = Params(self.coef_[:, seen], self.intercept_[seen])
         return double_sum(self._make_problem(data, seen), params, auxiliary, alpha)
@@ -277,6 +283,15 @@ class ClassModel(Model):
     def _unseen(self) -> np.ndarray:
         """Which classes had no rows in the fit, (class,); a stream has given them scores since."""
         return (self.report_.class_totals == 0) & (self.intercept_ == _UNSEEN)
+
+    def _refuse_unseen(self, data: ClassTraining) -> None:
+        """Raise if there are rows of classes that have probability 0."""
+        there = self._unseen & (data.class_totals > 0)
+        if there.any():
+            raise ValueError(
+                f"y has rows or counts of {shorten(self.classes_[there].tolist())}, of which the fit saw none, so that "
+                "their probability is 0. Leave them out, or fit with rows of them that have a weight."
+            )
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         header["strength"] = self.strength_

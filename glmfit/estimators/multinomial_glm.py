@@ -17,6 +17,8 @@ from ..observations.softmax import Multinomial
 from .class_model import ClassModel, probabilities
 from .model import WholeFit
 
+_MOST_COUNTS = 2.0**62  # of a row that are drawn
+
 
 class MultinomialGLM(RegressorMixin, ClassModel):
     r"""Multinomial model of counts over categories given each row's total: how spikes share out over neurons.
@@ -139,6 +141,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         check_choice("score_type", score_type, ("D2", "log-likelihood"))
         check_is_fitted(self)
         data, Y = self._read(X, y, sample_weight, offset, reset=False)
+        self._refuse_unseen(data)
         weight, Y, of = data.weight, Y[data.rows], Multinomial()
         measure = of.deviance if score_type == "D2" else of.log_likelihood
         value = 0.0
@@ -171,6 +174,8 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         check_same_rows(X, total=total)
         X, offset, _ = self._prepare(X, offset)
         total = read_factor(total, "total", X.shape[0], "row")
+        if (total > _MOST_COUNTS).any():
+            raise ValueError(f"total is {total.max():g} in a row; at most {_MOST_COUNTS:g} counts of a row are drawn.")
         if (total != np.rint(total)).any():
             raise ValueError("total has numbers that are not whole; counts are drawn, so that each total must be one.")
         rng, of = np.random.default_rng(self._seed(random_state)), Multinomial()

@@ -55,8 +55,9 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     fit_intercept : bool
         Whether classes have intercepts; without, as in the papers on sampling classes, they are 0.
     early_stopping : bool
-        Sampling solvers: leave out a tenth of the rows, choose the step by their loss, and keep the epoch that predicts
-        them best, ending five epochs after it. The optimum of F is then not what is sought.
+        Sampling solvers: leave out a tenth of the rows, keep the epoch that predicts them best, and end five epochs
+        after it; a step that is to be chosen is shortened while that predicts them better. The optimum of F is then not
+        what is sought. With fewer than 10 rows none is left out; exact solvers and streams have no use for it.
 
     Attributes
     ----------
@@ -267,6 +268,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         check_is_fitted(self)
         of_labels = score_type == "accuracy"
         data, truth = self._read(X, y, sample_weight, offset, reset=False, strange=of_labels)
+        if not of_labels:
+            self._refuse_unseen(data)
         weight, right = data.pairs.weight, np.empty(data.n_rows)
         for rows, scores in self._tiles(data.X, data.offset):
             if of_labels:

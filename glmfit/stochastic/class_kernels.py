@@ -107,7 +107,10 @@ class Visit(NamedTuple):
         if not self.solver.auxiliary:
             return u
         new = jnp.minimum(step.u, self.span.limit)
-        return u.at[k].add(new - old if n == 1 else step.raised - old + (new - step.raised) / n)
+        if n == 1:
+            return u.at[k].add(new - old)
+        # Pairs of a row may share a variable: it is raised to the most that one of them proves.
+        return u.at[k].max(step.raised).at[k].add((new - step.raised) / n)
 
 
 def shrink_of(span: Span, solver):

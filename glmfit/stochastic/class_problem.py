@@ -27,6 +27,7 @@ from .coordinates import Coordinates, coordinates_of
 _SCORES = 4_000_000  # scores in memory at a time
 _AT_ONCE = 1 << 18  # of those that a pass takes at a time
 _SAMPLED_CLASSES = 64
+_LARGEST = 1e15  # count, whose products with features single precision can hold
 # What does not depend on the strength.
 _OF_ROWS = (
     "offset", "basis", "totals", "class_totals", "counts", "null_objective", "saturated_loss", "_mean_sizes",
@@ -140,6 +141,12 @@ class SoftmaxProblem:
         places = self.pairs.label, self.pairs.row, np.arange(self.n_pairs), self.first_pairs
         label, row, index, first = (jax.device_put(a.astype(np.int32)) for a in places)
         numbers = self.pairs.weight, self.totals, *(() if self.offset is None else (self.offset,))
+        largest, least = float(self.totals.max()), float(self.pairs.weight.min())
+        if not (largest < _LARGEST and least > 1 / _LARGEST):
+            raise ValueError(
+                f"counts times weights are between {least:.2g} and {largest:.2g}; to sample classes they must lie "
+                f"between {1 / _LARGEST:.0e} and {_LARGEST:.0e}. Multiply all of them by one number."
+            )
         weight, total, *offset = (jax.device_put(a.astype(self.dtype)) for a in numbers)
         return ClassData(rows, label, row, weight, index, offset[0] if offset else None, first, total)
 

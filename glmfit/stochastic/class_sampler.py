@@ -111,8 +111,7 @@ class ClassSampler(ScheduledSolver):
         """Return the step that is right for features of one size, relative to the weight of a visit (measured)."""
         if not self.implicit or self.basis == "raw":
             return None
-        weight = (problem.totals if self.visit == "row" else problem.pairs.weight).mean()
-        return _STEP * math.sqrt(min(self.batch_size, self.n_visits(problem))) / weight
+        return _STEP * math.sqrt(min(self.batch_size, self.n_visits(problem))) / self.visit_weight(problem)
 
     def ridge(self, problem) -> np.ndarray:
         """Strength of the ridge of every column, 0 for the intercept's, in terms of what is visited."""
@@ -191,12 +190,14 @@ class ClassSampler(ScheduledSolver):
         return n_visits // min(self.batch_size, n_visits)
 
     def user_params(self, problem, state: SamplerState) -> Params:
-        coordinates, V = self.coordinates(problem), (np.array(state.weights.V) * np.array(state.weights.scale)).T
-        d, dtype = len(coordinates.units), V.dtype
+        # In float64: intercepts of features far from 0 are large numbers, whose rounding scores would suffer from.
+        V = (np.array(state.weights.V, np.float64) * np.array(state.weights.scale, np.float64)).T
+        coordinates = self.coordinates(problem)
+        d = len(coordinates.units)
         coef, intercept = coordinates.outside(Params(V[:d], V[d] if problem.fit_intercept else 0.0))
         if not problem.fit_intercept:
-            return Params(coef.astype(dtype), np.zeros(problem.n_classes, dtype))
-        return Params(coef.astype(dtype), (intercept - intercept.mean(dtype=np.float64)).astype(dtype))
+            return Params(coef, np.zeros(problem.n_classes))
+        return Params(coef, intercept - intercept.mean())
 
     def is_finite(self, state: SamplerState) -> bool:
         return bool(_finite(state.weights))

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.special
 from numpy.typing import ArrayLike
 
+from ..checks import as_numbers
 from ..engine.problem import Params
 from ..engine.tiles import tiles_of
 from .class_problem import SoftmaxProblem
@@ -65,7 +66,7 @@ def double_sum(
     Raises
     ------
     ValueError
-        If there is not one auxiliary variable per pair, or alpha is out of its range.
+        If there is not one finite auxiliary variable per pair, or alpha is out of its range.
 
     Notes
     -----
@@ -75,11 +76,11 @@ def double_sum(
     """
     if not (isinstance(alpha, numbers.Real) and 0 <= alpha <= 1):
         raise ValueError(f"alpha is {alpha!r}; it must be between 0 and 1.")
-    given = None if auxiliary is None else np.asarray(auxiliary, np.float64)
-    if given is not None and given.shape != (problem.n_pairs,):
+    given = None if auxiliary is None else as_numbers("auxiliary", auxiliary)
+    if given is not None and (given.shape != (problem.n_pairs,) or not np.isfinite(given).all()):
         raise ValueError(
-            f"auxiliary has shape {given.shape}; it must have one number for each of the {problem.n_pairs} pairs of a "
-            "row and a class with counts."
+            f"auxiliary has shape {given.shape}{'' if np.isfinite(given).all() else ' and is not finite'}; it must be "
+            f"one finite number for each of the {problem.n_pairs} pairs of a row and a class with counts."
         )
     v, slope = np.empty(problem.n_pairs), np.empty(problem.n_pairs)
     coef, intercept, value = np.zeros((problem.n_features, problem.n_classes)), np.zeros(problem.n_classes), 0.0

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..bounds.log_partition import partition_bounds
-from ..checks import check_whole
+from ..checks import as_numbers, check_whole
 from ..engine.tiles import tiles_of
-from .log_linear import LogLinear, add_products, read_strength, read_weights
+from .log_linear import LogLinear, add_products, read_strength, read_weights, refuse_size
 from .outcome_lists import AT_ONCE, LogLinearProblem
 
 _MOST_SEQUENCES = 20_000  # of labels that are listed for one sequence of features
@@ -71,7 +71,8 @@ class LabelChains(LogLinear):
         sample_weight: ArrayLike | None = None,
     ):
         self.n_labels = check_whole("n_labels", n_labels, 2)
-        X, labels = [np.asarray(x, np.float64) for x in X], [np.asarray(y) for y in labels]
+        X = [as_numbers(f"X of sequence {i}", x) for i, x in enumerate(X)]
+        labels = [np.asarray(y) for y in labels]
         if not X or len(X) != len(labels):
             raise ValueError(f"X holds {len(X)} sequences and labels {len(labels)}; as many are needed, at least one.")
         self.n_features = X[0].shape[-1] if X[0].ndim else 0
@@ -93,11 +94,13 @@ class LabelChains(LogLinear):
                 f"X has shape {x.shape} at sequence {i}; it must be (time, feature), finite, with a time at least and "
                 "as many features in every sequence."
             )
-        if y.shape != x.shape[:1] or y.dtype.kind not in "iu" or np.any((y < 0) | (y >= self.n_labels)):
-            raise ValueError(
-                f"labels of sequence {i} have shape {y.shape} and dtype {y.dtype}; they must be {len(x)} integers of 0 "
-                f"to {self.n_labels - 1}."
-            )
+        refuse_size(f"X of sequence {i}", x)
+        needs = f"they must be {len(x)} integers of 0 to {self.n_labels - 1}."
+        if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
+            raise ValueError(f"labels of sequence {i} have shape {y.shape} and dtype {y.dtype}; {needs}")
+        outside = y[(y < 0) | (y >= self.n_labels)]
+        if outside.size:
+            raise ValueError(f"labels of sequence {i} hold {outside[0]}; {needs}")
 
     def split(self, theta: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Part a parameter vector.
@@ -131,8 +134,8 @@ class LabelChains(LogLinear):
             Labels, integer (time,).
         """
         weights, transitions = self.split(theta)
-        X = np.asarray(X, np.float64)
-        self._check(0, X, np.zeros(len(X), int))
+        X = as_numbers("X", X)
+        self._check(0, X, np.zeros(X.shape[:1], int))
         scores = X @ weights.T
         best, came = scores[0], []
         for score in scores[1:]:

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..bounds import gap_bound
+from ..bounds.log_partition import ORDERS
+from ..checks import as_numbers, check_choice, shorten
 
 RIDGE_THEOREM = (
     "strong convexity of a ridge on every parameter: F - F* <= sum_j g_j^2 / (2 strength_j) "
@@ -25,6 +27,7 @@ HESSIAN_THEOREM = (
     "(docs/theory/bound_majorization.md, Proposition 6)"
 )
 _ROUNDING = 64 * float(np.finfo(float).eps)
+_LARGEST = 1e100  # feature, whose square and sums of squares are far from overflow
 _FLAT = 1e-13  # of the largest curvature, in units of each own, what counts as none
 
 
@@ -81,6 +84,9 @@ class LogLinear(ABC):
     n_rows: int
     strength: np.ndarray  # of every parameter's ridge, (parameter,)
 
+    def __getattr__(self, name: str):  # what other solvers ask for
+        raise AttributeError(f"{type(self).__name__} has no {name}: a log-linear model is fitted by BoundMajorization.")
+
     @abstractmethod
     def _loss_bound(self, theta: np.ndarray, order: str) -> tuple[float, np.ndarray, np.ndarray]:
         """Return value, gradient and the bound's curvature of F without its ridge."""
@@ -133,6 +139,7 @@ class LogLinear(ABC):
         QuadraticBound
         """
         theta = self.read_parameters(theta)
+        check_choice("order", order, ORDERS)
         value, gradient, curvature = self._loss_bound(theta, order)
         curvature[np.diag_indices_from(curvature)] += self.strength
         value += float(self.strength @ theta**2) / 2
@@ -187,7 +194,7 @@ class LogLinear(ABC):
 
     def read_parameters(self, theta: ArrayLike) -> np.ndarray:
         """Check a parameter vector."""
-        theta = np.array(theta, np.float64)
+        theta = as_numbers("theta", theta)
         if theta.shape != self.strength.shape or not np.isfinite(theta).all():
             raise ValueError(
                 f"theta has shape {theta.shape}{'' if np.isfinite(theta).all() else ' and is not finite'}; it must be "
@@ -217,7 +224,7 @@ def bound_minimum(at: QuadraticBound) -> tuple[np.ndarray, float]:
 
 def read_strength(strength, n_parameters: int) -> np.ndarray:
     """Check strengths of a ridge, and give every parameter its own."""
-    found = np.asarray(strength, np.float64)
+    found = as_numbers("strength", strength)
     if found.shape not in ((), (n_parameters,)) or not (np.isfinite(found).all() and np.all(found >= 0)):
         raise ValueError(
             f"strength is {strength!r}; it must be a finite number of at least 0, or one per parameter, "
@@ -228,9 +235,15 @@ def read_strength(strength, n_parameters: int) -> np.ndarray:
 
 def read_weights(sample_weight, n_rows: int) -> np.ndarray:
     """Check weights of rows, 1 by default."""
-    weight = np.ones(n_rows) if sample_weight is None else np.asarray(sample_weight, np.float64)
-    if weight.shape != (n_rows,) or not (np.isfinite(weight).all() and np.all(weight >= 0) and weight.any()):
-        raise ValueError(
-            f"sample_weight has shape {weight.shape}; it must be {n_rows} finite numbers of at least 0, not all 0."
-        )
+    weight = np.ones(n_rows) if sample_weight is None else as_numbers("sample_weight", sample_weight)
+    if weight.shape != (n_rows,):
+        raise ValueError(f"sample_weight has shape {weight.shape}; it must be one number per row, ({n_rows},).")
+    if not (np.isfinite(weight).all() and np.all(weight >= 0) and weight.any()):
+        raise ValueError(f"sample_weight is {shorten(weight.tolist())}; it must be finite, at least 0, and not all 0.")
     return weight
+
+
+def refuse_size(name: str, values: np.ndarray) -> None:
+    """Raise unless features are finite, and so are products of two of them."""
+    if not np.abs(values).max(initial=0.0) <= _LARGEST:  # also NaN
+        raise ValueError(f"{name} must be finite and at most {_LARGEST:g} in size; scale larger ones.")

@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp, softmax
 
 from ..bounds.log_partition import partition_bounds
+from ..checks import as_numbers, shorten
 from ..engine.tiles import tiles_of
-from .log_linear import LogLinear, add_products, read_strength, read_weights
+from .log_linear import LogLinear, add_products, read_strength, read_weights, refuse_size
 
 AT_ONCE = 2_000_000  # numbers in the features of the rows taken at a time
 
@@ -146,7 +147,9 @@ def outcome_probabilities(
     ValueError
         If shapes do not fit or numbers are not finite.
     """
-    rows, theta = _read_features(features), np.asarray(theta, np.float64)
+    rows, theta = _read_features(features), as_numbers("theta", theta)
+    if not np.isfinite(theta).all():
+        raise ValueError(f"theta is {shorten(theta.tolist())}; it must be finite.")
     if theta.shape != rows[0].shape[1:]:
         raise ValueError(f"theta has shape {theta.shape}; features have {rows[0].shape[1]} parameters.")
     return [softmax(f @ theta + h) for f, h in zip(rows, _read_log_weights(log_weights, rows), strict=True)]
@@ -156,7 +159,7 @@ def outcome_probabilities(
 
 
 def _read_features(features) -> list[np.ndarray]:
-    rows = [np.asarray(f, np.float64) for f in features]
+    rows = [as_numbers(f"features of row {i}", f) for i, f in enumerate(features)]
     if not rows:
         raise ValueError("features hold no row.")
     for i, f in enumerate(rows):
@@ -169,13 +172,14 @@ def _read_features(features) -> list[np.ndarray]:
             raise ValueError(
                 f"features of row {i} are not finite; leave an outcome out by a log weight of -inf and features of 0."
             )
+        refuse_size(f"features of row {i}", f)
     return rows
 
 
 def _read_log_weights(log_weights, rows: list[np.ndarray]) -> list[np.ndarray]:
     if log_weights is None:
         return [np.zeros(len(f)) for f in rows]
-    found = [np.asarray(h, np.float64) for h in log_weights]
+    found = [as_numbers(f"log_weights of row {i}", h) for i, h in enumerate(log_weights)]
     if len(found) != len(rows):
         raise ValueError(f"log_weights are of {len(found)} rows, and features of {len(rows)}.")
     for i, (h, f) in enumerate(zip(found, rows, strict=True)):

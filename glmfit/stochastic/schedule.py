@@ -42,7 +42,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledSolution(Solution):
-    """Outcome of a schedule: parameters in the solver's precision and always finite, and a state to go on from.
+    """Outcome of a schedule: parameters, always finite, and a state to go on from.
 
     The status is SCHEDULE_DONE, NON_FINITE (a number overflowed: the parameters are those before) or INTERRUPTED.
 
@@ -93,6 +93,10 @@ class ScheduledSolver(ABC):
     def strength(self, problem) -> float:
         """Strength of the ridge in terms of what is visited: a row of counts may be several visits."""
         return problem.strength * problem.n_rows / self.n_visits(problem)
+
+    def visit_weight(self, problem) -> float:
+        """Mean weight, or count, of a visit: what steps are relative to."""
+        return float(problem.totals.sum()) / self.n_visits(problem)
 
     def longest_step(self, problem) -> float:
         """Least c that is too long whatever the data: where an explicit step on the ridge turns coefficients around."""

@@ -12,7 +12,7 @@ from ..numerics import seed_of
 from .schedule import Schedule, ScheduledSolver
 
 JUDGES = "objective", "held-out"
-_FIRST, _FACTOR = 0.03, 10**0.5
+_FIRST, FACTOR = 0.03, 10**0.5
 _MOST_TRIALS, _MOST_LONGER = 12, 6
 _MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 50_000, 8, 3
 _ROWS_PER_CLASS, _LEAST_ROWS = 10, 20_000
@@ -82,7 +82,7 @@ class _Trials:
     def shorten(self, step: float) -> float:
         """Go on to shorter steps while they are better, or none is better than class frequencies."""
         while len(self.found) < _MOST_TRIALS:
-            shorter = step / _FACTOR if self.loss(step) < np.inf else step / 10
+            shorter = times(step, 1 / FACTOR if self.loss(step) < np.inf else 0.1)
             if not self.loss(shorter) < self.loss(step) and min(self.found.values()) < self.floor:
                 break
             step = shorter
@@ -91,10 +91,16 @@ class _Trials:
     def lengthen(self, step: float) -> float:
         """Go on to longer steps while they are better."""
         for _ in range(_MOST_LONGER):
-            if not self.loss(step * _FACTOR) < self.loss(step):
+            longer = times(step, FACTOR)
+            if not self.loss(longer) < self.loss(step):
                 break
-            step *= _FACTOR
+            step = longer
         return step
+
+
+def times(step: float, factor: float) -> float:
+    """Multiply a step, and keep as many digits as matter."""
+    return float(f"{step * factor:.3g}")
 
 
 def tune_step(
@@ -120,8 +126,8 @@ def tune_step(
     schedule : Schedule, optional
         To be followed with the step chosen. Trials are shorter, and their steps shrink by as much in all.
     steps : sequence of float, optional
-        Step sizes times number of rows, c, to try, and shorter ones while the shortest is best; by default 0.03, and
-        from there on three times as long or as short while that is better.
+        Step sizes times number of rows, c, to try, and shorter ones while the shortest is best; by default 0.03
+        divided by the mean weight of a visit, and from there on three times as long or as short while that is better.
     judge : {"objective", "held-out"}
         By the objective over all rows (of many, over some), or by the mean loss of a tenth of the rows tried, which is
         left out: with a weak ridge the best step then stops short of the optimum.
@@ -150,8 +156,11 @@ def tune_step(
         return TunedStep(untuned_step(solver, problem), (), np.empty(0), 0.0)
     trials = _Trials(solver, problem, key, schedule or Schedule(), judge, epochs)
     if steps is None:
-        best = trials.shorten(_FIRST)
-        best = trials.lengthen(best) if best == _FIRST else best
+        first = times(_FIRST, 1 / solver.visit_weight(problem))
+        best = trials.shorten(first)
+        best = trials.lengthen(best) if best == first else best
+    elif not len(steps):
+        raise ValueError("steps is empty; give step sizes to try, or None for those that are usual.")
     else:
         shortest = min(map(float, steps))
         best = min(map(float, steps), key=trials.loss)

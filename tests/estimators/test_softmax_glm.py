@@ -1209,3 +1209,73 @@ def test_a_stream_refuses_coordinates_of_rows_to_come(data):
     model = SoftmaxGLM(solver_name="UMax", solver_kwargs={"basis": "spectral"}, regularizer_strength=1e-3)
     with pytest.raises(ValueError, match=r'basis is "spectral" with partial_fit.*use "raw"'):
         model.partial_fit(X, y, classes=range(K))
+
+
+@pytest.mark.thorough(cases=1)
+@pytest.mark.parametrize("solver", ["ImplicitSGD", "UMax"])
+def test_early_stopping_costs_little_where_nothing_overfits(solver, rng):
+    X = rng.normal(size=(2500, 8))
+    S = X @ rng.normal(size=(8, 20))
+    y = np.argmax(S + rng.gumbel(size=S.shape), axis=1)
+    loss = {}
+    for stopped in (False, True):
+        model = SoftmaxGLM(regularizer_strength=1e-4, solver_name=solver, early_stopping=stopped, certify=False)
+        model.fit(X[:1500], y[:1500])
+        loss[stopped] = -model.score(X[1500:], y[1500:], score_type="log-likelihood")
+    assert loss[True] < 1.03 * loss[False]
+
+
+@pytest.mark.parametrize("unseen", [0, 2])
+def test_rows_of_classes_without_rows_in_the_fit_have_no_likelihood(unseen, rng):
+    X, y = hard(rng, K=3)
+    model = SoftmaxGLM(regularizer_strength=1e-2).fit(X, y, sample_weight=(y != unseen).astype(float))
+    seen = y != unseen
+    for evaluate in (
+        lambda X, y: model.double_sum(X, y).value,
+        lambda X, y: model.score(X, y, score_type="log-likelihood"),
+        lambda X, y: model.score(X, y, score_type="pseudo-r2-McFadden"),
+    ):
+        assert np.isfinite(evaluate(X[seen], y[seen]))
+        with pytest.raises(ValueError, match=rf"y has rows or counts of \[{unseen}\], of which the fit saw none"):
+            evaluate(X, y)
+    assert model.double_sum(X[seen], y[seen]).value == pytest.approx(model.report_.objective, rel=1e-6)
+    counts = np.eye(3)[y]
+    shares = MultinomialGLM(regularizer_strength=1e-2)
+    with pytest.warns(UserWarning, match="no counts"):
+        shares.fit(X, counts * (np.arange(3) != unseen))
+    for evaluate in (shares.score, shares.double_sum):
+        with pytest.raises(ValueError, match=rf"y has rows or counts of \[{unseen}\], of which the fit saw none"):
+            evaluate(X, counts)
+
+
+@pytest.mark.parametrize("solver", ["ImplicitSGD", "UMax", "SoftmaxProx"])
+def test_clocks_are_no_harder_than_numbers_around_zero(solver, rng):
+    X, y = hard(rng, n=600, K=4)
+    missed = []
+    for shift in (0.0, 1e8):
+        exact = SoftmaxGLM(regularizer_strength=1e-2).fit(X, y).report_  # of the same model, wherever the features are
+        model = SoftmaxGLM(regularizer_strength=1e-2, solver_name=solver, certify=False).fit(X + shift, y)
+        missed.append((model.report_.objective - exact.objective) / (exact.null_objective - exact.objective))
+    assert abs(missed[1] - missed[0]) < 2e-3, missed
+
+
+def test_a_constant_feature_may_be_the_only_intercept(rng):
+    X, y = hard(rng)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SoftmaxGLM(regularizer_strength=1e-2, fit_intercept=False).fit(np.column_stack([X, np.ones(len(X))]), y)
+
+
+def test_small_shares_are_fitted_as_well_as_counts(rng):
+    X, y = hard(rng, K=3)
+    counts = rng.multinomial(5, [0.2, 0.3, 0.5], size=len(X)) + 2.0 * np.eye(3)[y]
+    one = MultinomialGLM(regularizer_strength=1e-3).fit(X, counts)
+    small = MultinomialGLM(regularizer_strength=1e-9).fit(X, 1e-6 * counts)
+    np.testing.assert_allclose(small.coef_, one.coef_, atol=1e-2 * np.abs(one.coef_).max())
+    few = MultinomialGLM(regularizer_strength=1e-9, solver_name="UMax", certify=False).fit(X, 1e-6 * counts)
+    learnt, least = small.report_.null_objective - small.report_.objective, small.report_.objective
+    assert few.report_.objective - least < 0.05 * learnt
+    with pytest.raises(ValueError, match=r"to sample classes they must lie between 1e-15 and 1e\+15"):
+        MultinomialGLM(solver_name="ImplicitSGD").fit(X, 1e60 * counts)
+    with pytest.raises(ValueError, match=r"total is 1e\+30 in a row; at most"):
+        one.simulate(X, np.full(len(X), 1e30))

@@ -177,7 +177,7 @@ def test_the_double_sum_is_that_of_the_oracle(alpha, rng):
 
 def test_the_double_sum_refuses_what_does_not_fit(rng):
     problem = make("weighted", rng)
-    with pytest.raises(ValueError, match=r"shape \(3,\); it must have one number for each of the 60 pairs"):
+    with pytest.raises(ValueError, match=r"shape \(3,\); it must be one finite number for each of the 60 pairs"):
         double_sum(problem, some_params(problem, rng), np.zeros(3))
     with pytest.raises(ValueError, match="alpha is 2; it must be between 0 and 1"):
         double_sum(problem, some_params(problem, rng), alpha=2)

@@ -9,7 +9,7 @@ from scipy.special import softmax
 
 import glmfit
 from glmfit import Status
-from glmfit.solvers import BoundMajorization, LoopOptions
+from glmfit.solvers import BoundMajorization, IncrementalMajorization, LoopOptions
 from glmfit.stochastic import LabelChains, LogLinearProblem, Pairs, SoftmaxProblem, outcome_probabilities
 from glmfit.stochastic.log_linear import HESSIAN_THEOREM, RIDGE_THEOREM
 
@@ -294,7 +294,16 @@ def test_long_chains_cost_what_their_length_is(rng):
         ({"log_weights": [[0, 0], [np.nan, 0]]}, "log_weights of row 1 must be finite, or -inf"),
         ({"strength": -1.0}, "strength is -1.0; it must be a finite number of at least 0, or one per parameter"),
         ({"strength": np.ones(3)}, r"one per parameter, \(2,\)"),
-        ({"sample_weight": [1.0]}, r"sample_weight has shape \(1,\); it must be 2 finite numbers of at least 0"),
+        ({"sample_weight": [1.0]}, r"sample_weight has shape \(1,\); it must be one number per row, \(2,\)"),
+        (
+            {"sample_weight": [1.0, -1.0]},
+            r"sample_weight is \[1.0, -1.0\]; it must be finite, at least 0, and not all 0",
+        ),
+        ({"strength": "a"}, "strength is 'a'; it must be an array of numbers"),
+        (
+            {"features": [[[1e160], [0.0]], [[1.0], [0.0]]]},
+            "features of row 0 must be finite and at most 1e[+]100 in size",
+        ),
     ],
 )
 def test_bad_problems_are_refused(change, message):
@@ -328,3 +337,16 @@ def test_parameters_must_fit():
         fit(problem, start=[np.nan, 0.0])
     with pytest.raises(ValueError, match=r"theta has shape \(3,\); features have 2 parameters"):
         outcome_probabilities([np.eye(2)], np.ones(3))
+
+
+def test_what_does_not_fit_is_refused_by_name():
+    problem = LogLinearProblem([np.eye(2)], [0], 0.1)
+    with pytest.raises(ValueError, match="order is 'foo'; it must be one of"):
+        problem.bound(np.zeros(2), "foo")
+    with pytest.raises(ValueError, match=r"theta is \[nan, 1.0\]; it must be finite"):
+        outcome_probabilities([np.eye(2)], [np.nan, 1.0])
+    chains = LabelChains([np.ones((3, 2))], [[0, 1, 0]], 2, 0.1)
+    with pytest.raises(ValueError, match=r"X has shape \(\) at sequence 0"):
+        chains.decode(np.zeros(8), 3.0)
+    with pytest.raises(AttributeError, match="a log-linear model is fitted by BoundMajorization"):
+        IncrementalMajorization().run(chains)

@@ -50,8 +50,8 @@ def default_strengths(problem: SoftmaxProblem) -> np.ndarray:
     """Eight over six decades, down from the one at which next to nothing is learnt.
 
     By convexity ``F_null - F <= |G|^2 / (2 strength)``, with G the gradient in the coefficients at class frequencies
-    (without offsets their intercepts are optimal): at the strongest that is a hundredth of what a model that is right
-    about every row would explain.
+    (without offsets their intercepts are optimal): at the strongest that is a hundredth of what the loss of
+    a model that is right about every row is below that of class frequencies.
     """
     slope = problem.evaluate(problem.null_params()).grad_coef
     explainable = problem.null_objective - problem.saturated_loss

@@ -29,7 +29,6 @@ from ..scores import choose_strengths, make_folds
 from .fits import ClassFits, ExactPath, SampledFits, stopped
 from .held_out import default_strengths
 
-_EXACT_EPOCHS = 500
 _SHARED = "tol", "max_epochs", "step", "step_decay", "certify", "fit_intercept"  # with the estimator of one strength
 
 
@@ -47,6 +46,7 @@ class ClassModelCV(CrossValidated, ClassModel):
     """Common part of `SoftmaxGLMCV` and `MultinomialGLMCV`, which are models of classes besides."""
 
     partial_fit = NoStream()
+    early_stopping = False  # of no fit: folds say how strong the ridge is to be
     _alone: ClassVar[type]  # the estimator of one strength
     _scorings: ClassVar[tuple[str, ...]]
     _fitted = (
@@ -104,7 +104,8 @@ class ClassModelCV(CrossValidated, ClassModel):
             tried, cv_tol = read_tried(self.strengths, self._alone.__name__), check_positive("cv_tol", self.cv_tol)
             axis = time_axis(X) or time_axis(y)
             data, y = self._read(X, y, sample_weight, offset, reset=True)
-            warn_of_constant(data.X)
+            if self.fit_intercept:  # else a constant column is one
+                warn_of_constant(data.X)
             self._fit_all(data, make_folds(self.cv, data, axis, self._split_by(data)), tried, cv_tol)
             self._warn_of_classes(data, y)
         return self
@@ -125,7 +126,7 @@ class ClassModelCV(CrossValidated, ClassModel):
         problem = self._make_problem(data, seen)
         solver = class_fit.auto_solver(problem) if solver is None else solver
         strengths = default_strengths(problem) if tried is None else tried
-        options = LoopOptions(tol=cv_tol, max_epochs=epochs or _EXACT_EPOCHS)
+        options = class_fit.exact_options(problem, cv_tol, epochs)
         if type(solver) in class_fit.EXACT.values():
             path: Any = ExactPath(solver, options, key_for(solver, seed))
         else:

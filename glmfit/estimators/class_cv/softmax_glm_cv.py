@@ -17,7 +17,8 @@ class SoftmaxGLMCV(ClassModelCV, SoftmaxGLM):
     ----------
     strengths : array of float, optional
         Strengths to try, >= 0, at least two different ones. By default eight over six decades, from the strength at
-        which the features explain at most a hundredth of what a perfect model would (proved without offsets) down.
+        which the objective is at most a hundredth of what it can be below that of class frequencies (proved without
+        offsets) down.
     cv : int, pynapple IntervalSet, splitter or iterable
         Folds, as in `PopulationGLMCV`: a number of contiguous blocks of rows; epochs; several IntervalSets; a
         scikit-learn splitter, which is shown the labels (``StratifiedKFold(5)`` for rows sorted by label); or pairs of
