@@ -1,6 +1,6 @@
 """Fits of softmax models: exact compared with scikit-learn, the crossover to sampling, which of 20 000 neurons fired.
 
-    python benchmarks/softmax_fits.py [--sections standardised,unscaled,simulated,crossover,neurons]
+    python benchmarks/softmax_fits.py [--sections standardised,unscaled,simulated,crossover,classes_10000,...]
 
 The first three sections climb the ladders of peers.py: the time to a gap, (F - F*) / (F_null - F*) in float64, is the
 least of the tolerances that reach it, and first fits are those of fresh processes. Each section prints one line per
@@ -10,13 +10,16 @@ requirement and is merged into results/softmax_fits.json. Close everything else 
 from __future__ import annotations
 
 import sys
+import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
 from _common import Section, fresh, run_sections
 from peers import compare
 
-from glmfit.solvers import ConjugateGradients, ImplicitSGD, Schedule
+from glmfit.solvers import ConjugateGradients, ImplicitSGD, LoopOptions, Schedule
 from glmfit.stochastic import Pairs, SoftmaxProblem
 
 ONLY = ("glmfit auto", "sklearn lbfgs", "sklearn newton-cg", "sklearn newton-cholesky")
@@ -63,6 +66,105 @@ def crossover(_cache, scale: float, section: Section) -> None:
     section.note(seconds_to_pass_over_seconds_sampled=ratios)
 
 
+def simulate(n: int, d: int, K: int, spread: float = 0.4) -> SoftmaxProblem:
+    """Rows around the mean of their class; the ridge is the prior that the means were drawn from."""
+    rng = np.random.default_rng(0)
+    mean, label = spread * rng.normal(size=(K, d)), rng.integers(0, K, n)
+    X = (mean[label] + rng.normal(size=(n, d))).astype(np.float32)
+    label = np.unique(label, return_inverse=True)[1]  # classes that occur
+    return SoftmaxProblem(X, Pairs(np.arange(n), label, np.ones(n)), int(label.max()) + 1, 1 / (n * spread**2))
+
+
+def chunked_lbfgs(problem: SoftmaxProblem, enough: float, limit_s: float) -> list[tuple[float, float]]:
+    """Seconds and F after each iteration of SciPy's L-BFGS on a softmax in float32, compiled, some rows at a time."""
+    (n, d), K = problem.X.shape, problem.n_classes
+    size = max(1, min(n, 20_000_000 // K))
+    n_parts = n // size  # all but a few rows, which the objective of the last iterate is not of
+    X = jnp.asarray(
+        np.column_stack([problem.X, np.ones(n, np.float32)])[: n_parts * size].reshape(n_parts, size, d + 1)
+    )
+    y = jnp.asarray(problem.pairs.label[: n_parts * size].reshape(n_parts, size))
+    ridge = jnp.asarray(np.append(np.full(d, problem.strength), 0.0)[:, None], jnp.float32)
+
+    @jax.jit
+    def value_and_slope(W):
+        def part(total, rows):
+            x, label = rows
+            s = x @ W
+            log_norm = jax.scipy.special.logsumexp(s, axis=1)
+            p = jnp.exp(s - log_norm[:, None]).at[jnp.arange(size), label].add(-1.0)
+            loss = jnp.sum(log_norm - jnp.take_along_axis(s, label[:, None], axis=1)[:, 0])
+            return (total[0] + loss, total[1] + x.T @ p), None
+
+        (loss, slope), _ = jax.lax.scan(part, (jnp.float32(0), jnp.zeros_like(W)), (X, y))
+        rows = n_parts * size
+        return loss / rows + jnp.sum(ridge * W**2) / 2, slope / rows + ridge * W
+
+    def function(w):
+        value, slope = value_and_slope(jnp.asarray(w.reshape(d + 1, K), jnp.float32))
+        return float(value), np.asarray(slope, np.float64).ravel()
+
+    def look(intermediate_result):
+        value = float(intermediate_result.fun)
+        trace.append((time.perf_counter() - start, value))
+        if value <= enough or trace[-1][0] > limit_s:
+            raise StopIteration
+
+    null = np.zeros((d + 1, K))
+    null[d] = problem.null_params().intercept
+    function(null.ravel())  # compiles
+    trace, start = [], time.perf_counter()
+    how = {"jac": True, "method": "L-BFGS-B", "options": {"maxcor": 10, "maxiter": 500}}
+    scipy.optimize.minimize(function, null.ravel(), callback=look, **how)
+    return trace
+
+
+def to_one_percent(K: int, exact_tol: float):
+    """Section that times how long each solver takes to within 1 % of (class frequencies - optimum)."""
+
+    def section_of(_cache, scale: float, section: Section) -> None:
+        problem = simulate(int(200_000 * scale), 64, int(K * scale) if scale < 1 else K)
+        null = problem.null_objective
+        exact = ConjugateGradients().run(problem, key=jax.random.key(0), options=LoopOptions(tol=exact_tol))
+        history = exact.history
+        lowest = float(exact.objective[0] - exact.gap[0])  # proved to be below the optimum
+        section.note(
+            null=null, exact_objective=exact.objective[0], exact_gap=exact.gap[0], exact_seconds=history["seconds"],
+            exact_trace=history["objective"][:, 0],
+        )  # fmt: skip
+        section.save()
+
+        def within(objective: float) -> float:
+            return (objective - lowest) / (null - lowest)
+
+        enough = lowest + 0.01 * (null - lowest)
+        passed = float(history["seconds"][np.argmax(history["objective"][:, 0] <= enough)])
+        sampled, first = {}, {}
+        ways = ("as it comes", ImplicitSGD(), (20, 50, 100)), ("60 negatives", ImplicitSGD(60), (20, 50))
+        for how, solver, tried in ways:
+            for epochs in tried:
+                run = solver.run(problem, key=jax.random.key(0), schedule=Schedule(epochs))
+                away = within(problem.objective(run.params))
+                sampled[f"{how}, {epochs} epochs"] = {"seconds": run.seconds_run, "away": away}
+                print(f"    {how}, {epochs} epochs: {away:.4f} in {run.seconds_run:.1f} s", flush=True)
+                if away <= 0.01:
+                    first[how] = run.seconds_run
+                    break
+        section.note(sampled=sampled, exact_seconds_to_one_percent=passed)
+        section.save()
+        trace = chunked_lbfgs(problem, enough, 3 * passed)
+        reached = [seconds for seconds, objective in trace if objective <= enough]
+        section.note(lbfgs=trace)
+        rival = min([passed, *reached[:1]])
+        for how in ("as it comes", "60 negatives"):
+            what = f"{problem.n_classes} classes, 200 000 rows, to within 1 % of the optimum, sampled, {how}"
+            now = first.get(how, np.inf)
+            section.require(what, now, rival, limit=1 / 3, against="exact", aim=how != "as it comes")
+
+    section_of.__doc__ = f"{K} classes, 64 features, 200 000 rows: seconds to within 1 % of the optimum."
+    return section_of
+
+
 def neurons(_cache, scale: float, section: Section) -> None:
     """20 000 units, 16 covariates, 2e6 simulated spikes: minutes, memory, held-out log-loss of which one fired."""
     report = fresh("which_neuron", n_spikes=int(2_000_000 * scale), n_units=int(20_000 * scale))
@@ -84,6 +186,8 @@ SECTIONS = {
     "unscaled": exact("softmax-unscaled", "Digits with pixels from 0 to 16, ridge 1e-4"),
     "simulated": exact("softmax-10", "30 000 x 64, 10 classes, ridge 1e-4"),
     "crossover": crossover,
+    "classes_10000": to_one_percent(10_000, 1e-3),
+    "classes_100000": to_one_percent(100_000, 5e-3),
     "neurons": neurons,
 }
 
