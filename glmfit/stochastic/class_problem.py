@@ -141,11 +141,11 @@ class SoftmaxProblem:
         places = self.pairs.label, self.pairs.row, np.arange(self.n_pairs), self.first_pairs
         label, row, index, first = (jax.device_put(a.astype(np.int32)) for a in places)
         numbers = self.pairs.weight, self.totals, *(() if self.offset is None else (self.offset,))
-        largest, least = float(self.totals.max()), float(self.pairs.weight.min())
-        if not (largest < _LARGEST and least > 1 / _LARGEST):
+        largest, mean = float(self.totals.max()), float(self.totals.mean())
+        if not (largest < _LARGEST and mean > 1 / _LARGEST):
             raise ValueError(
-                f"counts times weights are between {least:.2g} and {largest:.2g}; to sample classes they must lie "
-                f"between {1 / _LARGEST:.0e} and {_LARGEST:.0e}. Multiply all of them by one number."
+                f"counts of rows times weights are {mean:.2g} in the mean and {largest:.2g} at most; to sample classes "
+                f"they must lie between {1 / _LARGEST:.0e} and {_LARGEST:.0e}. Multiply all of them by one number."
             )
         weight, total, *offset = (jax.device_put(a.astype(self.dtype)) for a in numbers)
         return ClassData(rows, label, row, weight, index, offset[0] if offset else None, first, total)

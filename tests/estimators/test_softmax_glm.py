@@ -1277,5 +1277,8 @@ def test_small_shares_are_fitted_as_well_as_counts(rng):
     assert few.report_.objective - least < 0.05 * learnt
     with pytest.raises(ValueError, match=r"to sample classes they must lie between 1e-15 and 1e\+15"):
         MultinomialGLM(solver_name="ImplicitSGD").fit(X, 1e60 * counts)
+    weight = np.where(np.arange(len(X)) < 10, 1e-30, 1.0)  # which is as good as leaving rows out
+    weighted = SoftmaxGLM(solver_name="ImplicitSGD", certify=False).fit(X, y, sample_weight=weight)
+    assert weighted.report_.objective < np.log(3)
     with pytest.raises(ValueError, match=r"total is 1e\+30 in a row; at most"):
         one.simulate(X, np.full(len(X), 1e30))
