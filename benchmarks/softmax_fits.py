@@ -78,8 +78,8 @@ def simulate(n: int, d: int, K: int, spread: float = 0.4) -> SoftmaxProblem:
 def chunked_lbfgs(problem: SoftmaxProblem, enough: float, limit_s: float) -> list[tuple[float, float]]:
     """Seconds and F after each iteration of SciPy's L-BFGS on a softmax in float32, compiled, some rows at a time."""
     (n, d), K = problem.X.shape, problem.n_classes
-    size = max(1, min(n, 20_000_000 // K))
-    n_parts = n // size  # all but a few rows, which the objective of the last iterate is not of
+    n_parts = next(parts for parts in range(n * K // 20_000_000 + 1, n + 1) if n % parts == 0)
+    size = n // n_parts
     X = jnp.asarray(
         np.column_stack([problem.X, np.ones(n, np.float32)])[: n_parts * size].reshape(n_parts, size, d + 1)
     )
