@@ -83,8 +83,7 @@ class ClassModel(Model):
         """
         with WholeFit(self):
             data, y = self._read(X, y, sample_weight, offset, reset=True)
-            if self.fit_intercept:  # else a constant column is one
-                warn_of_constant(data.X)
+            self._warn_of_columns(data)
             self._fit(data)
             self._warn_of_classes(data, y)
         return self
@@ -132,6 +131,11 @@ class ClassModel(Model):
         self.intercept_ = np.full(len(seen), _UNSEEN)
         self.coef_[:, seen], self.intercept_[seen] = params
         self.report_ = report
+
+    def _warn_of_columns(self, data: ClassTraining) -> None:
+        """Warn of constant columns; without intercepts such a column may be meant as one."""
+        if self.fit_intercept:
+            warn_of_constant(data.X)
 
     def _make_problem(self, data: ClassTraining, seen: np.ndarray) -> SoftmaxProblem:
         """Lay out the classes that were seen, bool (class,)."""

@@ -84,9 +84,6 @@ class LogLinear(ABC):
     n_rows: int
     strength: np.ndarray  # of every parameter's ridge, (parameter,)
 
-    def __getattr__(self, name: str):  # what other solvers ask for
-        raise AttributeError(f"{type(self).__name__} has no {name}: a log-linear model is fitted by BoundMajorization.")
-
     @abstractmethod
     def _loss_bound(self, theta: np.ndarray, order: str) -> tuple[float, np.ndarray, np.ndarray]:
         """Return value, gradient and the bound's curvature of F without its ridge."""

@@ -9,7 +9,7 @@ from scipy.special import softmax
 
 import glmfit
 from glmfit import Status
-from glmfit.solvers import BoundMajorization, IncrementalMajorization, LoopOptions
+from glmfit.solvers import BoundMajorization, LoopOptions
 from glmfit.stochastic import LabelChains, LogLinearProblem, Pairs, SoftmaxProblem, outcome_probabilities
 from glmfit.stochastic.log_linear import HESSIAN_THEOREM, RIDGE_THEOREM
 
@@ -348,5 +348,3 @@ def test_what_does_not_fit_is_refused_by_name():
     chains = LabelChains([np.ones((3, 2))], [[0, 1, 0]], 2, 0.1)
     with pytest.raises(ValueError, match=r"X has shape \(\) at sequence 0"):
         chains.decode(np.zeros(8), 3.0)
-    with pytest.raises(AttributeError, match="a log-linear model is fitted by BoundMajorization"):
-        IncrementalMajorization().run(chains)

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from ...checks import check_choice, check_positive
 from ...data.classes import ClassTraining
-from ...data.features import warn_of_constant
 from ...data.times import time_axis
 from ...display import ProgressBar
 from ...engine.problem import Params
@@ -104,8 +103,7 @@ class ClassModelCV(CrossValidated, ClassModel):
             tried, cv_tol = read_tried(self.strengths, self._alone.__name__), check_positive("cv_tol", self.cv_tol)
             axis = time_axis(X) or time_axis(y)
             data, y = self._read(X, y, sample_weight, offset, reset=True)
-            if self.fit_intercept:  # else a constant column is one
-                warn_of_constant(data.X)
+            self._warn_of_columns(data)
             self._fit_all(data, make_folds(self.cv, data, axis, self._split_by(data)), tried, cv_tol)
             self._warn_of_classes(data, y)
         return self
