@@ -69,12 +69,35 @@ class Workers:
             return map(quietly, items)
         return self._pool.map(quietly, items)
 
+    def add(self, function, items) -> list[np.ndarray]:
+        """Add up, in float64, what a function returns of every item, arrays in a tuple; few sums are held at a time."""
+        if not len(items):
+            return []
+
+        def several(some):
+            total = [np.array(part, np.float64) for part in function(some[0])]
+            for item in some[1:]:
+                for one, part in zip(total, function(item), strict=True):
+                    one += part
+            return total
+
+        size = -(-len(items) // (2 * n_cores()))
+        shares = [items[i : i + size] for i in range(0, len(items), size)]
+        return [sum(parts) for parts in zip(*self.each(several, shares), strict=True)]
+
 
 def over_tiles(function: Callable[[slice], Any], n_rows: int, size: int = ROWS_OF_A_TILE) -> Iterator[Any]:
     """Apply a function to every tile and yield the results in order, whatever the threads do."""
     pieces, workers = tiles_of(n_rows, size), Workers()
     with workers if len(pieces) > 1 else contextlib.nullcontext():
         yield from workers.each(function, pieces)
+
+
+def sums_over_tiles(function: Callable[[slice], tuple], n_rows: int, size: int = ROWS_OF_A_TILE) -> list[np.ndarray]:
+    """Apply a function to every tile and add up, in float64, what it returns, arrays in a tuple."""
+    pieces, workers = tiles_of(n_rows, size), Workers()
+    with workers if len(pieces) > 1 else contextlib.nullcontext():
+        return workers.add(function, pieces)
 
 
 def rows_at_once(rows: Any) -> int:

@@ -8,7 +8,9 @@ import scipy.special
 from ..engine.problem import Params
 
 GAP_THEOREM = "weak duality of the ridge-penalised softmax problem (docs/theory/softmax_gap.md, Proposition 1)"
-_SETTLING_STEPS, _SETTLING_WORK = 3, 1e9  # Newton steps in the intercepts for a bound, where a pass costs no more
+_SETTLING_STEPS, _SETTLING_WORK = 3, 1e9  # steps in the intercepts for a bound; Newton's, where a pass costs no more
+_FEW = 64  # classes, or as many as features, up to which their pairs cost no more than a pass
+_NEVER, _LONGEST = -1e3, 10.0  # change of the intercept of a class never seen; times the step of a class of small p
 
 
 class SoftmaxGap(NamedTuple):
@@ -24,9 +26,10 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
     """Bound F - F* of a `SoftmaxProblem` at any parameters by a feasible point of the dual, in one to four passes.
 
     The point is the model's own probabilities, mixed with just enough of a fixed distribution that the expected count
-    of every class is the observed one; where classes are few, also those of intercepts that are nearly optimal.
+    of every class is the observed one; if that costs the most, also those of intercepts that are nearly optimal.
     """
-    paired = problem.n_rows * problem.n_classes**2 <= _SETTLING_WORK
+    n_classes = problem.n_classes
+    paired = problem.n_rows * n_classes**2 <= _SETTLING_WORK or n_classes <= max(_FEW, problem.n_features)
     sums = problem.sums_at(params, paired)
     objective, slope = sums.objective, sums.gradient.coef + problem.strength * params.coef
     norm = float(np.sqrt(np.sum(slope**2) + np.sum(sums.gradient.intercept**2)))
@@ -36,9 +39,9 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
     bound = max(objective - value, 0.0) + rounding
     for _ in range(_SETTLING_STEPS):
         mixing = sums.objective - value - drop  # what is added because the intercepts are not optimal
-        if mixing <= drop or sums.paired is None:
+        if mixing <= drop:
             break
-        step = np.linalg.lstsq(sums.paired, -sums.gradient.intercept, rcond=1e-12)[0]
+        step = _settling_step(problem, sums)
         params = Params(params.coef, params.intercept + step)
         with np.errstate(over="ignore", invalid="ignore"):  # far away a Newton step may lead anywhere
             sums = problem.sums_at(params, paired)
@@ -47,6 +50,19 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
             break
         bound = min(bound, max(objective - value, 0.0) + rounding + more)
     return SoftmaxGap(objective, bound, norm, GAP_THEOREM)
+
+
+def _settling_step(problem, sums) -> np.ndarray:
+    """Change of the intercepts that brings expected counts nearer to the observed ones, (class,).
+
+    By Newton where the Hessian is known, else with its diagonal, and in logarithms, since counts are positive.
+    """
+    if sums.bend.ndim == 2:
+        return np.linalg.lstsq(sums.bend, -sums.gradient.intercept, rcond=1e-12)[0]
+    seen, expected = problem.class_totals, problem.class_totals + problem.n_rows * sums.gradient.intercept
+    with np.errstate(divide="ignore", invalid="ignore"):
+        step = np.log(seen / expected) * np.minimum(expected / problem.n_rows / sums.bend, _LONGEST)
+    return np.where(seen > 0, np.where(np.isfinite(step), step, 0.0), _NEVER)
 
 
 def _dual(problem, params: Params, sums) -> tuple[float, float, float]:

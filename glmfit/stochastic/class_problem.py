@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 from ..display import counted
 from ..engine.metric import plain_basis, spectral_basis
 from ..engine.problem import Evaluation, Params
-from ..engine.tiles import over_tiles, tiles_of
+from ..engine.tiles import sums_over_tiles, tiles_of
 from ..penalties import NoPenalty, Ridge
 from .class_gap import SoftmaxGap, certify_gap
 from .class_rows import ClassData, dense_rows, row_products, sparse_rows
@@ -27,6 +27,7 @@ from .coordinates import Coordinates, coordinates_of
 _SCORES = 4_000_000  # scores in memory at a time
 _AT_ONCE = 1 << 18  # of those that a pass takes at a time
 _SAMPLED_CLASSES = 64
+_MANY = 64  # classes from which on the scores of a row lie together in memory
 _LARGEST = 1e15  # count, whose products with features single precision can hold
 # What does not depend on the strength.
 _OF_ROWS = (
@@ -59,7 +60,7 @@ class Sums(NamedTuple):
     gradient: Params  # of its loss alone
     entropy: float  # mean of the probabilities' entropies
     tilt: float  # mean product of residuals and offsets
-    paired: np.ndarray | None  # Hessian of the loss in the intercepts alone, if asked for
+    bend: np.ndarray  # Hessian of the loss in the intercepts alone, if asked for, or its diagonal
 
 
 class SoftmaxProblem:
@@ -294,21 +295,25 @@ class SoftmaxProblem:
     @cached_property
     def _mean_sizes(self) -> np.ndarray:
         """Mean of what features are without their signs, or a little more, (feature,)."""
-        parts = over_tiles(lambda rows: abs(self.X[rows]).T @ self.totals[rows], self.n_rows)
-        return sum(parts) * (1 + 1e-2) / self.n_rows
+        (total,) = sums_over_tiles(lambda rows: (abs(self.X[rows]).T @ self.totals[rows],), self.n_rows)
+        return total * (1 + 1e-2) / self.n_rows
 
     @cached_property
     def class_sums(self) -> np.ndarray:
         """Sum of the features of every class's counts, (feature, class)."""
-        total = sum(over_tiles(lambda rows: self.counts[rows].T @ self.X[rows], self.n_rows, self._rows_at_once))
-        return np.asarray(total.toarray() if scipy.sparse.issparse(total) else total, np.float64).T
+        if scipy.sparse.issparse(self.X):
+            return (self.counts.T @ self.X).toarray().T
+        (total,) = sums_over_tiles(lambda rows: (self.counts[rows].T @ self.X[rows],), self.n_rows)
+        return total.T
 
     def sums_at(self, params: Params, paired: bool = False) -> Sums:
         """Make a pass over rows and classes, in float64."""
 
         def tile(rows):
             n, X = self.totals[rows], self.X[rows]
-            s = np.ascontiguousarray(self.scores(params, rows).T)  # sums over few classes are quick
+            s = self.scores(params, rows).T
+            if len(s) < _MANY:  # then sums over them are quick
+                s = np.ascontiguousarray(s)
             s -= s.max(axis=0)
             p = np.exp(s)
             total = p.sum(axis=0)
@@ -317,18 +322,18 @@ class SoftmaxProblem:
             row, label, weight = self.pairs.row[some] - rows.start, self.pairs.label[some], self.pairs.weight[some]
             loss = n @ log_norm - weight @ s[label, row]
             entropy = n @ (log_norm - np.einsum("ki,ki->i", p, s))
-            curved = (p * n) @ p.T if paired else 0.0
+            bend = (p * n) @ p.T if paired else np.einsum("ki,ki,i->k", p, p, n)
             expected = p @ n
             p *= n
             p[label, row] -= weight
             tilt = 0.0 if self.offset is None else np.vdot(p, self.offset[rows].T)
-            return loss, entropy, tilt, p @ X, p.sum(axis=1), expected, curved
+            return loss, entropy, tilt, p @ X, p.sum(axis=1), expected, bend
 
-        parts = zip(*over_tiles(tile, self.n_rows, self._rows_at_once), strict=True)
-        loss, entropy, tilt, g_coef, g_intercept, expected, curved = (sum(part) / self.n_rows for part in parts)
+        sums = sums_over_tiles(tile, self.n_rows, self._rows_at_once)
+        loss, entropy, tilt, g_coef, g_intercept, expected, bend = (total / self.n_rows for total in sums)
         gradient = Params(g_coef.T, g_intercept if self.fit_intercept else np.zeros(self.n_classes))
-        curved = np.diag(expected) - curved if paired else None
-        return Sums(float(loss) + self._ridge(params), gradient, entropy, tilt, curved)
+        bend = (np.diag(expected) if paired else expected) - bend
+        return Sums(float(loss) + self._ridge(params), gradient, float(entropy), float(tilt), bend)
 
     @cached_property
     def first_pairs(self) -> np.ndarray:

@@ -13,6 +13,8 @@ from scipy.special import softmax as probabilities
 from glmfit import MultinomialGLM, SoftmaxGLM, Status
 from glmfit.engine import tiles
 from glmfit.engine.classes import bounds as class_bounds
+from glmfit.engine.classes import rows as class_rows
+from glmfit.engine.classes import run as class_run
 from glmfit.engine.classes.bounds import bound_by_hessian
 from glmfit.engine.classes.descent import ClassDescent
 from glmfit.engine.classes.run import ClassRun
@@ -22,6 +24,14 @@ from glmfit.stochastic import Pairs, SoftmaxProblem
 
 N, D, K = 240, 4, 5
 TIGHT = LoopOptions(tol=1e-9)
+
+
+@pytest.fixture(params=["scores kept", "no scores kept"], autouse=True)
+def scores(request, monkeypatch):
+    """Every law holds whether scores are kept or computed again, some rows at a time."""
+    monkeypatch.setattr(class_run, "KEPT", np.inf if request.param == "scores kept" else 0)
+    monkeypatch.setattr(class_rows, "_LEAST_ROWS", 100)
+    monkeypatch.setattr(class_rows, "TILE", 1)
 
 
 def make(rng, strength=0.01, intercept=True, offset=False, sparse=False, dtype=np.float64, scale=1.0):
@@ -119,6 +129,31 @@ def test_rows_have_the_gradient_and_curvature_of_the_definition(variant, far, rn
     there = cg.rows.move(np.full(K, 0.3))
     _, g = value_and_gradient(problem, Params(*(a + 0.3 * b for a, b in zip(params, change, strict=True))))
     np.testing.assert_allclose(there[-1], g[-1], atol=1e-12)
+
+
+@pytest.mark.parametrize("scores", ["no scores kept"], indirect=True)
+def test_lengths_and_curvature_guessed_from_some_rows_are_right_in_the_mean(rng, monkeypatch):
+    monkeypatch.setattr(class_rows, "_SOME", 60)
+    problem = make(rng, scale=2.0)
+    cg = descent_at(problem, random_params(rng, problem))
+    p = np.vstack(random_params(rng, problem))
+    q, change = probabilities(problem.scores(user_params(cg)), axis=1), wide(problem) @ p
+    change += (p[-1] - cg.rows.mean @ p[:-1]) - p[-1]
+    bend = problem.totals @ (np.sum(q * change**2, axis=1) - np.sum(q * change, axis=1) ** 2) / N
+    guesses = [cg.rows.along(p)[0] for _ in range(300)]
+    assert np.mean(guesses) == pytest.approx(bend, rel=0.02) and 0.01 < np.std(guesses) / bend < 0.5
+    curvature = np.mean([cg.rows.mean_curvature() for _ in range(300)], axis=0)
+    np.testing.assert_allclose(curvature, problem.totals @ (q * (1 - q)) / N, rtol=0.02)
+
+
+@pytest.mark.parametrize("strength", [0.0, 1e-4, 1e-2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_fits_whose_lengths_are_guessed_end_at_the_optimum(strength, dtype, rng, monkeypatch):
+    monkeypatch.setattr(class_rows, "_SOME", 30)
+    problem = make(rng, strength, dtype=dtype, scale=2.0)
+    solution = ConjugateGradients().run(problem, options=LoopOptions(tol=1e-7))
+    gap = problem.objective(solution.params) - optimum(problem)
+    assert solution.status[0] == Status.CONVERGED and -1e-12 <= gap <= solution.gap[0] + 1e-12
 
 
 def test_blocks_are_those_of_the_hessian(rng):

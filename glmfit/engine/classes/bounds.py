@@ -46,9 +46,10 @@ class WholeHessian:
         rows, K = cg.rows, len(cg.intercept)
         d = len(cg.coef) + rows.fit_intercept
         self.z = rows.columns(np.arange(rows.n_rows))[:, :d]
+        p = rows.probabilities(slice(0, rows.n_rows))
         ridge = np.append(np.full(len(cg.coef), cg.strength), 0)[:d]
         # One metric for all classes, so that the common shift stays apart: the mean of their curvatures.
-        own = rows.totals * np.mean(rows.p * (1 - rows.p), axis=1)
+        own = rows.totals * np.mean(p * (1 - p), axis=1)
         scale = np.einsum("ij,ij,i->j", self.z, self.z, own) / rows.n_rows + ridge
         self._root = np.sqrt(np.where(scale > 0, scale, 1.0))
         self.z = self.z / self._root
@@ -56,7 +57,7 @@ class WholeHessian:
         full = np.empty((K, d, K, d))
         for k in range(K):
             for l in range(k, K):
-                bend = rows.totals * rows.p[:, k] * ((k == l) - rows.p[:, l])
+                bend = rows.totals * p[:, k] * ((k == l) - p[:, l])
                 full[k, :, l] = full[l, :, k] = self.z.T @ (bend[:, None] * self.z) / rows.n_rows
         reduced = np.einsum("ka,kilj,lb->aibj", self._contrast, full, self._contrast, optimize=True)
         self.matrix = reduced.reshape((K - 1) * d, (K - 1) * d) + np.diag(np.tile(ridge / self._root**2, K - 1))
@@ -81,9 +82,18 @@ def is_separated(problem, rows: ClassRows) -> bool:
 
     Sure where every row has one class, and the highest score there; else looked for where scores are far apart.
     """
-    if problem.offset is None and problem.n_pairs == problem.n_rows == len(np.unique(problem.pairs.row)):
-        own = rows.eta[np.arange(problem.n_rows), problem.pairs.label]
-        if np.all(np.sum(rows.eta >= own[:, None], axis=1) == 1):
+    offset = problem.offset
+    if offset is None and problem.n_pairs == problem.n_rows == len(np.unique(problem.pairs.row)):
+
+        def is_right(tile):
+            eta = rows.scores(tile)
+            own = np.take_along_axis(eta, problem.pairs.label[tile, None], axis=1)
+            return bool(np.all(np.sum(eta >= own, axis=1) == 1))
+
+        if all(rows.each_tile(is_right)):
             return True
-    scores = rows.eta if problem.offset is None else rows.eta - problem.offset
-    return bool(np.max(np.ptp(scores, axis=1)) > _FAR_APART and may_be_separated(problem, rows.columns) is True)
+
+    def spread(tile):
+        return np.max(np.ptp(rows.scores(tile) - (0 if offset is None else offset[tile]), axis=1))
+
+    return bool(max(rows.each_tile(spread)) > _FAR_APART and may_be_separated(problem, rows.columns) is True)

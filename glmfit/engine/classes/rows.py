@@ -5,19 +5,28 @@ import scipy.sparse
 
 from ...observations.softmax import Multinomial
 from ..host import HostRows
-from ..tiles import is_far
+from ..tiles import TILE, is_far, tiles_of
 
 _LEAST = 1e-5  # of a class's curvature at its frequency
 _BLOCKS = 2e7  # numbers in all classes' own blocks of the Hessian
+KEPT = 2e6  # scores that are kept; with more of them memory is slower than products with the features
+_CURVATURES = 2e8  # numbers of which blocks are made
+_MANY = 64  # classes from which on the scores of a row lie together in memory
+_LEAST_ROWS = 128  # of a tile without memory
+_SOME, _ONE_IN, _FLOOR = 2048, 16, 1e-3  # rows of which lengths are guessed: at least, one in, least doubt of any
+_TINY = 1e-300
+_GOLDEN = 0.618  # of the way between two rows, from one guess to the next
 
 
 class ClassRows(HostRows):
     """Rows of a softmax problem; see :class:`HostRows` for what is kept, and the mean ``loss`` where they are.
 
     Passes may be in single precision until :meth:`sharpen`. Rows may be all but certain: the mean curvature of classes
-    that guides is kept above ``least_curvature``. Arrays (row, class) lie class by class in memory, so that sums over
-    few classes are as quick as over many.
+    that guides is kept above ``least_curvature``. Arrays (row, class) of few classes lie class by class in memory, so
+    that sums over them are as quick as over many.
     """
+
+    keeps = True
 
     def __init__(self, problem, mean: np.ndarray, single: bool = False):
         X, self.offset = problem.X, problem.offset
@@ -49,8 +58,12 @@ class ClassRows(HostRows):
         self._hold_in(np.float64)
 
     def _allocate(self) -> None:
-        shape = len(self.neuron), self.n_rows
-        self.eta, self.D, self.p = (np.empty(shape, self.dtype).T for _ in range(3))
+        self.eta, self.D, self.p = (self._room(self.n_rows) for _ in range(3))
+
+    def _room(self, n_rows: int) -> np.ndarray:
+        """Memory for scores, (row, class)."""
+        n = len(self.neuron)
+        return np.empty((n, n_rows), self.dtype).T if n < _MANY else np.empty((n_rows, n), self.dtype)
 
     def _x(self, tile: slice):
         x = self._fast[tile]
@@ -72,8 +85,21 @@ class ClassRows(HostRows):
         x = (x.toarray() if self.sparse else x) - self.mean
         return np.hstack([x, np.full((len(x), 1), float(self.fit_intercept))])
 
+    def scores(self, rows: slice) -> np.ndarray:
+        """Scores of some rows where they are, (row, class)."""
+        return self.eta[rows]
+
+    def probabilities(self, rows: slice) -> np.ndarray:
+        """Probabilities of some rows where they are, (row, class)."""
+        return self.p[rows]
+
+    def _changes(self, rows: slice) -> np.ndarray:
+        """Changes of the scores of some rows along the direction, (row, class)."""
+        return self.D[rows]
+
     def _slopes_of(self, rows: slice):
-        eta, p, n = self.eta[rows].T, self.p[rows].T, self.totals[rows]
+        eta, n = self.scores(rows).T, self.totals[rows]
+        p = self.p[rows].T if self.keeps else eta
         np.subtract(eta, eta.max(axis=0), out=p)
         places = slice(self._first[rows.start], self._first[rows.stop])
         row, label, weight = self.pairs.row[places] - rows.start, self.pairs.label[places], self.pairs.weight[places]
@@ -81,22 +107,25 @@ class ClassRows(HostRows):
         np.exp(p, out=p)
         total = p.sum(axis=0)
         p /= total
-        r = p * self._weights[rows]
+        if not self.keeps:
+            self._doubts[rows] = n * (1 + _FLOOR - 1 / total)
+        r = np.multiply(p, self._weights[rows], out=None if self.keeps else p)
         r[label, row] -= weight
         return r @ self._x(rows), r.sum(axis=1), n @ np.log(total) - fitted
 
     def _curve(self, rows: slice, change: np.ndarray) -> np.ndarray:
         """Multiply the curvature of some rows with changes of their scores, (class, row), in place."""
-        p = self.p[rows].T
+        p = self.probabilities(rows).T
         change -= np.einsum("ki,ki->i", p, change)
         change *= p
         change *= self._weights[rows]
         return change
 
-    def _bend(self, rows: slice) -> np.ndarray:
-        D, p = self.D[rows].T, self.p[rows].T
+    def _bend(self, rows: slice | np.ndarray, weight=None) -> np.ndarray:
+        D, p = self._changes(rows).T, self.probabilities(rows).T
         away = D - np.einsum("ki,ki->i", p, D)  # squares of D alone would cancel where a row is all but certain
-        return np.full(len(p), self.totals[rows] @ np.einsum("ki,ki,ki->i", p, away, away))
+        weight = self.totals[rows] if weight is None else weight
+        return np.full(len(p), weight @ np.einsum("ki,ki,ki->i", p, away, away))
 
     def move(self, step, at: np.ndarray | None = None) -> np.ndarray:
         """Go ``step`` (class,), which is the same for all, along D, and return the gradient of the mean loss there."""
@@ -114,9 +143,9 @@ class ClassRows(HostRows):
         coef, base = p[:-1].astype(self.dtype), self._base(p).astype(self.dtype)
 
         def tile(rows):
-            change = np.empty((len(self.neuron), rows.stop - rows.start), self.dtype)
-            self._predict(rows, coef, base, change.T)
-            r = curve(rows, change)
+            change = self._room(rows.stop - rows.start)
+            self._predict(rows, coef, base, change)
+            r = curve(rows, change.T)
             return r @ self._x(rows), r.sum(axis=1)
 
         self.passes += 0.5
@@ -131,28 +160,118 @@ class ClassRows(HostRows):
         parts = self._over(lambda rows: self._own(rows).sum(axis=1))
         return np.maximum(self._mean(parts), self.least_curvature)
 
-    def _own(self, rows: slice) -> np.ndarray:
-        p = self.p[rows].T
-        return self._weights[rows] * p * (1 - p)
+    def _own(self, rows: slice | np.ndarray, weight=None) -> np.ndarray:
+        p = self.probabilities(rows).T
+        return (self._weights[rows] if weight is None else weight.astype(self.dtype)) * p * (1 - p)
 
     @property
     def has_blocks(self) -> bool:
         """Whether every class's own block of the Hessian may be formed."""
-        return not self.sparse and len(self.neuron) * (len(self.mean) + 1) ** 2 <= _BLOCKS
+        few = self.n_rows * len(self.neuron) <= _CURVATURES
+        return few and not self.sparse and len(self.neuron) * (len(self.mean) + 1) ** 2 <= _BLOCKS
 
     def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
         """Every class's own block of the Hessian."""
-        self.curvature = np.empty_like(self.p)
-        self._over(lambda rows: np.copyto(self.curvature[rows].T, self._own(rows)))
+        self.curvature = self._room(self.n_rows)
+        self.each_tile(lambda rows: np.copyto(self.curvature[rows].T, self._own(rows)))
         blocks = super().hessians(fits, scale, columns)
         del self.curvature
         return blocks
 
     def reach(self, at) -> np.ndarray:
         """Largest range of a row's D over the classes, (class,), the same for all."""
+        return np.full(len(at), max(self.each_tile(self._range)))
 
-        def tile(rows):
-            D = self.D[rows].T
-            return np.where(self.totals[rows] > 0, D.max(axis=0) - D.min(axis=0), 0.0).max()
+    def _range(self, rows: slice) -> float:
+        return float(np.where(self.totals[rows] > 0, np.ptp(self._changes(rows), axis=1), 0.0).max())
 
-        return np.full(len(at), np.max(self._over(tile)))
+    def each_tile(self, function) -> list:
+        """Apply a function to some rows at a time, in order."""
+        return self._over(function)
+
+
+class LeanClassRows(ClassRows):
+    """Rows that keep parameters in place of scores, which are computed where they are asked for, some rows at a time.
+
+    Memory does not grow with rows times classes. The length of a step is guessed from some rows; its end tells.
+    """
+
+    keeps = False
+
+    def _allocate(self) -> None:
+        self._at = self._along = None
+        self._doubts, self._guesses = np.empty(self.n_rows), 0
+
+    def each_tile(self, function) -> list:
+        """Apply a function to some rows at a time, in order."""
+        return list(self.each(function, self._tiles()))
+
+    def _over(self, function, n_fits: int | None = None) -> list:
+        """Apply a function that returns arrays to some rows at a time, and add them up: one sum of each."""
+        return [self.add(function, self._tiles())]
+
+    @property
+    def _rows_of_a_tile(self) -> int:
+        return max(_LEAST_ROWS, TILE // len(self.neuron))
+
+    def _tiles(self) -> list[slice]:
+        return tiles_of(self.n_rows, self._rows_of_a_tile)
+
+    def _guess(self, function) -> np.ndarray:
+        """Mean over the rows of what ``function(rows, weight)`` sums, from some rows, mostly those that are uncertain.
+
+        Others every time: steps have been led by the rows of the last guesses, and overlook the rest.
+        """
+        self._guesses += 1
+        n = max(_SOME, self.n_rows // _ONE_IN)
+        if n >= self.n_rows:
+            return self._mean(self.each_tile(lambda rows: function(rows, self.totals[rows])))
+        upto = np.cumsum(self._doubts)
+        places = (np.arange(n) + self._guesses * _GOLDEN % 1) * (upto[-1] / n)
+        drawn = np.minimum(np.searchsorted(upto, places, side="right"), self.n_rows - 1)
+        weight = self.totals[drawn] / np.maximum(self._doubts[drawn], _TINY) * (upto[-1] / n)
+        tiles = tiles_of(n, self._rows_of_a_tile)
+        return sum(self.each(lambda tile: function(drawn[tile], weight[tile]), tiles)) / self.n_rows
+
+    def place(self, at) -> np.ndarray:
+        """Put the model at parameters; returns the gradient of the mean loss there."""
+        self._at, self._here = at, self._rounded(at)
+        self.passes += 0.5
+        return self._sum(self._over(self._slopes_of))
+
+    def along(self, p) -> np.ndarray:
+        """Choose a direction; returns the mean of curvature times squares of changes along it, of some rows."""
+        self._along, self._there = p, self._rounded(p)
+        return self._guess(self._bend)
+
+    def move(self, step, at: np.ndarray | None = None) -> np.ndarray:
+        """Go ``step`` along the direction, and return the gradient of the mean loss there."""
+        return self.place(self._at + step[0] * self._along)
+
+    def mean_curvature(self) -> np.ndarray:
+        """Mean of every class's own curvature over some rows, (class,), kept off 0."""
+        return np.maximum(self._guess(lambda *some: self._own(*some).sum(axis=1)), self.least_curvature)
+
+    def scores(self, rows: slice) -> np.ndarray:
+        eta = self._product(rows, *self._here)
+        if self.offset is not None:
+            eta += self.offset[rows]
+        return eta
+
+    def probabilities(self, rows: slice) -> np.ndarray:
+        p = self.scores(rows)
+        p -= p.max(axis=1, keepdims=True)
+        np.exp(p, out=p)
+        p /= p.sum(axis=1, keepdims=True)
+        return p
+
+    def _changes(self, rows: slice) -> np.ndarray:
+        return self._product(rows, *self._there)
+
+    def _rounded(self, at) -> tuple[np.ndarray, np.ndarray]:
+        return at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
+
+    def _product(self, rows: slice, coef, base) -> np.ndarray:
+        out = self._room(len(self.totals[rows]))
+        self._predict(rows, coef, base, out)
+        return out

@@ -12,7 +12,7 @@ from ..problem import Evaluation, Params
 from ..result import LoopOptions, Solution
 from .bounds import bound_by_hessian, is_separated
 from .descent import ClassDescent
-from .rows import ClassRows
+from .rows import KEPT, ClassRows, LeanClassRows
 
 _PROOFS = 4  # that failed, before what cannot be proved is left at that
 _ROUNDING = 1e-14  # of F
@@ -47,7 +47,8 @@ class ClassRun(Run):
         """Return the rows, which are nowhere yet."""
         # A ridge lets weak duality prove, in double precision, what steps in single precision come to.
         single = self._descent is ClassDescent and self.softmax.strength > 0 and self.softmax.offset is None
-        return ClassRows(self.softmax, self.problem.basis.mean, single)
+        lean = self._descent is ClassDescent and self.softmax.n_rows * self.softmax.n_classes > KEPT
+        return (LeanClassRows if lean else ClassRows)(self.softmax, self.problem.basis.mean, single)
 
     def descent(self, rows: ClassRows, fits=None) -> Descent:
         """Put the model at its start; conjugate gradients begin at class frequencies where those are better."""
@@ -138,13 +139,14 @@ class ClassRun(Run):
         broken, stalled = not np.isfinite(group.estimate[0]), bool(group.estimate[0] > group.aims[0] * target[0])
         worse = bool(self._look(group)[0])
         bound, estimate = group.by_duality[0], group.decrement
-        if group.rows.is_single and not bound <= self._targets(fits, self.objective)[0]:
+        led_astray = worse or broken or stalled or group.rows.keeps
+        if group.rows.is_single and led_astray and not bound <= self._targets(fits, self.objective)[0]:
             return [self._sharpened(group, worse or broken)]
         spent = group.n_steps[0] >= self.most_steps
         target, group.proofs = self._targets(fits, self.objective), group.proofs + 1
         apart = not broken and not worse and self.softmax.strength == 0 and is_separated(self.softmax, group.rows)
         if not (bound <= target[0] or broken or worse or apart):
-            estimate = group.newton_gap()
+            estimate = group.newton_gap() if group.is_small or not np.isfinite(bound) else group.decrement
             near = target[0] * (1 if self.softmax.strength == 0 else group.settled)
             if (estimate <= near or stalled or spent) and group.is_small:
                 rounding = self.softmax.rounding_of_scores(self.params)
@@ -163,8 +165,9 @@ class ClassRun(Run):
         elif not (spent or stuck or worse or apart or (near and group.proofs[0] >= _PROOFS)):
             self._note(int(group.n_steps[0]))
             group.aims *= 1 if stalled else _TIGHTER
-            group.refresh()
-            group.forget()
+            if group.rows.keeps:
+                group.refresh()
+                group.forget()
             group.advance(np.ones(len(fits), bool))
             return [group]
         elif (
