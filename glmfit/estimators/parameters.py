@@ -35,7 +35,7 @@ _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
 _NEWTON_WORK = 4e7
 _SMALL_WORK = 4e6  # up to which a few neurons are fitted one by one
-_EXACT_WORK, _EXACT_SCORES = 4e9, 2e8  # of models of classes
+_EXACT_WORK = 5e10  # products in a pass of models of classes
 
 
 def read_strengths(name: str, given, needs: str, *axes: int) -> np.ndarray:
@@ -143,15 +143,15 @@ def choose_solver(problem: PopulationProblem) -> str:
 def choose_class_solver(problem) -> str:
     """Name the solver for a problem: "ConjugateGradients" or "ImplicitSGD".
 
-    ConjugateGradients, which ends at a proved distance from the optimum, while its memory is moderate (rows times
-    classes at most 2e8, 12 to 24 bytes each) and so is a pass over the rows: rows times (features + 30) times classes,
-    the nonzeros in place of rows times features for sparse ones, at most 4e9. ImplicitSGD beyond, whose steps do not
-    grow with the number of classes. The second limit is where both were measured to be equally fast with version 0.1
-    (section "crossover" of benchmarks/softmax_fits.py).
+    ConjugateGradients, which ends at a proved distance from the optimum, while a pass over rows and classes is
+    affordable: rows times (features + 30) times classes, the nonzeros in place of rows times features for sparse ones,
+    at most 5e10. Such fits take a minute or two on two cores, minutes where some classes are rare or the ridge is weak,
+    and no memory for scores. ImplicitSGD beyond, whose steps do not grow with the number of classes.
+    Sections "crossover" and "classes_10000" of benchmarks/softmax_fits.py time both.
     """
     n, K = problem.n_rows, problem.n_classes
     products = getattr(problem.X, "nnz", n * problem.n_features)
-    return "ConjugateGradients" if n * K <= _EXACT_SCORES and (products + 30 * n) * K <= _EXACT_WORK else "ImplicitSGD"
+    return "ConjugateGradients" if (products + 30 * n) * K <= _EXACT_WORK else "ImplicitSGD"
 
 
 def precision(dtype) -> type:

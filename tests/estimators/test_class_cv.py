@@ -281,7 +281,8 @@ def test_a_sampling_solver_makes_every_fit_on_its_own(data):
 
 @pytest.mark.thorough
 def test_auto_takes_the_solver_of_all_rows(data, monkeypatch):
-    monkeypatch.setattr("glmfit.estimators.parameters._EXACT_SCORES", N * K - 1)  # of a fold there are fewer
+    # Of a fold there are fewer.
+    monkeypatch.setattr("glmfit.estimators.parameters._EXACT_WORK", N * (data[0].shape[1] + 30) * K - 1)
     model = SoftmaxGLMCV(strengths=[1e-2, 1], cv=3, max_epochs=5).fit(*data)
     assert model.report_.solver_name == "ImplicitSGD" and np.isfinite(model.cv_scores_).all()
 

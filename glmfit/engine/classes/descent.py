@@ -12,6 +12,7 @@ from .rows import ClassRows
 _SETTLED = 1e-4  # of the target: an estimate that more steps will not change
 _FAR = 30.0  # change of a row's scores that turns any probability into any other
 _ROUNDING, _ROUNDING_OF_SINGLES = 1e-14, 1e-3  # of F
+_FALL, _STEPS = 1e-6, 4  # of F, in so many steps, which is not rounding
 _NEWTON_PRODUCTS, _LEFT = 100, 0.1  # with the Hessian, for an estimate of the gap; share of the gradient it may leave
 
 
@@ -30,6 +31,7 @@ class ClassDescent(Descent):
     def __init__(self, rows: ClassRows, basis, strength: float, null_objective, at: np.ndarray):
         self.basis, self.strength, self._null_objective = basis, strength, null_objective
         d, n = len(at) - 1, at.shape[1]
+        self._objectives: list[float] = []  # of the last steps
         self._whole, self.is_small = None, has_small_hessian(rows.n_rows, d + rows.fit_intercept, n)
         super().__init__(rows, self.metric(np.ones(n)), np.full((d, n), strength), at)
         self.gained = self._null_objective - self.objective
@@ -42,6 +44,13 @@ class ClassDescent(Descent):
         squares = whiten.power(2) if scipy.sparse.issparse(whiten) else whiten**2
         return SharedMetric(self.basis, curvature, self.strength * np.ravel(squares.sum(axis=0))[:, None])
 
+    def is_ready(self, target: np.ndarray) -> np.ndarray:
+        """Whether to ask for a proof: near enough, or no nearer for some steps in which F did not fall either."""
+        ready, near = super().is_ready(target), self.estimate <= self.aims * target
+        before = self._objectives[0] if len(self._objectives) > _STEPS else np.nan
+        falls = bool(before - self.objective > _FALL * abs(before))
+        return ready & (near | (not falls))
+
     def _renew_shared(self) -> None:
         self.shared = self.metric(self.rows.mean_curvature())
         self.judge()
@@ -50,6 +59,7 @@ class ClassDescent(Descent):
     def arrive(self, loss_gradient: np.ndarray, *since: np.ndarray) -> None:
         """Take over gradient and value of the loss at the parameters."""
         self.objective = self._value(self.coef)
+        self._objectives = [*self._objectives[-_STEPS:], self.objective]
         super().arrive(loss_gradient, *since)
 
     def _value(self, coef) -> float:

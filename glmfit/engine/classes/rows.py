@@ -86,15 +86,15 @@ class ClassRows(HostRows):
         return np.hstack([x, np.full((len(x), 1), float(self.fit_intercept))])
 
     def scores(self, rows: slice) -> np.ndarray:
-        """Scores of some rows where they are, (row, class)."""
+        """Return the scores of some rows where they are, (row, class)."""
         return self.eta[rows]
 
     def probabilities(self, rows: slice) -> np.ndarray:
-        """Probabilities of some rows where they are, (row, class)."""
+        """Return the probabilities of some rows where they are, (row, class)."""
         return self.p[rows]
 
     def _changes(self, rows: slice) -> np.ndarray:
-        """Changes of the scores of some rows along the direction, (row, class)."""
+        """Return the changes of the scores of some rows along the direction, (row, class)."""
         return self.D[rows]
 
     def _slopes_of(self, rows: slice):
@@ -252,13 +252,15 @@ class LeanClassRows(ClassRows):
         """Mean of every class's own curvature over some rows, (class,), kept off 0."""
         return np.maximum(self._guess(lambda *some: self._own(*some).sum(axis=1)), self.least_curvature)
 
-    def scores(self, rows: slice) -> np.ndarray:
+    def scores(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Compute the scores of some rows where they are, (row, class)."""
         eta = self._product(rows, *self._here)
         if self.offset is not None:
             eta += self.offset[rows]
         return eta
 
-    def probabilities(self, rows: slice) -> np.ndarray:
+    def probabilities(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Compute the probabilities of some rows where they are, (row, class)."""
         p = self.scores(rows)
         p -= p.max(axis=1, keepdims=True)
         np.exp(p, out=p)

@@ -97,6 +97,8 @@ class ClassRun(Run):
 
     def _renew(self, group: Descent, which: np.ndarray, alone: bool = False) -> None:
         super()._renew(group, which, alone=True)
+        # All classes' blocks cost many steps: some of these are to show what the last ones were worth.
+        group.trace = [np.full_like(group.estimate, np.inf) for _ in group.trace[:-1]] + [group.estimate]
 
     def params_of(self, cg: Descent) -> Params:
         """Parameters of the features as they are, without the shift that all classes may share."""
