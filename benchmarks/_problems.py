@@ -383,3 +383,15 @@ def deviance_explained(problem: Problem, coef, intercept) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         null = deviance(np.broadcast_to(Y.mean(0), Y.shape))
         return np.where(Y.sum(0) > 0, 1 - deviance(rate) / null, np.nan)
+
+
+def implicit_feedback(seed: int = 0, m: int = 942, n: int = 1447, share: float = 0.4, rank: int = 6) -> tuple:
+    """Positive pairs like those of MovieLens-100K: left entities of very unlike activity, right ones of unlike fame."""
+    rng = np.random.default_rng(seed)
+    taste = 1.1 * rng.normal(size=(m, rank)) @ rng.normal(size=(rank, n)) / np.sqrt(rank)
+    fame = -1.1 * np.log(rng.permutation(n) + 5.0)
+    activity = np.minimum(np.ceil(np.exp(rng.normal(np.log(36 * share / 0.4), 0.9, m))), n // 3).astype(int)
+    score = taste + fame + rng.gumbel(size=(m, n))
+    best = np.argsort(-score, axis=1)
+    left = np.repeat(np.arange(m), activity)
+    return left, np.concatenate([row[:a] for row, a in zip(best, activity, strict=True)]), m, n

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from _common import CHECKOUT, memory_bytes, plain, timed
 from _models import fit_quietly, fit_summary, make_model
+from _problems import implicit_feedback
 
 
 def fit(kind: str, x_file: str, y_file: str, out: str | None = None, fits: int = 1, **parameters) -> dict:
@@ -205,6 +206,27 @@ def all_pairs_pass(n: int, k: int = 32, repeats: int = 5) -> dict:
     }
 
 
+def pairs(solver: str, epochs: int = 20) -> dict:
+    """Fit embeddings of positive pairs for some epochs, twice; seconds of the second run, and the objective."""
+    import jax
+
+    import glmfit.solvers
+
+    try:
+        from glmfit.pairs import AllPairsProblem, Triples
+    except ImportError:  # where they were in version 0.1
+        from glmfit.problems import AllPairsProblem, Triples
+    left, right, m, n = implicit_feedback()
+    given = {"loss": "squared", "imputation_weight": 0.03, "prior": "zero", "biases": False, "strength": 3.0}
+    problem = AllPairsProblem(m, n, Triples(left, right, np.ones(len(left))), **given, layout="triples")
+    theta = problem.draw_params(jax.random.key(0), 32)
+    options = glmfit.solvers.StationaryOptions(tol=1e-12, max_epochs=epochs)
+    for _ in range(2):
+        made = getattr(glmfit.solvers, solver)()
+        seconds, found = timed(lambda made=made: made.run(problem, theta, key=jax.random.key(1), options=options))
+    return {"seconds": seconds, "objective": float(problem.data.objective(found.params)), "epochs": found.epochs}
+
+
 def peer(name: str, scale: float, rival: str, rung: int) -> dict:
     """Fit a problem of peers.py once by one of its rivals."""
     from peers import one_cold_fit
@@ -214,7 +236,7 @@ def peer(name: str, scale: float, rival: str, rung: int) -> dict:
 
 TASKS = {
     "fit": fit, "contend": contend, "stream": stream, "many_fits": many_fits, "warm_fits": warm_fits,
-    "which_neuron": which_neuron, "all_pairs_pass": all_pairs_pass, "peer": peer, "classes": classes,
+    "which_neuron": which_neuron, "all_pairs_pass": all_pairs_pass, "peer": peer, "classes": classes, "pairs": pairs,
 }  # fmt: skip
 
 if __name__ == "__main__":

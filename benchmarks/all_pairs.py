@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 from _common import ROOT, Section, fresh, interleaved, median, run_sections, timed
+from _problems import implicit_feedback
 
 from glmfit.pairs import AllPairsProblem, SessionBlock, Triples
 from glmfit.solvers import GaussNewton, LeftBatches, SampledPairs, StationaryOptions, TowerAdam, TowerLBFGS
@@ -126,18 +127,6 @@ def gathered(theta, data, i, j, y, loss):
 
 
 # ------------------------------------------------------------------------------------------- solvers
-
-
-def implicit_feedback(seed: int = 0, m: int = 942, n: int = 1447, share: float = 0.4, rank: int = 6) -> tuple:
-    """Positive pairs like those of MovieLens-100K: left entities of very unlike activity, right ones of unlike fame."""
-    rng = np.random.default_rng(seed)
-    taste = 1.1 * rng.normal(size=(m, rank)) @ rng.normal(size=(rank, n)) / np.sqrt(rank)
-    fame = -1.1 * np.log(rng.permutation(n) + 5.0)
-    activity = np.minimum(np.ceil(np.exp(rng.normal(np.log(36 * share / 0.4), 0.9, m))), n // 3).astype(int)
-    score = taste + fame + rng.gumbel(size=(m, n))
-    best = np.argsort(-score, axis=1)
-    left = np.repeat(np.arange(m), activity)
-    return left, np.concatenate([row[:a] for row, a in zip(best, activity, strict=True)]), m, n
 
 
 def ratings(pairs, omega: float = 0.03, strength: float = 3.0, **more) -> AllPairsProblem:

@@ -16,6 +16,7 @@ from .tiles import ALL, Tiles, column_sums, derivatives, n_cores, scratch, tiles
 _MOST_ROWS = 16384  # of a tile, and numbers of it, of which Hessians are made
 _MOST_OF_A_TILE = 1 << 18
 _RUN = 256  # neighbouring rows drawn together
+_FEW_PRODUCTS = 2e8  # in Hessians, done before threads have started
 _NEGLIGIBLE = 1e-3  # of the mean curvature: rows below it are left out of a Hessian that only guides
 
 
@@ -225,7 +226,7 @@ class HostRows(Tiles):
                         z = x[some] * np.sqrt(c)
                     total += z @ z.T
 
-        shares = n_cores() if self._pool is not None else 1
+        shares = n_cores() if self._pool is not None and self.n_rows * (d + 1) ** 2 * len(fits) > _FEW_PRODUCTS else 1
         list(self.each(some_fits, [slice(i, None, shares) for i in range(min(shares, len(fits)))]))
         for total in totals:
             total /= self.n_rows

@@ -36,7 +36,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         At least 0; the default is one over the sum of the weights (without any, the number of rows), which is the
         ``C = 1`` of scikit-learn's `LogisticRegression`. ``strength_`` has the one of the fit.
     solver_name : str
-        "auto" takes ConjugateGradients while rows times classes are moderate and ImplicitSGD beyond
+        "auto" takes ConjugateGradients while a pass over rows and classes is affordable, then ImplicitSGD
         (:func:`glmfit.estimators.choose_class_solver`). Exact: "ConjugateGradients" and, going down by theorem without
         a step to choose, "BoundMajorization" and "IncrementalMajorization". Sampling classes, for very many:
         "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with: "SGD", "OVE", "NCE",

@@ -838,7 +838,7 @@ def test_rows_with_a_nan_in_the_offset_are_left_out(data, counts):
     for model, (X, y) in ((soft(), data), (mult(), counts)):
         offset = np.zeros((N, K))
         offset[3, 1] = np.nan
-        other = clone(model).fit(np.delete(X, 3, axis=0), np.delete(y, 3, axis=0))
+        other = clone(model).fit(np.delete(X, 3, axis=0), np.delete(y, 3, axis=0), offset=np.zeros((N - 1, K)))
         model.fit(X, y, offset=offset)
         np.testing.assert_array_equal(model.coef_, other.coef_)
         assert model.report_.n_dropped == 1

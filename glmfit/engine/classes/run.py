@@ -141,8 +141,8 @@ class ClassRun(Run):
         broken, stalled = not np.isfinite(group.estimate[0]), bool(group.estimate[0] > group.aims[0] * target[0])
         worse = bool(self._look(group)[0])
         bound, estimate = group.by_duality[0], group.decrement
-        led_astray = worse or broken or stalled or group.rows.keeps
-        if group.rows.is_single and led_astray and not bound <= self._targets(fits, self.objective)[0]:
+        last = worse or broken or stalled or group.rows.keeps or group.is_small  # of what single precision is good for
+        if group.rows.is_single and last and not bound <= self._targets(fits, self.objective)[0]:
             return [self._sharpened(group, worse or broken)]
         spent = group.n_steps[0] >= self.most_steps
         target, group.proofs = self._targets(fits, self.objective), group.proofs + 1
