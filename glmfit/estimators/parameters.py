@@ -35,7 +35,7 @@ _FEW_NEURONS = 3
 _ROWS_PER_FEATURE = 32
 _NEWTON_WORK = 4e7
 _SMALL_WORK = 4e6  # up to which a few neurons are fitted one by one
-_EXACT_WORK = 5e10  # products in a pass of models of classes
+_EXACT_WORK = 2e11  # products in a pass of models of classes
 
 
 def read_strengths(name: str, given, needs: str, *axes: int) -> np.ndarray:
@@ -145,9 +145,9 @@ def choose_class_solver(problem) -> str:
 
     ConjugateGradients, which ends at a proved distance from the optimum, while a pass over rows and classes is
     affordable: rows times (features + 30) times classes, the nonzeros in place of rows times features for sparse ones,
-    at most 5e10. Such fits take a minute or two on two cores, minutes where some classes are rare or the ridge is weak,
-    and no memory for scores. ImplicitSGD beyond, whose steps do not grow with the number of classes.
-    Sections "crossover" and "classes_10000" of benchmarks/softmax_fits.py time both.
+    at most 2e11. At the limit a fit takes minutes on two cores, and is nearer the optimum after its first steps than
+    sampled classes come in as long. ImplicitSGD beyond, whose steps do not grow with the number of classes. Sections
+    "crossover" and "classes_9000" to "classes_100000" of benchmarks/softmax_fits.py time both.
     """
     n, K = problem.n_rows, problem.n_classes
     products = getattr(problem.X, "nnz", n * problem.n_features)

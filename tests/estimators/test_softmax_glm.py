@@ -579,7 +579,7 @@ def test_auto_rule_follows_work():
 
     assert choose_class_solver(problem(10_000, 50, 100)) == "ConjugateGradients"
     assert choose_class_solver(problem(20_000, 64, 10_000)) == "ConjugateGradients"
-    assert choose_class_solver(problem(200_000, 64, 10_000)) == "ImplicitSGD"
+    assert choose_class_solver(problem(200_000, 64, 100_000)) == "ImplicitSGD"
 
 
 # ----------------------------------------------------------------------------------------- bad input

@@ -32,6 +32,7 @@ def scores(request, monkeypatch):
     monkeypatch.setattr(class_run, "KEPT", np.inf if request.param == "scores kept" else 0)
     monkeypatch.setattr(class_rows, "_LEAST_ROWS", 100)
     monkeypatch.setattr(class_rows, "TILE", 1)
+    monkeypatch.setattr(class_rows, "_CURVATURES", 2 * N)
 
 
 def make(rng, strength=0.01, intercept=True, offset=False, sparse=False, dtype=np.float64, scale=1.0):

@@ -10,7 +10,7 @@ from ..tiles import TILE, is_far, tiles_of
 _LEAST = 1e-5  # of a class's curvature at its frequency
 _BLOCKS = 2e7  # numbers in all classes' own blocks of the Hessian
 KEPT = 2e6  # scores that are kept; with more of them memory is slower than products with the features
-_CURVATURES = 2e8  # numbers of which blocks are made
+_CURVATURES = 2e7  # numbers of which blocks are made at a time
 _MANY = 64  # classes from which on the scores of a row lie together in memory
 _LEAST_ROWS = 128  # of a tile without memory
 _SOME, _ONE_IN, _FLOOR = 2048, 16, 1e-3  # rows of which lengths are guessed: at least, one in, least doubt of any
@@ -100,7 +100,8 @@ class ClassRows(HostRows):
     def _slopes_of(self, rows: slice):
         eta, n = self.scores(rows).T, self.totals[rows]
         p = self.p[rows].T if self.keeps else eta
-        np.subtract(eta, eta.max(axis=0), out=p)
+        top = eta.max(axis=0)
+        np.subtract(eta, top, out=p)
         places = slice(self._first[rows.start], self._first[rows.stop])
         row, label, weight = self.pairs.row[places] - rows.start, self.pairs.label[places], self.pairs.weight[places]
         fitted = weight @ p[label, row]
@@ -108,7 +109,7 @@ class ClassRows(HostRows):
         total = p.sum(axis=0)
         p /= total
         if not self.keeps:
-            self._doubts[rows] = n * (1 + _FLOOR - 1 / total)
+            self._log_norms[rows], self._doubts[rows] = top + np.log(total), n * (1 + _FLOOR - 1 / total)
         r = np.multiply(p, self._weights[rows], out=None if self.keeps else p)
         r[label, row] -= weight
         return r @ self._x(rows), r.sum(axis=1), n @ np.log(total) - fitted
@@ -167,13 +168,11 @@ class ClassRows(HostRows):
     @property
     def has_blocks(self) -> bool:
         """Whether every class's own block of the Hessian may be formed."""
-        few = self.n_rows * len(self.neuron) <= _CURVATURES
-        return few and not self.sparse and len(self.neuron) * (len(self.mean) + 1) ** 2 <= _BLOCKS
+        return not self.sparse and len(self.neuron) * (len(self.mean) + 1) ** 2 <= _BLOCKS
 
     def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
         """Every class's own block of the Hessian."""
-        self.curvature = self._room(self.n_rows)
-        self.each_tile(lambda rows: np.copyto(self.curvature[rows].T, self._own(rows)))
+        self.curvature = self._own(slice(0, self.n_rows)).T
         blocks = super().hessians(fits, scale, columns)
         del self.curvature
         return blocks
@@ -200,7 +199,7 @@ class LeanClassRows(ClassRows):
 
     def _allocate(self) -> None:
         self._at = self._along = None
-        self._doubts, self._guesses = np.empty(self.n_rows), 0
+        self._log_norms, self._doubts, self._guesses = np.empty(self.n_rows), np.empty(self.n_rows), 0
 
     def each_tile(self, function) -> list:
         """Apply a function to some rows at a time, in order."""
@@ -251,6 +250,23 @@ class LeanClassRows(ClassRows):
     def mean_curvature(self) -> np.ndarray:
         """Mean of every class's own curvature over some rows, (class,), kept off 0."""
         return np.maximum(self._guess(lambda *some: self._own(*some).sum(axis=1)), self.least_curvature)
+
+    def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
+        """Every class's own block of the Hessian, of some classes at a time."""
+        (coef, base), blocks = self._here, []
+        for some in np.array_split(fits, -(-self.n_rows * len(fits) // int(_CURVATURES))):
+            self.curvature = np.empty((self.n_rows, len(some)), self.dtype)
+
+            def tile(rows, some=some):
+                p = self._x(rows) @ coef[:, some] + base[some]
+                p += 0 if self.offset is None else self.offset[rows][:, some]
+                p = np.exp(p - self._log_norms[rows, None])
+                self.curvature[rows] = self.totals[rows, None] * p * (1 - p)
+
+            self.each_tile(tile)
+            blocks += HostRows.hessians(self, np.arange(len(some)), scale)
+        del self.curvature
+        return blocks
 
     def scores(self, rows: slice | np.ndarray) -> np.ndarray:
         """Compute the scores of some rows where they are, (row, class)."""
