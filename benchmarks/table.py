@@ -125,6 +125,8 @@ def provenance(sections: list[dict]) -> str:
 
 def fraction(ratio: float) -> str:
     """Write a ratio below one half as one over its inverse."""
+    if float(ratio) == math.inf:  # written as text, since it is no JSON
+        return "–"
     if 0 < ratio < 0.5:
         return f"1/{1 / ratio:.3g}"
     return f"{ratio:.3g}"
