@@ -23,6 +23,7 @@ from .coordinates import BASES
 from .schedule import ScheduledSolver
 
 _STEP = 0.1  # c of single implicit steps in spectral coordinates
+_MANY, _NEGATIVES, _MORE_NEGATIVES = 500, 20, 60  # classes, and how many are sampled of so many or more
 _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
 
 
@@ -53,7 +54,7 @@ class ClassSampler(ScheduledSolver):
 
     auxiliary: ClassVar[bool] = False  # whether there are auxiliary variables
     hits: ClassVar[bool] = False  # whether a shared negative that is a row's own label counts
-    n_negatives: int = 20  # classes sampled per step in addition to the label; at most all others are
+    n_negatives: int | None = 20  # classes sampled per step in addition to the label; at most all others are
     batch_size: int = 1  # rows per step
     # Fields only where there is a choice: step of the auxiliary variables (None: that of the coefficients), member of
     # the family of double sums, what a step visits, and whether weights and auxiliary variables are kept where the
@@ -66,7 +67,8 @@ class ClassSampler(ScheduledSolver):
 
     def __post_init__(self):
         check_choice("basis", self.basis, BASES)
-        check_whole("n_negatives", self.n_negatives, 1)
+        if self.n_negatives is not None or type(self).n_negatives is not None:
+            check_whole("n_negatives", self.n_negatives, 1)
         check_whole("batch_size", self.batch_size, 1)
         check_choice("visit", self.visit, ("pair", "row"))
         if self.auxiliary_step is not None:
@@ -107,6 +109,10 @@ class ClassSampler(ScheduledSolver):
         """Coordinates in which steps are taken; outliers count for less where steps are stable at any length."""
         return problem.coordinates(self.basis, self.implicit)
 
+    def negatives(self, problem) -> int:
+        """Number of classes to sample per step; chosen by measurement where it is not given."""
+        return self.n_negatives or (_NEGATIVES if problem.n_classes <= _MANY else _MORE_NEGATIVES)
+
     def known_step(self, problem) -> float | None:
         """Return the step that is right for features of one size, relative to the weight of a visit (measured)."""
         if not self.implicit or self.basis == "raw":
@@ -128,7 +134,7 @@ class ClassSampler(ScheduledSolver):
         number, data = problem.dtype.type, problem.class_data(self.basis, self.implicit)
         data = data._replace(auxiliary=data.row) if self._per_row else data
         n_visits, ridge = self.n_visits(problem), self.ridge(problem)
-        m, n = min(self.n_negatives, problem.n_classes - 1), min(self.batch_size, n_visits)
+        m, n = min(self.negatives(problem), problem.n_classes - 1), min(self.batch_size, n_visits)
         limit = problem.auxiliary_bound if self.bounded and self.alpha == 0 else math.inf
         log_a, tau = self.log_weight(problem.n_classes, m, n), share * (self.auxiliary_step or 0.0)
         span = kernels.Span(0, 0, number(c), ridge.astype(problem.dtype), number(log_a), number(limit), number(tau))

@@ -23,8 +23,8 @@ class ImplicitSGD(ClassSampler):
 
     Parameters
     ----------
-    n_negatives : int
-        Classes sampled per step in addition to the label.
+    n_negatives : int, optional
+        Classes sampled per step in addition to the label; by default 20, and 60 of more than 500 classes.
     batch_size : int
         Rows per step.
     minibatch : str
@@ -55,6 +55,7 @@ class ImplicitSGD(ClassSampler):
 
     implicit: ClassVar[bool] = True
     auxiliary: ClassVar[bool] = True
+    n_negatives: int | None = None
     minibatch: str = "averaged"
     sweeps: int = 3
     alpha: float = 0.0

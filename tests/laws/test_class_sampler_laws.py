@@ -205,10 +205,25 @@ def test_interrupted_runs_keep_the_last_epoch():
     assert equal(found.params, seen[-1])
 
 
+def test_implicit_steps_take_more_negatives_of_many_classes():
+    def equal_runs(K, n_negatives):
+        y = np.arange(2 * K) % K
+        X = np.random.default_rng(0).normal(size=(2 * K, 2))
+        problem = SoftmaxProblem(X, Pairs(np.arange(2 * K), y, np.ones(2 * K)), K, 1e-3)
+        runs = (
+            solver.run(problem, key=jax.random.key(0), schedule=Schedule(1)) for solver in (ImplicitSGD(), n_negatives)
+        )
+        return equal(*(run.params for run in runs))
+
+    assert equal_runs(500, ImplicitSGD(20)) and equal_runs(501, ImplicitSGD(60))
+    assert not equal_runs(501, ImplicitSGD(20))
+
+
 @pytest.mark.parametrize(
     "make_it, message",
     [
         (lambda: ImplicitSGD(0), "n_negatives is 0"),
+        (lambda: UMax(None), "n_negatives is None"),
         (lambda: UMax(batch_size=0), "batch_size is 0"),
         (
             lambda: ImplicitSGD(minibatch="exact"),
