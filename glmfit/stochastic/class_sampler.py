@@ -110,7 +110,7 @@ class ClassSampler(ScheduledSolver):
         return problem.coordinates(self.basis, self.implicit)
 
     def negatives(self, problem) -> int:
-        """Number of classes to sample per step; chosen by measurement where it is not given."""
+        """Return how many classes a step samples; chosen by measurement where it is not given."""
         return self.n_negatives or (_NEGATIVES if problem.n_classes <= _MANY else _MORE_NEGATIVES)
 
     def known_step(self, problem) -> float | None:
