@@ -18,7 +18,7 @@ OVERSHOT, SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond, a step
 _CORRECTIONS = 12
 _MEMORY = 8  # last steps that are remembered
 _NO_CURVATURE = 1e-12  # of the lengths of a step and of the change of its gradient
-_LOOK_BACK = 3  # steps over which contraction is measured
+LOOK_BACK = 3  # steps over which contraction is measured
 _STALLED = 4  # steps without a smaller estimate: rounding
 _LONG = 8  # steps whose smallest estimate is compared with that of as many before
 
@@ -248,10 +248,10 @@ class Descent:
 
         A step takes the group along: the fewer of it still move, the more a step costs each of them.
         """
-        if len(self.trace) <= _LOOK_BACK:
+        if len(self.trace) <= LOOK_BACK:
             return np.zeros(len(target), bool)
         with np.errstate(divide="ignore", invalid="ignore"):
-            fall = np.log(self.trace[-1 - _LOOK_BACK] / self.estimate) / _LOOK_BACK  # per step
+            fall = np.log(self.trace[-1 - LOOK_BACK] / self.estimate) / LOOK_BACK  # per step
             ahead = np.log(self.estimate / (self.aims * target)) / np.maximum(fall, 1e-2)
         return moving & np.isfinite(ahead) & (ahead > 3 + self.hessian_cost * moving.mean())
 

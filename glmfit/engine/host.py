@@ -167,6 +167,9 @@ class HostRows(Tiles):
         x = np.concatenate([self._centred_rows(run) for run in runs])
         return x, np.concatenate([self.curvature[run] for run in runs])
 
+    def _dense(self, tile: slice) -> np.ndarray:
+        return self._x(tile)
+
     def _centred_rows(self, rows: slice) -> np.ndarray:
         x = self._x(rows)
         return x if self._shift is not None else x - self.mean.astype(self.dtype)
@@ -211,7 +214,7 @@ class HostRows(Tiles):
         def some_fits(share: slice) -> None:
             for tile in tiles:
                 x = np.empty((d + 1, tile.stop - tile.start), self.dtype)  # a feature at a time is quickly taken
-                x[:-1] = self._x(tile).T
+                x[:-1] = self._dense(tile).T
                 if self._shift is None:
                     x[:-1] -= mean
                 x[:-1] *= inverse

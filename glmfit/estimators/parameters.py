@@ -145,9 +145,9 @@ def choose_class_solver(problem) -> str:
 
     ConjugateGradients, which ends at a proved distance from the optimum, while a pass over rows and classes is
     affordable: rows times (features + 30) times classes, the nonzeros in place of rows times features for sparse ones,
-    at most 2e11. At the limit a fit takes minutes on two cores, and is nearer the optimum after its first steps than
-    sampled classes come in as long. ImplicitSGD beyond, whose steps do not grow with the number of classes. Sections
-    "crossover" and "classes_9000" to "classes_100000" of benchmarks/softmax_fits.py time both.
+    at most 2e11. At the limit a fit takes minutes on two cores; its first steps, in a fraction of the time, come nearer
+    the optimum than sampled classes do. ImplicitSGD beyond, whose steps do not grow with the number of classes.
+    Sections "crossover", "classes_9000" and "classes_10000" of benchmarks/softmax_fits.py time both.
     """
     n, K = problem.n_rows, problem.n_classes
     products = getattr(problem.X, "nnz", n * problem.n_features)

@@ -8,9 +8,10 @@ import scipy.special
 from ..engine.problem import Params
 
 GAP_THEOREM = "weak duality of the ridge-penalised softmax problem (docs/theory/softmax_gap.md, Proposition 1)"
-_SETTLING_STEPS, _SETTLING_WORK = 3, 1e9  # steps in the intercepts for a bound; Newton's, where a pass costs no more
-_FEW = 64  # classes, or as many as features, up to which their pairs cost no more than a pass
-_NEVER, _LONGEST = -1e3, 10.0  # change of the intercept of a class never seen; times the step of a class of small p
+_SETTLING_STEPS = 3  # in the intercepts, for a bound
+_SETTLING_WORK, _FEW = 1e9, 64  # rows times pairs of classes, or classes, up to which steps are Newton's
+_NEVER = -1e3  # change of the intercept of a class that was never seen
+_LONGEST = 10.0  # factor of a step, of a class that is rare but where it is certain
 
 
 class SoftmaxGap(NamedTuple):

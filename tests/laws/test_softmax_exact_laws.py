@@ -29,7 +29,7 @@ TIGHT = LoopOptions(tol=1e-9)
 @pytest.fixture(params=["scores kept", "no scores kept"], autouse=True)
 def scores(request, monkeypatch):
     """Every law holds whether scores are kept or computed again, some rows at a time."""
-    monkeypatch.setattr(class_run, "KEPT", np.inf if request.param == "scores kept" else 0)
+    monkeypatch.setattr(class_run, "_KEPT", np.inf if request.param == "scores kept" else 0)
     monkeypatch.setattr(class_rows, "_LEAST_ROWS", 100)
     monkeypatch.setattr(class_rows, "TILE", 1)
     monkeypatch.setattr(class_rows, "_CURVATURES", 2 * N)
@@ -157,8 +157,9 @@ def test_fits_whose_lengths_are_guessed_end_at_the_optimum(strength, dtype, rng,
     assert solution.status[0] == Status.CONVERGED and -1e-12 <= gap <= solution.gap[0] + 1e-12
 
 
-def test_blocks_are_those_of_the_hessian(rng):
-    problem = make(rng, 0.02)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_blocks_are_those_of_the_hessian(sparse, rng):
+    problem = make(rng, 0.02, sparse=sparse)
     cg = descent_at(problem, random_params(rng, problem))
     scale = np.array([1.0, 2.0, 0.5, 1.0])
     for k, block in enumerate(cg.rows.hessians(np.arange(K), scale)):
@@ -259,6 +260,46 @@ def test_a_model_too_large_for_its_hessian_is_unproved_without_a_ridge(rng, monk
     assert solution.status[0] == Status.UNPROVED and not solution.gap_is_bound[0]
     gap = solution.objective[0] - optimum(problem)
     assert gap <= 2 * solution.gap[0] + 1e-12 and solution.gap[0] <= solution.target[0]
+
+
+def test_a_row_of_nearly_all_counts_holds_nobody_up(rng):
+    """Single precision comes to nothing there, which is to be seen."""
+    X = rng.normal(size=(300, 5))
+    Y = np.eye(20)[np.argmax(X @ rng.normal(size=(5, 20)) + rng.gumbel(size=(300, 20)), axis=1)]
+    Y[0] *= 1e12
+    Y[:, Y.sum(axis=0) == 0] = 1
+    report = MultinomialGLM(regularizer_strength=1e-4, max_epochs=150).fit(X, Y).report_
+    assert report.status == Status.CONVERGED
+
+
+def test_a_fit_that_is_nearly_right_about_every_row_has_that_as_its_bound(rng):
+    X = rng.normal(size=(40, 30))
+    X[:, -1] = 2 * X[:, 0]
+    Y = rng.multinomial(3, np.ones(5) / 5, size=40).astype(float)
+    report = MultinomialGLM(regularizer_strength=1e-10, max_epochs=60).fit(X, Y).report_
+    assert report.status == Status.CONVERGED and report.gap_is_bound
+
+
+@pytest.mark.parametrize("strength, at", [(1e-6, 1), (1e-6, 6), (1e-2, 4)])
+def test_an_interrupted_fit_has_a_bound(strength, at, rng):
+    problem = make(rng, strength)
+
+    def stop(epoch, *_):
+        if epoch == at:
+            raise KeyboardInterrupt
+
+    found = ConjugateGradients().run(problem, options=LoopOptions(tol=1e-9, callback=stop))
+    gap = found.objective[0] - optimum(problem)
+    assert found.status[0] == Status.INTERRUPTED and found.gap_is_bound[0]
+    assert gap <= found.gap[0] <= found.objective[0] - problem.saturated_loss + 1e-9
+
+
+@pytest.mark.parametrize("factor, strength", [(1e39, 1e-4), (1e-42, 1e-90)])
+def test_features_beyond_single_precision_are_fitted_in_double(factor, strength, rng):
+    problem = make(rng)
+    X, y = problem.X * factor, rng.integers(0, K, N)
+    report = SoftmaxGLM(regularizer_strength=strength).fit(X, y).report_
+    assert report.status == Status.CONVERGED and report.objective < report.null_objective
 
 
 @pytest.mark.slow

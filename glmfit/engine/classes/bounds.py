@@ -6,10 +6,12 @@ import scipy.linalg
 from ...bounds import gap_bound
 from ..exact.recession import may_be_separated
 from ..metric import OwnMetric
+from ..tiles import tiles_of
 from .rows import ClassRows
 
 _DENSE_HESSIAN = 2000  # parameters up to which the whole Hessian is formed for a bound
 _DENSE_WORK = 5e10
+_ROWS = 256  # of which it is formed at a time
 _FAR_APART = 30.0  # scores of a row, where probabilities are 1e-13
 
 
@@ -46,19 +48,16 @@ class WholeHessian:
         rows, K = cg.rows, len(cg.intercept)
         d = len(cg.coef) + rows.fit_intercept
         self.z = rows.columns(np.arange(rows.n_rows))[:, :d]
-        p = rows.probabilities(slice(0, rows.n_rows))
+        (full,) = rows.add(lambda tile: (_curvature(self.z[tile], rows.probabilities(tile), rows.totals[tile]),),
+                           tiles_of(rows.n_rows, _ROWS))  # fmt: skip
+        full /= rows.n_rows
         ridge = np.append(np.full(len(cg.coef), cg.strength), 0)[:d]
         # One metric for all classes, so that the common shift stays apart: the mean of their curvatures.
-        own = rows.totals * np.mean(p * (1 - p), axis=1)
-        scale = np.einsum("ij,ij,i->j", self.z, self.z, own) / rows.n_rows + ridge
+        scale = np.einsum("kjkj->j", full) / K + ridge
         self._root = np.sqrt(np.where(scale > 0, scale, 1.0))
         self.z = self.z / self._root
+        full /= self._root[:, None, None] * self._root
         self._contrast = scipy.linalg.helmert(K).T  # (class, class - 1), orthonormal, across the shift
-        full = np.empty((K, d, K, d))
-        for k in range(K):
-            for l in range(k, K):
-                bend = rows.totals * p[:, k] * ((k == l) - p[:, l])
-                full[k, :, l] = full[l, :, k] = self.z.T @ (bend[:, None] * self.z) / rows.n_rows
         reduced = np.einsum("ka,kilj,lb->aibj", self._contrast, full, self._contrast, optimize=True)
         self.matrix = reduced.reshape((K - 1) * d, (K - 1) * d) + np.diag(np.tile(ridge / self._root**2, K - 1))
         self._metric = None
@@ -75,6 +74,16 @@ class WholeHessian:
         z = np.zeros_like(g)
         z[: len(x)] = x / self._root[:, None]
         return z
+
+
+def _curvature(z: np.ndarray, p: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """Sum the Hessians of some rows, (class, column, class, column)."""
+    (n, d), K = z.shape, p.shape[1]
+    paired = (p[:, :, None] * z[:, None]).reshape(n, K * d)
+    full = -(paired.T @ (totals[:, None] * paired)).reshape(K, d, K, d)
+    for k in range(K):  # a difference of sums would cancel where rows are all but certain
+        full[k, :, k] = (totals * p[:, k] * (1 - p[:, k]) * z.T) @ z
+    return full
 
 
 def is_separated(problem, rows: ClassRows) -> bool:

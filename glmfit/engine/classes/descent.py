@@ -3,7 +3,7 @@
 import numpy as np
 import scipy.sparse
 
-from ..cg import Descent
+from ..cg import LOOK_BACK, Descent
 from ..exact.quadratic import minimise
 from ..metric import OwnMetric, SharedMetric
 from .bounds import WholeHessian, has_small_hessian
@@ -27,11 +27,13 @@ class ClassDescent(Descent):
     slack = 1.0  # gradients need not fall in every step
     stale = False  # whether steps leave the gradient as it was
     may_rise = False  # whether F may be higher after a step, though something above it is lower
+    lowest = -np.inf  # that F can be
 
     def __init__(self, rows: ClassRows, basis, strength: float, null_objective, at: np.ndarray):
         self.basis, self.strength, self._null_objective = basis, strength, null_objective
         d, n = len(at) - 1, at.shape[1]
         self._objectives: list[float] = []  # of the last steps
+        self._renewed = -LOOK_BACK  # step in which the classes got metrics of their own
         self._whole, self.is_small = None, has_small_hessian(rows.n_rows, d + rows.fit_intercept, n)
         super().__init__(rows, self.metric(np.ones(n)), np.full((d, n), strength), at)
         self.gained = self._null_objective - self.objective
@@ -50,6 +52,10 @@ class ClassDescent(Descent):
         before = self._objectives[0] if len(self._objectives) > _STEPS else np.nan
         falls = bool(before - self.objective > _FALL * abs(before))
         return ready & (near | (not falls))
+
+    def is_slow(self, target: np.ndarray, moving: np.ndarray) -> np.ndarray:
+        """Whether new metrics would pay, once some steps have shown what the last ones are worth."""
+        return super().is_slow(target, moving) & (self.n_steps >= self._renewed + LOOK_BACK)
 
     def _renew_shared(self) -> None:
         self.shared = self.metric(self.rows.mean_curvature())
@@ -107,7 +113,7 @@ class ClassDescent(Descent):
         if self.strength > 0:
             by_duality = float(np.vdot(self.gradient[:-1], self.gradient[:-1])) / (2 * self.strength)
             estimate = min(by_duality, estimate / self.settled)
-        return np.full(len(self.intercept), estimate)
+        return np.full(len(self.intercept), min(estimate, self.objective - self.lowest))
 
     def inner(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Inner product of all classes together, (class,)."""
@@ -122,6 +128,7 @@ class ClassDescent(Descent):
 
     def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
         """Take every class's own block of the Hessian as its metric, or the whole where they did not serve."""
+        self._renewed = int(self.n_steps[0])
         if self.own[0] is None or not self.may_form_all:
             self._whole = None
             super().renew_metrics(fits, scale, kin)
@@ -139,7 +146,9 @@ class ClassDescent(Descent):
 
     def advance(self, moving: np.ndarray, goal=None, most_steps: int | None = None) -> None:
         """Take one step, and now and then the classes' curvature for a new metric."""
+        before = self.at
         super().advance(moving)
+        self.rows.guesses = not np.array_equal(self.at, before)
         self.gained, n = self._null_objective - self.objective, int(self.n_steps[0])
         if self.own[0] is None and n & (n - 1) == 0:
             self._renew_shared()

@@ -9,8 +9,7 @@ from ..tiles import TILE, is_far, tiles_of
 
 _LEAST = 1e-5  # of a class's curvature at its frequency
 _BLOCKS = 2e7  # numbers in all classes' own blocks of the Hessian
-KEPT = 2e6  # scores that are kept; with more of them memory is slower than products with the features
-_CURVATURES = 2e7  # numbers of which blocks are made at a time
+_CURVATURES = 1e7  # numbers of which blocks are made at a time
 _MANY = 64  # classes from which on the scores of a row lie together in memory
 _LEAST_ROWS = 128  # of a tile without memory
 _SOME, _ONE_IN, _FLOOR = 2048, 16, 1e-3  # rows of which lengths are guessed: at least, one in, least doubt of any
@@ -26,7 +25,8 @@ class ClassRows(HostRows):
     that sums over them are as quick as over many.
     """
 
-    keeps = True
+    keeps = True  # scores
+    guesses = True  # lengths of steps, if it keeps none
 
     def __init__(self, problem, mean: np.ndarray, single: bool = False):
         X, self.offset = problem.X, problem.offset
@@ -68,6 +68,9 @@ class ClassRows(HostRows):
     def _x(self, tile: slice):
         x = self._fast[tile]
         return x if self._shift is None else x - self._shift
+
+    def _dense(self, tile: slice) -> np.ndarray:
+        return self._x(tile).toarray() if self.sparse else self._x(tile)
 
     def _predict(self, rows: slice, coef, base, out) -> None:
         if self.sparse:
@@ -168,7 +171,7 @@ class ClassRows(HostRows):
     @property
     def has_blocks(self) -> bool:
         """Whether every class's own block of the Hessian may be formed."""
-        return not self.sparse and len(self.neuron) * (len(self.mean) + 1) ** 2 <= _BLOCKS
+        return len(self.neuron) * (len(self.mean) + 1) ** 2 <= _BLOCKS
 
     def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
         """Every class's own block of the Hessian."""
@@ -206,15 +209,11 @@ class LeanClassRows(ClassRows):
         return list(self.each(function, self._tiles()))
 
     def _over(self, function, n_fits: int | None = None) -> list:
-        """Apply a function that returns arrays to some rows at a time, and add them up: one sum of each."""
+        """Add up what a function returns of some rows at a time, arrays in a tuple: the only item of the list."""
         return [self.add(function, self._tiles())]
 
-    @property
-    def _rows_of_a_tile(self) -> int:
-        return max(_LEAST_ROWS, TILE // len(self.neuron))
-
-    def _tiles(self) -> list[slice]:
-        return tiles_of(self.n_rows, self._rows_of_a_tile)
+    def _tiles(self, n_rows: int | None = None) -> list[slice]:
+        return tiles_of(n_rows or self.n_rows, max(_LEAST_ROWS, TILE // len(self.neuron)))
 
     def _guess(self, function) -> np.ndarray:
         """Mean over the rows of what ``function(rows, weight)`` sums, from some rows, mostly those that are uncertain.
@@ -229,8 +228,8 @@ class LeanClassRows(ClassRows):
         places = (np.arange(n) + self._guesses * _GOLDEN % 1) * (upto[-1] / n)
         drawn = np.minimum(np.searchsorted(upto, places, side="right"), self.n_rows - 1)
         weight = self.totals[drawn] / np.maximum(self._doubts[drawn], _TINY) * (upto[-1] / n)
-        tiles = tiles_of(n, self._rows_of_a_tile)
-        return sum(self.each(lambda tile: function(drawn[tile], weight[tile]), tiles)) / self.n_rows
+        parts = self.each(lambda tile: function(drawn[tile], weight[tile]), self._tiles(n))
+        return sum(parts) / self.n_rows
 
     def place(self, at) -> np.ndarray:
         """Put the model at parameters; returns the gradient of the mean loss there."""
@@ -241,7 +240,7 @@ class LeanClassRows(ClassRows):
     def along(self, p) -> np.ndarray:
         """Choose a direction; returns the mean of curvature times squares of changes along it, of some rows."""
         self._along, self._there = p, self._rounded(p)
-        return self._guess(self._bend)
+        return self._guess(self._bend) if self.guesses else self._mean(self.each_tile(self._bend))
 
     def move(self, step, at: np.ndarray | None = None) -> np.ndarray:
         """Go ``step`` along the direction, and return the gradient of the mean loss there."""
@@ -265,7 +264,7 @@ class LeanClassRows(ClassRows):
 
             self.each_tile(tile)
             blocks += HostRows.hessians(self, np.arange(len(some)), scale)
-        del self.curvature
+            del self.curvature
         return blocks
 
     def scores(self, rows: slice | np.ndarray) -> np.ndarray:

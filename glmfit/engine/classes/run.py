@@ -12,11 +12,13 @@ from ..problem import Evaluation, Params
 from ..result import LoopOptions, Solution
 from .bounds import bound_by_hessian, is_separated
 from .descent import ClassDescent
-from .rows import KEPT, ClassRows, LeanClassRows
+from .rows import ClassRows, LeanClassRows
 
+_KEPT = 2e6  # scores of all rows up to which they are kept: memory is slower than products with the features
 _PROOFS = 4  # that failed, before what cannot be proved is left at that
 _ROUNDING = 1e-14  # of F
 _TIGHTER = 0.1  # factor of the aim after a proof that failed
+_LARGE = 1e12  # number whose cube single precision holds
 # Offsets whose range is beyond the first are cooled, from a temperature at which it is the second; the rest is how.
 _FAR_APART, _CLOSE_TOGETHER, _COOLING, _COOL, _COOLING_STEPS = 20.0, 5.0, 4.0, 1e-3, 30
 
@@ -47,7 +49,8 @@ class ClassRun(Run):
         """Return the rows, which are nowhere yet."""
         # A ridge lets weak duality prove, in double precision, what steps in single precision come to.
         single = self._descent is ClassDescent and self.softmax.strength > 0 and self.softmax.offset is None
-        lean = self._descent is ClassDescent and self.softmax.n_rows * self.softmax.n_classes > KEPT
+        single = single and _holds_in_single(self.softmax)
+        lean = self._descent is ClassDescent and self.softmax.n_rows * self.softmax.n_classes > _KEPT
         return (LeanClassRows if lean else ClassRows)(self.softmax, self.problem.basis.mean, single)
 
     def descent(self, rows: ClassRows, fits=None) -> Descent:
@@ -64,7 +67,10 @@ class ClassRun(Run):
         intercept = np.asarray(intercept, np.float64) + rows.mean @ coef
         intercept = (intercept - intercept.mean()) * rows.fit_intercept
         at = np.vstack([coef, intercept])
-        return self._descent(rows, basis, self.softmax.strength, self.problem.null_objective, at)
+        group = self._descent(rows, basis, self.softmax.strength, self.problem.null_objective, at)
+        if self.softmax.strength > 0:
+            group.lowest = self.softmax.saturated_loss
+        return group
 
     def _cooled(self) -> Params:
         """Where to begin: at class frequencies, or nearer where offsets set classes far apart.
@@ -97,8 +103,6 @@ class ClassRun(Run):
 
     def _renew(self, group: Descent, which: np.ndarray, alone: bool = False) -> None:
         super()._renew(group, which, alone=True)
-        # All classes' blocks cost many steps: some of these are to show what the last ones were worth.
-        group.trace = [np.full_like(group.estimate, np.inf) for _ in group.trace[:-1]] + [group.estimate]
 
     def params_of(self, cg: Descent) -> Params:
         """Parameters of the features as they are, without the shift that all classes may share."""
@@ -112,15 +116,30 @@ class ClassRun(Run):
         """Bound the gap by duality, and keep where the fit is unless that is worse than before."""
         params = self.params_of(group)
         gap = self.softmax.certify_gap(params)
-        objective, bound = np.full(len(group.intercept), gap.objective), gap.bound
+        objective = np.full(len(group.intercept), gap.objective)
         self.passes += group.rows.passes + 1
         group.rows.passes = 0.0
         worse = not gap.objective <= self.objective[0] + self.problem.rounding_of(params, objective)[0]
         if not worse:
             self.params, self.objective = params, objective
-        group.by_duality = np.full(len(group.intercept), np.inf if worse else bound)
+        group.by_duality = np.full(len(group.intercept), np.inf if worse else min(gap.bound, self._above_lowest()))
         group.looks += 1
         return np.full(len(group.intercept), worse)
+
+    def _above_lowest(self) -> float:
+        """Bound the gap by the loss of a model that is right about every row, which no F is below; with a ridge."""
+        if self.softmax.strength == 0:
+            return np.inf
+        rounding = self.problem.rounding_of(self.params, self.objective)[0]
+        return float(self.objective[0] - self.softmax.saturated_loss + rounding)
+
+    def _keep_interrupted(self) -> None:
+        bound, at = self.gap[0] if self.is_bound[0] else np.inf, self.objective[0]
+        super()._keep_interrupted()
+        if self.groups and np.isfinite(self.objective[0]):  # what was proved holds where F has fallen since
+            bound = min(bound + self.objective[0] - at, self._above_lowest())
+            if np.isfinite(bound):
+                self.gap[:], self.is_bound[:] = bound, True
 
     def _sharpened(self, group: Descent, astray: bool) -> Descent:
         """Go on in double precision, from the best point that is known if steps in single led astray."""
@@ -141,8 +160,8 @@ class ClassRun(Run):
         broken, stalled = not np.isfinite(group.estimate[0]), bool(group.estimate[0] > group.aims[0] * target[0])
         worse = bool(self._look(group)[0])
         bound, estimate = group.by_duality[0], group.decrement
-        last = worse or broken or stalled or group.rows.keeps or group.is_small  # of what single precision is good for
-        if group.rows.is_single and last and not bound <= self._targets(fits, self.objective)[0]:
+        spent_single = worse or broken or stalled or group.rows.keeps or group.is_small  # no more is to be had of it
+        if group.rows.is_single and spent_single and not bound <= self._targets(fits, self.objective)[0]:
             return [self._sharpened(group, worse or broken)]
         spent = group.n_steps[0] >= self.most_steps
         target, group.proofs = self._targets(fits, self.objective), group.proofs + 1
@@ -185,6 +204,14 @@ class ClassRun(Run):
         self.open[:] = False
         self._note(int(group.n_steps[0]))
         return []
+
+
+def _holds_in_single(problem) -> bool:
+    """Whether features and counts are so far from the ends of single precision that products of them are, too."""
+    basis, largest = problem.basis, max(float(problem.totals.max()), 1.0)
+    varies = basis.deviation[basis.deviation > 0]
+    largest = max(largest, float(np.max(np.abs(basis.mean) + basis.deviation, initial=0.0)))
+    return largest < _LARGE and float(np.min(varies, initial=1.0)) > 1 / _LARGE
 
 
 class _Classes:
