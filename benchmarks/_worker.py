@@ -207,7 +207,7 @@ def all_pairs_pass(n: int, k: int = 32, repeats: int = 5) -> dict:
 
 
 def pairs(solver: str, epochs: int = 20) -> dict:
-    """Fit embeddings of positive pairs for some epochs, twice; seconds of the second run, and the objective."""
+    """Fit embeddings of positive pairs for some epochs, again and again; seconds of later runs, and the objective."""
     import jax
 
     import glmfit.solvers
@@ -221,10 +221,12 @@ def pairs(solver: str, epochs: int = 20) -> dict:
     problem = AllPairsProblem(m, n, Triples(left, right, np.ones(len(left))), **given, layout="triples")
     theta = problem.draw_params(jax.random.key(0), 32)
     options = glmfit.solvers.StationaryOptions(tol=1e-12, max_epochs=epochs)
-    for _ in range(2):
+    seconds = []
+    for _ in range(6):
         made = getattr(glmfit.solvers, solver)()
-        seconds, found = timed(lambda made=made: made.run(problem, theta, key=jax.random.key(1), options=options))
-    return {"seconds": seconds, "objective": float(problem.data.objective(found.params)), "epochs": found.epochs}
+        took, found = timed(lambda made=made: made.run(problem, theta, key=jax.random.key(1), options=options))
+        seconds.append(took)
+    return {"seconds": seconds[1:], "objective": float(problem.data.objective(found.params)), "epochs": found.epochs}
 
 
 def peer(name: str, scale: float, rival: str, rung: int) -> dict:

@@ -70,7 +70,8 @@ def pairs(_cache, scale: float, section: Section, checkout: Path) -> None:
     for solver in SOLVERS:
         task = functools.partial(fresh, "pairs", solver=solver)
         told = in_turns(section, checkout, lambda path, task=task: task(checkout=path))
-        compared(section, f"all pairs by {solver}", {of: [run["seconds"] for run in runs] for of, runs in told.items()})
+        seconds = {of: [took for run in runs for took in run["seconds"]] for of, runs in told.items()}
+        compared(section, f"all pairs by {solver}", seconds)
         section.note(**{f"{solver}, objective": {of: runs[-1]["objective"] for of, runs in told.items()}})
 
 
