@@ -39,7 +39,9 @@ class ClassRows(HostRows):
         self.least_curvature = _LEAST * share * self.totals.mean()
         self.weights = self.rows = None
         self.loss, self.passes = np.nan, 0.0
-        single = single and problem.dtype == np.float32 and self._shift is None and not self.sparse
+        # Small fits of features in double precision agree to more digits than single precision has.
+        short = X.dtype == np.float32 if self.keeps else problem.dtype == np.float32
+        single = single and short and self._shift is None and not self.sparse
         self._hold_in(np.float32 if single else np.float64)
 
     def _hold_in(self, dtype) -> None:
