@@ -25,6 +25,7 @@ ROWS_OF_A_TILE = 4096
 _SMALL = 400  # columns of matrices that several threads do not share with a gain
 ALL = slice(None)
 TILE = 1 << 17  # numbers; smaller tiles cost more calls, larger ones leave the cache
+MANY_CLASSES = 64  # from which on the scores of a row lie together in memory; of fewer, those of a class
 _FEW = 1 << 15  # NumPy is as fast on so few numbers, and compiles nothing
 _MOST_ROWS = 16384  # of a tile: more leave the cache
 _LEAST_ROWS = 64

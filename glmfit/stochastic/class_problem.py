@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 from ..display import counted
 from ..engine.metric import plain_basis, spectral_basis
 from ..engine.problem import Evaluation, Params
-from ..engine.tiles import sums_over_tiles, tiles_of
+from ..engine.tiles import MANY_CLASSES, sums_over_tiles, tiles_of
 from ..penalties import NoPenalty, Ridge
 from .class_gap import SoftmaxGap, certify_gap
 from .class_rows import ClassData, dense_rows, row_products, sparse_rows
@@ -27,7 +27,6 @@ from .coordinates import Coordinates, coordinates_of
 _SCORES = 4_000_000  # scores in memory at a time
 _AT_ONCE = 1 << 18  # of those that a pass takes at a time
 _SAMPLED_CLASSES = 64
-_MANY = 64  # classes from which on the scores of a row lie together in memory
 _LARGEST = 1e15  # count, whose products with features single precision can hold
 # What does not depend on the strength.
 _OF_ROWS = (
@@ -312,7 +311,7 @@ class SoftmaxProblem:
         def tile(rows):
             n, X = self.totals[rows], self.X[rows]
             s = self.scores(params, rows).T
-            if len(s) < _MANY:  # then sums over them are quick
+            if len(s) < MANY_CLASSES:  # then sums over them are quick
                 s = np.ascontiguousarray(s)
             s -= s.max(axis=0)
             p = np.exp(s)

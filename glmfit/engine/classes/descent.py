@@ -148,7 +148,7 @@ class ClassDescent(Descent):
         """Take one step, and now and then the classes' curvature for a new metric."""
         before = self.at
         super().advance(moving)
-        self.rows.guesses = not np.array_equal(self.at, before)
+        self.rows.guesses = not np.array_equal(self.at, before)  # else the guess was too far off
         self.gained, n = self._null_objective - self.objective, int(self.n_steps[0])
         if self.own[0] is None and n & (n - 1) == 0:
             self._renew_shared()

@@ -5,12 +5,11 @@ import scipy.sparse
 
 from ...observations.softmax import Multinomial
 from ..host import HostRows
-from ..tiles import TILE, is_far, tiles_of
+from ..tiles import MANY_CLASSES, TILE, is_far, tiles_of
 
 _LEAST = 1e-5  # of a class's curvature at its frequency
 _BLOCKS = 2e7  # numbers in all classes' own blocks of the Hessian
 _CURVATURES = 1e7  # numbers of which blocks are made at a time
-_MANY = 64  # classes from which on the scores of a row lie together in memory
 _LEAST_ROWS = 128  # of a tile without memory
 _SOME, _ONE_IN, _FLOOR = 2048, 16, 1e-3  # rows of which lengths are guessed: at least, one in, least doubt of any
 _TINY = 1e-300
@@ -65,7 +64,7 @@ class ClassRows(HostRows):
     def _room(self, n_rows: int) -> np.ndarray:
         """Memory for scores, (row, class)."""
         n = len(self.neuron)
-        return np.empty((n, n_rows), self.dtype).T if n < _MANY else np.empty((n_rows, n), self.dtype)
+        return np.empty((n, n_rows), self.dtype).T if n < MANY_CLASSES else np.empty((n_rows, n), self.dtype)
 
     def _x(self, tile: slice):
         x = self._fast[tile]

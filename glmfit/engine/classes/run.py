@@ -160,7 +160,7 @@ class ClassRun(Run):
         broken, stalled = not np.isfinite(group.estimate[0]), bool(group.estimate[0] > group.aims[0] * target[0])
         worse = bool(self._look(group)[0])
         bound, estimate = group.by_duality[0], group.decrement
-        spent_single = worse or broken or stalled or group.rows.keeps or group.is_small  # no more is to be had of it
+        spent_single = worse or broken or stalled or group.rows.keeps or group.is_small  # nothing is left to gain by it
         if group.rows.is_single and spent_single and not bound <= self._targets(fits, self.objective)[0]:
             return [self._sharpened(group, worse or broken)]
         spent = group.n_steps[0] >= self.most_steps
