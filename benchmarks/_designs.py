@@ -5,6 +5,7 @@ The recordings are not shipped; ``folder`` has w_maze.npz, place_cells.npz and m
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +90,9 @@ def groups(name: str, n_features: int) -> list[int]:
     eighths = [k for k, part in enumerate(np.array_split(np.arange(splines), 8)) for _ in part]
     first = 8 if splines else 0
     return eighths + [first + k // _PER_SOURCE.get(name, 4) for k in range(n_features - splines)]
+
+
+if __name__ == "__main__":  # RECORDINGS FOLDER: writes X and Y of every design, for a machine without NeMoS
+    for design, make in DESIGNS.items():
+        made = make(Path(sys.argv[1]))
+        np.savez_compressed(Path(sys.argv[2], f"{design}.npz"), X=made[0], Y=made[1].astype(np.uint8))

@@ -52,7 +52,7 @@ def programs(n_rows: int, d: int, n: int) -> dict:
     def array(*shape, dtype=jnp.float32):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=there)
 
-    blocks, size = shards.Layout((), n_rows, np.float32).shape
+    blocks, size = shards.Layout(jax.devices()[:1], n_rows, np.float32).shape
     n, wide, padded = shards.filled_up(n), shards.filled_up(d + 1), shards.filled_up(d + 1, shards.PADDED)
     tall, small, each = array(blocks, size, n), array(padded, n), array(n)
     whole = array(n, dtype=jnp.int32)

@@ -1,10 +1,12 @@
-"""Epochs of the population GLM on an accelerator compared with the two ceilings of the device.
+"""Fits of population GLMs on an accelerator, and epochs of SAGA compared with the two ceilings of the device.
 
-    python benchmarks/gpu_population.py [--sections p1,p2,large]
+    python benchmarks/gpu_population.py [--sections p1,p2,designs,cv,large] [--designs FOLDER]
 
-P1 and P2 (100 000 bins, 192 features, 32 and 128 neurons) are fitted by SAGA and by the engine, and SAGA's epochs
-timed; the large one (2 000 000 bins, 512 features, 512 neurons, single precision) is drawn on the device, 12 GB with
-its table, and its epochs timed.
+P1 and P2 (100 000 bins, 192 features, 32 and 128 neurons) are fitted by every solver that has a part there, and SAGA's
+epochs timed. Recorded designs, which are not shipped, are fitted by "auto", and one by cross-validation;
+`python benchmarks/_designs.py RECORDINGS FOLDER` makes their files, on a machine with NeMoS. The large problem
+(2 000 000 bins, 512 features, 512 neurons, single precision) is drawn on the device, 12 GB with its table, and its
+epochs timed.
 
 Ceilings, with T rows, D = d + 1 columns and N neurons. An epoch visits T rows: it multiplies Z v and Z'r, 2 T D N
 floating-point operations times two, 4 T D N in all (what is done per entry of eta is left out). It cannot move less
@@ -16,7 +18,10 @@ makers say their devices do is in the figures where it is known. On a CPU it run
 
 from __future__ import annotations
 
+import argparse
 import sys
+from functools import partial
+from pathlib import Path
 
 import _problems
 import jax
@@ -25,7 +30,7 @@ import numpy as np
 from _common import Section, median, run_sections, timed
 from _models import fit_quietly
 
-from glmfit import PopulationGLM, observations, penalties
+from glmfit import PopulationGLM, PopulationGLMCV, observations, penalties
 from glmfit.engine.population import PopulationProblem
 from glmfit.saga.spectral_rows import Metric, Rows, saga_epoch
 from glmfit.saga.walk import SpectralView, Walk
@@ -34,6 +39,10 @@ from glmfit.solvers import SAGA
 # Bytes per second, and operations per second in single precision and TF32 without sparsity, as the makers say.
 SAID = {"H100": (3.35e12, 6.7e13, 4.95e14), "H200": (4.8e12, 6.7e13, 4.95e14), "A100": (2.04e12, 1.95e13, 1.56e14)}
 LARGE = 2_000_000, 512, 512
+NAMES = (
+    "w_maze_place", "w_maze_place_and_history", "open_field_place", "open_field_coupling", "motor_cortex_coupling",
+)  # fmt: skip
+LIMITS = {"P1": 0.06, "P2": 0.24, "w_maze_place": 0.03, "open_field_coupling": 0.2}  # seconds
 
 
 def ceilings(scale: float, section: Section) -> tuple[float, float, float]:
@@ -87,6 +96,49 @@ def compare(section: Section, n_rows: int, d: int, n: int, seconds: float, limit
     )  # fmt: skip
 
 
+def fit_there(section: Section, what: str, X, Y, **given) -> None:
+    """Fit on the device, first and later, and note what is proved."""
+    model = PopulationGLM(regularizer_strength=1e-4, devices=jax.devices()[:1], **given)
+    first, _ = timed(lambda: fit_quietly(model, X, Y))
+    later = [timed(lambda: fit_quietly(model, X, Y))[0] for _ in range(5)]
+    report = model.report_
+    section.note(**{what: {"first": first, "later": median(later), "solver": report.solver_name, "all later": later}})
+    proved = float((report.converged & report.gap_is_bound).sum())
+    section.require(
+        f"{what}: neurons with a proved gap of 1e-6", proved, Y.shape[1], limit=1, against="all", unit="", topic="gap",
+        at_least=True,
+    )  # fmt: skip
+
+
+def designs(_cache, scale: float, section: Section, *, folder: Path | None) -> None:
+    """Recorded designs, ridge 1e-4: seconds of fits by "auto" on the device."""
+    for name in NAMES:
+        X, Y = recorded(folder, name, scale)
+        fit_there(section, name, X, Y)
+        if name in LIMITS:
+            later = section.figures[name]["later"]
+            section.require(f"{name}, later fits", later, LIMITS[name], limit=1, against="limit", aim=True)
+
+
+def cross_validation(_cache, scale: float, section: Section, *, folder: Path | None) -> None:
+    """Eight strengths by five folds of the W-maze: seconds on the device."""
+    X, Y = recorded(folder, "w_maze_place", scale)
+    model = PopulationGLMCV(strengths=np.logspace(-6, -1, 8), cv=5)
+    first, _ = timed(lambda: fit_quietly(model, X, Y))
+    later = median(timed(lambda: fit_quietly(model, X, Y))[0] for _ in range(3))
+    solver, proved = model.report_.solver_name, float(model.cv_gap_is_bound_.mean())
+    section.note(first=first, later=later, solver=solver, share_of_fits_with_a_bound=proved)
+    section.require("w_maze_place, 8 x 5, later", later, 1.0, limit=1, against="limit", aim=True)
+
+
+def recorded(folder: Path | None, name: str, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Features and counts of a recorded design."""
+    if folder is None:
+        raise SystemExit("the sections designs and cv need --designs FOLDER; see the first lines of this file")
+    with np.load(folder / f"{name}.npz", allow_pickle=False) as file:
+        return file["X"][: int(scale * len(file["X"]))], file["Y"][: int(scale * len(file["Y"]))].astype(np.float32)
+
+
 def fitted(name: str):
     """Section that fits a problem and times its epochs."""
 
@@ -110,16 +162,12 @@ def fitted(name: str):
             part = Section(section.name)
             compare(part, len(problem.X), problem.X.shape[1], problem.Y.shape[1], seconds, limits)
             section.figures[f"batch {batch}"] = part.figures
-        for solver in ("SAGA", "ConjugateGradients"):
-            given = {"regularizer_strength": problem.strength, "solver_name": solver, "devices": jax.devices()[:1]}
-            model = PopulationGLM(**given, tol=1e-6)
-            cold, _ = timed(lambda m=model: fit_quietly(m, problem.X, problem.Y))
-            warm, _ = timed(lambda m=model: fit_quietly(m, problem.X, problem.Y))
-            proved = float(model.report_.gap_is_bound.sum())
-            section.note(**{f"{solver}, seconds of a fit": {"cold": cold, "warm": warm}})
-            what = f"{name}, {solver}: neurons with a proved gap of 1e-6"
-            section.require(what, proved, problem.Y.shape[1], limit=1, against="all", unit="", topic="gap",
-                            at_least=True)  # fmt: skip
+        for solver in ("SAGA", "ConjugateGradients", "Newton"):
+            fit_there(section, f"{name}, {solver}", problem.X, problem.Y, solver_name=solver)
+        section.require(
+            f"{name}, later fits by Newton", section.figures[f"{name}, Newton"]["later"], LIMITS[name], limit=1,
+            against="limit", aim=True,
+        )  # fmt: skip
 
     section_of.__doc__ = f"{name}: epochs compared with the device's ceilings, and a fit to a gap of 1e-6."
     return section_of
@@ -154,4 +202,16 @@ def large(_cache, scale: float, section: Section) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_sections(__doc__, {"p1": fitted("P1"), "p2": fitted("P2"), "large": large}, "gpu_population.json"))
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--designs", type=Path, help="folder of recorded designs")
+    options, rest = parser.parse_known_args()
+    SECTIONS = {
+        "p1": fitted("P1"),
+        "p2": fitted("P2"),
+        "designs": partial(designs, folder=options.designs),
+        "cv": partial(cross_validation, folder=options.designs),
+        "large": large,
+    }
+    for name, function in (("designs", designs), ("cv", cross_validation)):
+        SECTIONS[name].__doc__ = function.__doc__
+    sys.exit(run_sections(__doc__, SECTIONS, "gpu_population.json", rest))

@@ -29,6 +29,7 @@ from glmfit import (
 from glmfit.compilation import jit
 from glmfit.engine.population import PopulationProblem
 from glmfit.engine.problem import Params
+from glmfit.engine.solvers import NewtonOnDevices
 from glmfit.observations.base import RowLoss
 from glmfit.pairs import AllPairsProblem, Triples
 from glmfit.plugins.nemos.proximal import proximal_gradient
@@ -38,6 +39,7 @@ from glmfit.solvers import (
     GaussNewton,
     ImplicitSGD,
     LeftBatches,
+    LoopOptions,
     SampledPairs,
     SoftmaxProx,
     StationaryOptions,
@@ -127,6 +129,7 @@ def devices():
     softplus = observations.from_inverse_link("softplus")
     problem = PopulationProblem(X, Y, softplus, penalties.Ridge(1e-2), dtype=np.float32, devices=jax.devices())
     ConjugateGradients(curved=np.ones(Y.shape[1], bool)).run(problem)  # each with its Hessian
+    NewtonOnDevices(problem, LoopOptions(), seed=0).run()
 
 
 class Softmax(RowLoss):
@@ -193,7 +196,7 @@ def update(solver, problem):
 
 AREAS = {
     populations: ("saga.spectral_rows",),
-    devices: ("engine.devices.rows", "engine.devices.descent"),
+    devices: ("engine.devices.rows", "engine.devices.descent", "engine.devices.newton"),
     coupled_columns: ("saga.joint",),
     classes: ("stochastic.class_kernels", "stochastic.class_sampler"),
     towers: ("pairs.descent", "pairs.objective", "pairs.sampling", "pairs.stationary"),

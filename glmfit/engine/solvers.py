@@ -5,12 +5,17 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..bounds import gap_bound
 from ..numerics import seed_of
 from ..status import Status
 from .classes.run import ClassRun
+from .devices import DeviceNewton, Judgement, layout_of, newton_serves
+from .devices.newton import STEPS
 from .loop import Run
 from .problem import Params
 from .result import LoopOptions, Solution
+
+_STALLED = 3  # iterations on devices without a smaller decrement or a lower objective
 
 
 @dataclass(frozen=True)
@@ -87,13 +92,18 @@ class Newton:
     (S the largest change of eta). An epoch is one step of a neuron. Cost per Hessian: T d^2 per neuron.
     The gap bound comes with the Hessian and is exact-Hessian (no failure probability). Penalties with kinks are
     minimised whole in every step, and their bounds are by duality.
+
+    On devices that the problem names, or a GPU, with a smooth penalty all neurons are fitted at once, in double
+    precision, too: an epoch is a Hessian of each and four steps, one program, compiled for the shapes. Neurons whose
+    Hessian is singular there end on the host.
     """
 
     on_host: ClassVar[bool] = True
 
     def run(self, problem, params: Params | None = None, *, key=None, options: LoopOptions | None = None) -> Solution:
         """Fit every neuron until it is converged or the budget is spent; see :class:`LoopOptions`."""
-        return NewtonRun(problem, options or LoopOptions(), seed=0, start=params).run()
+        kind = NewtonOnDevices if newton_serves(problem) else NewtonRun
+        return kind(problem, options or LoopOptions(), seed=0, start=params).run()
 
 
 class NewtonRun(Run):
@@ -108,14 +118,64 @@ class NewtonRun(Run):
 
     def _fit(self, fits: np.ndarray) -> None:
         for neuron in fits:
-            outcome = self._finish_exactly(int(neuron), most_steps=self.options.max_epochs, near=False)
-            self.epochs[neuron] = outcome.n_steps
-            if not np.isfinite(outcome.objective):
-                self.status[neuron] = Status.NON_FINITE
-            elif self.status[neuron] == Status.PRECISION_FLOOR and not outcome.stuck:
-                self.status[neuron] = Status.MAX_EPOCHS
-            self.open[neuron] = self.status[neuron] == Status.MAX_EPOCHS
-            here = Params(*(a.copy() for a in self.params))
-            self._tell(int(self.epochs.max()), f"worst gap {np.nanmax(self.gap):.1e}", here)
-            self.notebook.note(self)
+            self._finish(int(neuron))
+            self._show()
         self._note(int(self.epochs.max()))
+
+    def _finish(self, neuron: int) -> None:
+        """Take steps of one neuron to its verdict."""
+        most_steps = self.options.max_epochs - int(self.epochs[neuron])
+        outcome = self._finish_exactly(neuron, most_steps=most_steps, near=False)
+        self.epochs[neuron] += outcome.n_steps
+        if not np.isfinite(outcome.objective):
+            self.status[neuron] = Status.NON_FINITE
+        elif self.status[neuron] == Status.PRECISION_FLOOR and not outcome.stuck:
+            self.status[neuron] = Status.MAX_EPOCHS
+        self.open[neuron] = self.status[neuron] == Status.MAX_EPOCHS
+
+    def _show(self) -> None:
+        here = Params(*(a.copy() for a in self.params))
+        self._tell(int(self.epochs.max()), f"worst gap {np.nanmax(self.gap):.1e}", here)
+        self.notebook.note(self)
+
+
+class NewtonOnDevices(NewtonRun):
+    """All neurons at once on devices; those that come to no proof there end on the host."""
+
+    def _fit(self, fits: np.ndarray) -> None:
+        there = DeviceNewton(self.problem, layout_of(self.problem), fits, self.params)
+        since, best, lowest = np.zeros(len(fits), int), *np.full((2, len(fits)), np.inf)
+        while (going := self.open[fits] & (self.epochs[fits] < self.options.max_epochs)).any():
+            found = there.iterate()
+            self.epochs[fits[going]] += 1
+            self.passes += (STEPS + 2) * going.sum() / self.problem.n_neurons
+            better = (found.decrement < 0.9 * best) | (found.objective < lowest - 1e-2 * self.target[fits])
+            since = np.where(better, 0, since + 1)
+            best, lowest = np.fmin(best, found.decrement), np.fmin(lowest, found.objective)
+            ended = ~(found.resolved & found.moved) | (since >= _STALLED)
+            self._judge(fits[going], found.of(going), ended[going])
+            self._note(int(self.epochs.max()))
+            self._show()
+
+    def _judge(self, fits: np.ndarray, found: Judgement, ended: np.ndarray) -> None:
+        """Take over where some fits are, and bound their gaps by Hessians formed nearby, as large as they are there."""
+        problem, constant = self.problem, self.problem.observation.constant
+        finite = np.isfinite(found.objective) & np.isfinite(found.params.coef).all(axis=0)
+        at = fits[finite]
+        self.params.coef[:, at], self.params.intercept[at] = (a[..., finite] for a in found.params)
+        self.objective[at] = found.objective[finite]
+        with np.errstate(over="ignore", invalid="ignore"):
+            growth = np.exp(constant * found.drift)
+        known = growth * found.decrement, growth * found.radius_squared
+        bound = gap_bound(*known, problem.penalty.penalises_all, constant)
+        bound = np.where(found.resolved, bound + problem.rounding_of(found.params, found.objective, fits), np.inf)
+        if not problem.penalty.penalises_all and np.isfinite(bound).any():
+            among = np.isin(np.arange(problem.n_neurons), fits[np.isfinite(bound)])
+            bound = np.where(problem.may_be_separable(self.params, among)[fits], np.inf, bound)
+        proves = np.isfinite(bound)
+        self.gap[fits], self.is_bound[fits] = np.where(proves, bound, found.decrement / 2), proves
+        self.target[fits] = self._targets(fits, self.objective[fits])
+        proved = bound <= np.where(ended, self.target[fits], self._goals(fits, self.objective[fits]))
+        self.status[fits[proved]], self.open[fits[proved]] = Status.CONVERGED, False
+        for fit in fits[(ended | ~finite) & ~proved]:
+            self._finish(int(fit))

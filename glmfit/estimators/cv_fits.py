@@ -14,7 +14,8 @@ from .. import penalties
 from ..checks import warn_user
 from ..data.counts import Training
 from ..display import ProgressBar, counted
-from ..engine import ConjugateGradients, ProximalNewton
+from ..engine import ConjugateGradients, Newton, ProximalNewton
+from ..engine.devices import devices_for, newton_pays
 from ..engine.population import FoldedProblem, PopulationProblem
 from ..engine.problem import Params
 from ..engine.result import History, LoopOptions, Solution, stopping_target
@@ -38,9 +39,11 @@ class Fits:
         self.data, self.observation, self.penalty, self.strengths = data, observation, penalty, strengths
         self.folds, self.options, self._began = folds, options, time.perf_counter()
         self.solver = solver or (ConjugateGradients() if penalty(1.0).smooth else ProximalNewton())
+        self.solver_name = type(self.solver).__name__  # of the last fits
         self._train = np.column_stack([folds.train, np.ones(len(data.X), bool)])
         self._tol = np.append(np.full(folds.train.shape[1], cv_tol), min(cv_tol, options.tol))
         self._designs: dict = {True: {}, False: {}}  # of the features alone; by whether the penalty is smooth
+        self._devices = devices_for(data.X.size * data.Y.shape[1] * len(self._tol) * len(strengths))
         shape = len(strengths), len(self._tol), data.Y.shape[1]
         self.coef = np.full((*shape[:2], data.X.shape[1], shape[2]), np.nan)  # (strength, fold, feature, neuron)
         self.intercept, self.gap = np.full((2, *shape), np.nan)  # (strength, fold, neuron), as all that follow
@@ -87,9 +90,10 @@ class Fits:
             data.X, data.Y, self.observation, penalty, neuron, fold, self._train,
             weights=data.weights, dtype=precision(data.X.dtype), offset=data.offset,
         )  # fmt: skip
-        problem.design = self._designs[penalty.smooth]
+        problem.design, problem.devices = self._designs[penalty.smooth], self._devices
         options = replace(self.options, tol=self._tol[fold])
-        solution = run_counted(replace(solver, curved=curved), problem, start, options, bar)
+        solver = Newton() if newton_pays(problem) else replace(solver, curved=curved)
+        solution, self.solver_name = run_counted(solver, problem, start, options, bar), type(solver).__name__
         self.coef[s, folds] = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
         self.intercept[s, folds] = solution.params.intercept.reshape(shape)
         # A fit that was stopped before its first step is a constant rate, and nothing to compare.
@@ -142,7 +146,7 @@ class Fits:
             params=params, status=np.where(silent, int(Status.NO_SPIKES), status), gap=gap, gap_is_bound=is_bound,
             target=target, objective=objective, null_objective=problem.null_objective, epochs=epochs,
             row_evals=row_evals, history=history.arrays(), seconds_run=seconds, seconds_compile=0.0,
-            solver_name=type(self.solver).__name__, interrupted=interrupted,
+            solver_name=self.solver_name, interrupted=interrupted,
         )  # fmt: skip
 
     def warn(self, problem: PopulationProblem, scores: np.ndarray, interrupted: bool) -> None:

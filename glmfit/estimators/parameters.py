@@ -11,6 +11,7 @@ import numpy as np
 from ..checks import not_text, shorten
 from ..compilation import refuse_fork
 from ..engine import ConjugateGradients, Newton, ProximalNewton
+from ..engine.devices import newton_pays
 from ..engine.population import PopulationProblem
 from ..saga import SAGA
 
@@ -114,8 +115,9 @@ def read_solver(name, kwargs, allowed: dict = SOLVERS, parameters: Iterable[str]
 def choose_solver(problem: PopulationProblem) -> str:
     """Name the solver for a problem.
 
-    For rows that are read as they are needed, or shared by several devices, "ConjugateGradients" if the penalty is
-    smooth, else "ProximalNewton". For rows in memory, on whatever device
+    On a GPU "Newton" for smooth penalties on all coefficients, while all Hessians take at most 1e13 floating-point
+    operations. For rows that are read as they are needed, or shared by several devices, "ConjugateGradients" if the
+    penalty is smooth, else "ProximalNewton". For rows in memory, on whatever device
 
     - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if the features have full
       rank and single precision resolves all their directions;
@@ -127,6 +129,8 @@ def choose_solver(problem: PopulationProblem) -> str:
 
     The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
+    if newton_pays(problem):
+        return "Newton"
     if not problem.in_memory or len(problem.devices) > 1:
         return "ConjugateGradients" if problem.penalty.smooth else "ProximalNewton"
     if problem.penalty.smooth and (problem.penalty.penalises_all or problem.basis.is_resolved):

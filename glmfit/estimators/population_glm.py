@@ -65,7 +65,7 @@ class PopulationGLM(PopulationModel):
     devices : None, "all" or sequence of jax.Device
         Devices that share the rows: all of ``jax.devices()``, or those given; None is jax's default one, a GPU if the
         problem is large enough for it. The answer is the same within the gaps reported. SAGA runs on one of them,
-        Newton on the host, and rows that are read in every pass are fitted on the CPU.
+        Newton on GPUs or the host, and rows that are read in every pass are fitted on the CPU.
     pad_shapes : bool
         Without effect since version 0.2: nothing is compiled for shapes any more.
 

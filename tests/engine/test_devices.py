@@ -11,14 +11,21 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from cases import recording, solve
+from cases import penalty, recording, solve
 from jaxprs import equations
+from oracles import population as oracle
+from sklearn.exceptions import ConvergenceWarning
 
 from glmfit import PopulationGLM, Status, observations, penalties
+from glmfit.engine import solvers
 from glmfit.engine.devices import descent as device_cg
+from glmfit.engine.devices import layout_of
+from glmfit.engine.devices import newton as device_newton
 from glmfit.engine.population import PopulationProblem
-from glmfit.solvers import LoopOptions
+from glmfit.estimators import choose_solver
+from glmfit.solvers import LoopOptions, Newton
 
+SOFTPLUS = observations.from_inverse_link("softplus")
 ROOT = str(Path(__file__).resolve().parents[2])
 
 COMMON = f"""
@@ -149,7 +156,7 @@ def test_the_engine_on_four_devices_gives_the_answer_of_the_host():
 @pytest.mark.thorough
 def test_laws_of_fits_hold_on_three_devices():
     laws = Path(ROOT, "tests", "laws", "test_fit_laws.py")
-    options = ["-q", "-x", "-k", "devices", "-m", "", "-p", "no:cacheprovider", str(laws)]
+    options = ["-q", "-x", "-k", "devices or newton", "-m", "", "-p", "no:cacheprovider", str(laws)]
     script = f"import pytest, sys; sys.exit(pytest.main({options}))"
     outcome(start(script, 3))
 
@@ -190,3 +197,104 @@ def test_steps_on_a_gpu_wait_for_nothing(own, monkeypatch):
     names = {equation.primitive.name for equation in equations(seen[0].jaxpr)}
     assert "scan" in names and not {"while", "cond"} & names
     assert "stablehlo.dot_general" in seen[0].lower(lowering_platforms=("cuda",)).as_text()
+
+
+# ---------------------------------------------------------------- Newton's method
+
+
+@pytest.fixture
+def by_newton(monkeypatch):
+    """Let Newton's method run on this device, as it does on a GPU."""
+    monkeypatch.setattr(solvers, "newton_serves", lambda problem: bool(problem.devices))
+
+
+def newton_problem(X, Y, strength=1e-3, **more):
+    penalty = penalties.Ridge(np.full(Y.shape[1], strength)) if strength else penalties.NoPenalty()
+    return PopulationProblem(X, Y, more.pop("link", SOFTPLUS), penalty, devices=jax.devices(), **more)
+
+
+@pytest.mark.usefixtures("by_newton")
+@pytest.mark.parametrize("link", ["softplus", "exp"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_newton_on_devices_proves_what_it_says(link, dtype):
+    X, Y = recording(link=link, t=300)
+    made = newton_problem(X.astype(dtype), Y, link=observations.from_inverse_link(link))
+    solution = Newton().run(made)
+    best = oracle.newton(link, X.astype(dtype).astype(float), Y, 1e-3).objective
+    gap = solution.objective - best
+    assert solution.solver_name == "Newton" and np.all(solution.status == Status.CONVERGED)
+    assert solution.gap_is_bound.all() and solution.failure_probability == 0
+    assert np.all(gap <= solution.gap) and np.all(solution.gap <= solution.target)
+    assert np.all(np.abs(made.evaluate(solution.params).objective - solution.objective) <= 1e-15)
+    assert np.all(solution.epochs <= 4)
+
+
+@pytest.mark.usefixtures("by_newton")
+@pytest.mark.parametrize("seed", range(5))
+def test_its_bounds_hold_wherever_it_is_stopped(seed):
+    """Also where features are in wild units, and constant or never seen."""
+    X, Y = recording(seed=seed, t=250)
+    X = (X + 5) * 10 ** np.random.default_rng(seed).uniform(-2, 2, X.shape[1])
+    X[:, 1], X[:, 3] = 7.0, 0.0
+    made, best = newton_problem(X, Y, 1e-4), oracle.newton("softplus", X, Y, 1e-4).objective
+    for most in (1, 2, 20):
+        solution = Newton().run(made, options=LoopOptions(tol=1e-12, max_epochs=most))
+        gap, known = solution.objective - best, solution.gap_is_bound
+        assert np.all(gap[known] <= solution.gap[known])
+    assert np.all(solution.status == Status.CONVERGED)
+
+
+@pytest.mark.usefixtures("by_newton")
+def test_fits_whose_hessian_is_singular_end_on_the_host():
+    """Duplicates without a penalty, and a neuron that fires in one place only."""
+    X, Y = recording(t=300)
+    X[:, 1] = X[:, 0]
+    X[:, 2], Y[:, 0] = np.arange(300) < 30, np.where(np.arange(300) < 30, Y[:, 0], 0)
+    solution = Newton().run(newton_problem(X, Y, 0.0))
+    alone = Newton().run(PopulationProblem(X, Y, SOFTPLUS, penalties.NoPenalty()))
+    np.testing.assert_array_equal(solution.status, alone.status)
+    assert solution.status[0] == Status.SEPARABLE and np.all(solution.status[1:] == Status.CONVERGED)
+    assert np.all(np.abs(solution.objective - alone.objective)[1:] <= (solution.gap + alone.gap)[1:])
+
+
+@pytest.mark.usefixtures("by_newton")
+def test_newton_on_devices_goes_on_from_a_checkpoint_and_returns_what_it_has(tmp_path):
+    X, Y = recording(t=300)
+    given = {"solver_name": "Newton", "regularizer_strength": 1e-3, "devices": jax.devices(), "tol": 1e-9}
+    with pytest.warns(ConvergenceWarning, match="max_epochs"):
+        begun = PopulationGLM(**given, max_epochs=1).fit(X, Y, checkpoint=tmp_path / "fit.npz")
+    assert np.all(begun.report_.epochs == 1) and np.any(begun.report_.status == Status.MAX_EPOCHS)
+    ended, at_once = PopulationGLM(**given).fit(X, Y, checkpoint=tmp_path / "fit.npz"), PopulationGLM(**given).fit(X, Y)
+    np.testing.assert_allclose(ended.coef_, at_once.coef_, rtol=1e-12)
+    np.testing.assert_array_equal(ended.report_.epochs, at_once.report_.epochs)
+    assert ended.report_.converged.all()
+
+    def interrupt(epoch, *_):
+        raise KeyboardInterrupt
+
+    solution = Newton().run(newton_problem(X, Y), options=LoopOptions(tol=1e-9, callback=interrupt))
+    assert solution.interrupted and np.all(solution.objective < solution.null_objective)
+
+
+def test_an_iteration_of_newton_on_a_gpu_waits_for_nothing(monkeypatch):
+    X, Y = recording(t=300)
+    seen, iterate = [], device_newton._iterate
+    monkeypatch.setattr(
+        device_newton, "_iterate", lambda *given: (seen.append(iterate.trace(*given)), iterate(*given))[1]
+    )
+    made = newton_problem(X, Y)
+    with jax.enable_x64(True):
+        device_newton.DeviceNewton(made, layout_of(made), np.arange(Y.shape[1]), made.null_params()).iterate()
+        names = {equation.primitive.name for equation in equations(seen[0].jaxpr)}
+        assert "scan" in names and not {"while", "cond"} & names
+        lowered = seen[0].lower(lowering_platforms=("cuda",)).as_text()
+    assert "stablehlo.dot_general" in lowered and "f64" in lowered
+
+
+def test_newton_is_taken_on_a_gpu_while_its_hessians_are_affordable(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    Y = np.broadcast_to(np.float32(1), (100_000, 32))
+    for n_features, name, chosen in (192, "Ridge", True), (2000, "Ridge", False), (192, "Lasso", False):
+        X = np.broadcast_to(np.float32(0), (100_000, n_features))
+        problem = PopulationProblem(X, Y, SOFTPLUS, penalty(name, 0.1, d=n_features, n=32))
+        assert (choose_solver(problem) == "Newton") == chosen

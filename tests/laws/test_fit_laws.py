@@ -10,7 +10,8 @@ import pytest
 from cases import solve
 from oracles import population as oracle
 
-from glmfit import PopulationGLM, Status, observations, penalties
+from glmfit import PopulationGLM, Status, engine, observations, penalties
+from glmfit.engine import Newton, solvers
 from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
 from glmfit.engine.cg import Descent, inner
 from glmfit.engine.devices.rows import DeviceRows
@@ -36,9 +37,12 @@ def recording(seed=0, link="softplus", t=T, d=D, n=N):
     return X, Y
 
 
-@pytest.fixture(params=["host", pytest.param("devices", marks=pytest.mark.thorough)])
-def devices(request):
-    """Where rows are: in memory, or on all devices."""
+@pytest.fixture(params=["host", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("devices", "newton"))])
+def devices(request, monkeypatch):
+    """Where rows are: in memory, or on all devices, also for Newton's method there."""
+    if request.param == "newton":
+        monkeypatch.setattr(solvers, "newton_serves", lambda problem: bool(problem.devices))
+        monkeypatch.setattr(engine, "ConjugateGradients", lambda curved=None: Newton())
     return None if request.param == "host" else jax.devices()
 
 

@@ -15,7 +15,7 @@ from ...compilation import is_forked, refuse_fork
 from ..host import HostRows
 from ..tiles import over_tiles
 
-_ALIGNED = 16  # columns and fits are filled up to a multiple: products of GPUs come in tiles
+ALIGNED = 16  # columns and fits are filled up to a multiple: products of GPUs come in tiles
 PADDED = 32  # columns of small arrays: else XLA pads them in every product
 _BLOCK = 1024  # rows whose terms are added up one after the other; sums of blocks then lose little in single precision
 _LEAST_WORK = 1e8  # rows times features times fits below which the host is done before a GPU's programs are compiled
@@ -66,36 +66,32 @@ class Shards(NamedTuple):
 
 
 class Layout:
-    """How rows are cut among devices, jax's default one if there are none."""
+    """How rows are cut among devices, in sizes that few recordings differ in: every other one is compiled for."""
 
     def __init__(self, devices: Sequence[jax.Device], n_rows: int, dtype):
         refuse_fork()
-        self.dtype, self.n_rows, self.sharding = jax.dtypes.canonicalize_dtype(dtype), n_rows, None
-        share = -(-n_rows // max(1, len(devices)))
-        blocks = -(-share // max(_BLOCK, math.isqrt(n_rows)))
-        self.shape = max(1, len(devices)) * blocks, filled_up(-(-share // blocks))
-        if devices:
-            mesh = jax.sharding.Mesh(np.array(devices), ("row",))
-            self.sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("row"))
+        self.dtype, self.n_rows = jax.dtypes.canonicalize_dtype(dtype), n_rows
+        share, tall = -(-n_rows // len(devices)), max(_BLOCK, 1 << (math.isqrt(n_rows) - 1).bit_length())
+        blocks, size = (_rounded(-(-share // tall)), tall) if share > tall else (1, filled_up(_rounded(share)))
+        self.shape = len(devices) * blocks, size
+        mesh = jax.sharding.Mesh(np.array(devices), ("row",))
+        self.sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("row"))
         self._x: jax.Array | None = None
 
-    def put(self, array: np.ndarray, width: int | None = None, at=None) -> jax.Array:
+    def put(self, array: np.ndarray, width: int | None = None, at=None, dtype=None) -> jax.Array:
         """Lay a copy of an array (row, ...) out, filled up with zeros; its columns come first, or where ``at`` says."""
-        whole = np.zeros((math.prod(self.shape), array.shape[1] if width is None else width), self.dtype)
+        width = array.shape[1] if width is None else width
+        whole = np.zeros((math.prod(self.shape), width), self.dtype if dtype is None else dtype)
         whole[: self.n_rows, slice(array.shape[1]) if at is None else at] = array
         return self._lay(whole)
 
     def everywhere(self, array: np.ndarray) -> jax.Array:
         """Put a copy on every device."""
-        if self.sharding is None:
-            return jax.device_put(array)
         whole = jax.sharding.NamedSharding(self.sharding.mesh, jax.sharding.PartitionSpec())
         return jax.make_array_from_callback(array.shape, whole, lambda index: array[index])
 
     def _lay(self, whole: np.ndarray) -> jax.Array:
         whole = whole.reshape(*self.shape, -1)
-        if self.sharding is None:
-            return jax.device_put(whole)
         if self.sharding.is_fully_addressable:
             return jax.device_put(whole, self.sharding)
         # Several hosts: each has all rows and puts those of its own devices there.
@@ -119,11 +115,23 @@ class Layout:
 
 def layout_of(problem) -> Layout | None:
     """Where the rows of a problem are to lie: on devices if it names some, or on a GPU if it is worth it."""
-    devices, work = problem.devices, problem.n_rows * problem.n_features * problem.n_neurons
-    worthwhile = devices or (work > _LEAST_WORK and not is_forked() and jax.default_backend() != "cpu")
-    return Layout(devices, problem.n_rows, problem.dtype) if worthwhile and problem.in_memory else None
+    work = problem.n_rows * problem.n_features * problem.n_neurons
+    devices = problem.devices or devices_for(work)
+    return Layout(devices, problem.n_rows, problem.dtype) if devices and problem.in_memory else None
 
 
-def filled_up(n: int, whole: int = _ALIGNED) -> int:
+def devices_for(work: float) -> tuple[jax.Device, ...]:
+    """Return jax's default device if it is a GPU and rows times features times fits are worth its programs, or none."""
+    worthwhile = work > _LEAST_WORK and not is_forked() and jax.default_backend() != "cpu"
+    return tuple(jax.device_put(np.zeros(())).devices()) if worthwhile else ()
+
+
+def _rounded(n: int) -> int:
+    """Round up by less than an eighth, to one of eight numbers between a power of two and the next."""
+    step = 1 << max(0, (n - 1).bit_length() - 4)
+    return filled_up(n, step)
+
+
+def filled_up(n: int, whole: int = ALIGNED) -> int:
     """Return a number, filled up to a multiple."""
     return -(-n // whole) * whole

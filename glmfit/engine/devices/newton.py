@@ -1,0 +1,186 @@
+"""Newton's method on devices: Hessians of every fit in double precision, used and judged by one program an iteration.
+
+A GPU makes all Hessians in the time in which a host would look at what few steps have done, and those in double
+precision prove how far the optimum is. Coefficients are of standardised features, in columns (column, fit).
+"""
+
+from functools import partial
+from typing import NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...bounds import descent_step
+from ...compilation import jit
+from ..problem import Params
+from .shards import ALIGNED, Layout, Shards, filled_up, layout_of
+
+TOGETHER = 8  # fits whose Hessians are made by one product
+STEPS = 4  # that a Hessian serves
+_LENGTHS = 5  # of a step, between Newton's along the line and the one that is proved to descend
+_ROUNDING = 4e-16  # of objectives that are the same
+_MOST_WORK = 1e13  # floating-point operations of all Hessians: about half a second of a data centre's GPU
+_RESOLVED = 1e-5  # diagonal of a factor of a matrix with unit diagonal below which rounding takes directions away
+
+
+def newton_serves(problem) -> bool:
+    """Whether fits of a problem can be taken by Newton's method on devices: a CPU makes Hessians faster by BLAS."""
+    platform = problem.devices[0].platform if problem.devices else jax.default_backend()
+    proves = problem.penalty.smooth and problem.observation.constant is not None
+    return platform != "cpu" and proves and jax.process_count() == 1 and layout_of(problem) is not None
+
+
+def newton_pays(problem) -> bool:
+    """Whether it is the way to take them: all Hessians take less than a second, and a ridge bends every direction."""
+    flops = 2.0 * problem.n_rows * (problem.n_features + 1) ** 2 * problem.n_neurons
+    return flops <= _MOST_WORK and problem.penalty.penalises_all and newton_serves(problem)
+
+
+class Judgement(NamedTuple):
+    """What an iteration says of every fit, (fit,) each but the parameters."""
+
+    params: Params
+    objective: np.ndarray
+    decrement: np.ndarray  # squared, of the gradient there and the Hessian used
+    drift: np.ndarray  # largest move of eta since the Hessian was made
+    radius_squared: np.ndarray  # bound of x'H^-1 x over the rows: the longest of them, and the trace of the inverse
+    resolved: np.ndarray  # whether the Hessian shows all directions
+    moved: np.ndarray  # whether some step has descended
+
+    def of(self, which: np.ndarray) -> Self:
+        """Return that of some fits."""
+        return Judgement(Params(*(a[..., which] for a in self.params)), *(a[which] for a in self[1:]))
+
+
+class DeviceNewton:
+    """Some fits of a problem with a smooth penalty, on devices, where they are now."""
+
+    def __init__(self, problem, layout: Layout, fits: np.ndarray, params: Params):
+        self._observation, self._n, self._d = problem.observation, len(fits), problem.n_features
+        self._mean, self._scale = problem.standard
+        self._every = np.minimum(np.arange(filled_up(self._n, TOGETHER)), self._n - 1)  # the last fills up
+        ridge = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), (self._d, problem.n_neurons))
+        coef, scale = np.asarray(params.coef[:, fits], np.float64), self._scale[:, None]
+        with jax.enable_x64(True):
+            self._rows, self._known = self._lay_rows_out(layout, **problem.rows_of(fits))
+            self._ridge = layout.everywhere(self._columns(ridge[:, fits] / scale**2, np.zeros(self._n)))
+            self._at = layout.everywhere(self._columns(coef * scale, params.intercept[fits] + self._mean @ coef))
+
+    def _columns(self, of_features: np.ndarray, of_intercepts: np.ndarray) -> np.ndarray:
+        """Put what features and intercepts have into columns."""
+        out = np.zeros((self._rows.x.shape[-1], len(self._every)))
+        out[: self._d], out[self._d] = of_features[:, self._every], of_intercepts[self._every]
+        return out
+
+    def _lay_rows_out(self, layout: Layout, X, Y, weights, offset, neuron, rows) -> tuple[Shards, jax.Array | None]:
+        """Put the rows on the devices, as they are, and standardise them there; offsets of the fits second."""
+        n_rows, index = len(X), neuron[self._every]
+        neurons, place = np.unique(index, return_inverse=True)
+        weight = np.ones((n_rows, 1)) if weights is None else weights
+        counts = layout.put((weight > 0).any(axis=1, keepdims=True), dtype=bool)
+        x = _standardise(layout.put(X, dtype=X.dtype), counts, self._mean, 1 / self._scale)
+        made = Shards(
+            x=x,
+            y=layout.put(Y[:, neurons], dtype=Y.dtype),
+            weight=layout.put(weight, dtype=np.float64),
+            neuron=None if np.array_equal(neurons, index) else layout.everywhere(place),
+            which=None if rows is None else layout.everywhere(rows[self._every]),
+            share=layout.everywhere(np.asarray(1 / n_rows)),
+        )
+        if offset is None:
+            return made, None
+        return made, layout.put(offset if offset.shape[1] == 1 else offset[:, index], dtype=np.float64)
+
+    def iterate(self) -> Judgement:
+        """Make all Hessians, take some steps by each, and judge where they lead."""
+        with jax.enable_x64(True):
+            self._at, *judged = _iterate(self._observation, self._rows, self._known, self._ridge, self._at)
+            at, *judged = jax.device_get((self._at, *judged))  # the wait
+        coef = at[: self._d, : self._n] / self._scale[:, None]
+        params = Params(coef, at[self._d, : self._n] - self._mean @ coef)
+        return Judgement(params, *(a[: self._n] for a in judged))
+
+
+@jit
+def _standardise(x, counts, mean, inverse):
+    """Rows ``[(x - mean) / scale, 1]`` in double precision and filled up with columns of zeros; 0 where none counts."""
+    z = jnp.where(counts, (x.astype(mean.dtype) - mean[None, None]) * inverse[None, None], 0)
+    z = jnp.concatenate([z, counts.astype(z.dtype)], axis=-1)
+    return jnp.pad(z, ((0, 0), (0, 0), (0, -z.shape[-1] % ALIGNED)))
+
+
+@partial(jit, static_argnums=0)
+def _iterate(observation, rows: Shards, known, ridge, at):
+    """Return parameters after some steps by the Hessians at some, and what a :class:`Judgement` needs."""
+    weights, constant = rows.weights(), observation.constant or 1.0
+    y = rows.y if rows.neuron is None else rows.y[..., rows.neuron]
+
+    def objective(eta, at):
+        loss = jnp.where(weights > 0, observation.loss(y, eta) * weights, 0)
+        return rows.mean(loss) + jnp.sum(ridge * at * at, axis=0) / 2
+
+    def gradient(eta, at):
+        r, c = rows.derivatives(observation, eta)
+        return rows.gather(r)[: len(at)] + ridge * at, c
+
+    def step(carry, _):
+        eta, at, value, g, c, moved = carry
+        p = -jnp.einsum("nlm,nl->mn", factor, jnp.einsum("nlm,mn->nl", factor, g))
+        D = rows.predict(p)
+        slope, bend = -jnp.sum(g * p, axis=0), rows.mean(D * D * c) + jnp.sum(ridge * p * p, axis=0)
+        sure = descent_step(slope, bend, constant * rows.reach(D))
+        whole = jnp.maximum(slope / bend, sure)
+        share = jnp.linspace(0, 1, _LENGTHS)[:, None]
+        lengths = whole[None] * (sure / whole)[None] ** share
+        lengths = jnp.where(jnp.isfinite(lengths), lengths, 0)
+        values = jax.lax.map(lambda t: objective(eta + t[None, None] * D, at + t[None] * p), lengths)
+        values = jnp.where(jnp.isfinite(values), values, jnp.inf)
+        best = jnp.argmin(values, axis=0)[None]
+        length, low = (jnp.take_along_axis(a, best, axis=0)[0] for a in (lengths, values))
+        better = low <= value + _ROUNDING * jnp.maximum(jnp.abs(value), 1)
+        length = jnp.where(better, length, 0)
+        eta = eta + length[None, None] * jnp.where(better[None, None], D, 0)
+        at = at + length[None] * jnp.where(better[None], p, 0)
+        after = jnp.where(better, low, value)
+        return (eta, at, after, *gradient(eta, at), moved | (length > 0)), None
+
+    start = rows.predict(at) if known is None else rows.predict(at) + known
+    g, c = gradient(start, at)
+    factor, resolved = _factors(rows, c, ridge)
+    begun = start, at, objective(start, at), g, c, jnp.zeros(at.shape[1], bool)
+    (eta, at, value, g, _, moved), _ = jax.lax.scan(step, begun, length=STEPS)
+    decrement = jnp.sum(jnp.einsum("nlm,mn->nl", factor, g) ** 2, axis=1)
+    radius_squared = jnp.max(jnp.sum(rows.x * rows.x, axis=-1)) * jnp.sum(factor * factor, axis=(1, 2))
+    return at, value, decrement, rows.reach(eta - start), radius_squared, resolved, moved
+
+
+def _factors(rows: Shards, c, ridge):
+    """Return A with A'A the inverse of each fit's Hessian, (fit, column, column), and whether it shows all directions.
+
+    Nothing depends on columns without a ridge that are 0 in all rows, such as those that fill up: A is 0 there.
+    """
+    n_columns, n = ridge.shape
+    seen = jnp.any(rows.x != 0, axis=(0, 1))
+    groups = (n // TOGETHER, TOGETHER)
+
+    def some(of):
+        c, ridge = of  # (block, row, fit), (column, fit)
+        used = seen[None] | (ridge.T > 0)
+        used = used[:, :, None] & used[:, None]
+        root = jnp.sqrt(jnp.moveaxis(c, -1, 0))[..., None] * rows.x[None]
+        h = jnp.einsum("nbtl,nbtm->nblm", root, root).sum(axis=1) * rows.share
+        h = h + jnp.eye(n_columns)[None] * ridge.T[:, None]
+        diagonal = jnp.diagonal(h, axis1=1, axis2=2)
+        scale = jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
+        h = h / (scale[:, :, None] * scale[:, None])
+        h = jnp.where(used, h, jnp.eye(n_columns)[None])
+        lower = jnp.linalg.cholesky(h)
+        eye = jnp.broadcast_to(jnp.eye(n_columns)[None], h.shape)
+        factor = jax.scipy.linalg.solve_triangular(lower, eye, lower=True) / scale[:, None]
+        resolved = jnp.min(jnp.diagonal(lower, axis1=1, axis2=2), axis=1) > _RESOLVED
+        return jnp.where(used, factor, 0), resolved
+
+    c = jnp.moveaxis(c.reshape(*c.shape[:2], *groups), 2, 0)
+    factor, resolved = jax.lax.map(some, (c, jnp.moveaxis(ridge.reshape(n_columns, *groups), 1, 0)))
+    return factor.reshape(n, n_columns, n_columns), resolved.reshape(n)
