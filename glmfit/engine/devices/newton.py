@@ -82,7 +82,7 @@ class DeviceNewton:
         x = _standardise(layout.put(X, dtype=X.dtype), counts, self._mean, 1 / self._scale)
         made = Shards(
             x=x,
-            y=layout.put(Y[:, neurons], dtype=Y.dtype),
+            y=layout.put(Y if len(neurons) == Y.shape[1] else Y[:, neurons], dtype=Y.dtype),
             weight=layout.put(weight, dtype=np.float64),
             neuron=None if np.array_equal(neurons, index) else layout.everywhere(place),
             which=None if rows is None else layout.everywhere(rows[self._every]),
