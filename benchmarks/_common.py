@@ -53,11 +53,12 @@ def environment() -> dict:
 def commit(checkout: Path) -> dict:
     """Commit of a checkout, and whether the code is another one; results of earlier sections do not make it so.
 
-    A copy without its history, on a borrowed machine, is told by the variable GLMFIT_COMMIT.
+    A copy of a commit on another machine, without its history, is told which by the variable GLMFIT_COMMIT.
     """
+    told = os.environ.get("GLMFIT_COMMIT")
     return {
-        "commit": _git(checkout, "rev-parse", "HEAD") or os.environ.get("GLMFIT_COMMIT"),
-        "dirty": bool(_git(checkout, "status", "--porcelain", "--", ".", ":(exclude)benchmarks/results")),
+        "commit": told or _git(checkout, "rev-parse", "HEAD"),
+        "dirty": not told and bool(_git(checkout, "status", "--porcelain", "--", ".", ":(exclude)benchmarks/results")),
     }
 
 
