@@ -16,7 +16,8 @@ from ...compilation import jit
 from ..problem import Params
 from .shards import ALIGNED, Layout, Shards, filled_up, layout_of
 
-TOGETHER = 8  # fits whose Hessians are made by one product
+_TOGETHER = 8, 4, 2, 1  # fits whose Hessians are made by one product, as many as there is room for
+_ROOM = 4e9  # bytes for their rows times the roots of their curvature
 STEPS = 4  # that a Hessian serves
 _LENGTHS = 5  # of a step, between Newton's along the line and the one that is proved to descend
 _ROUNDING = 4e-16  # of objectives that are the same
@@ -59,7 +60,7 @@ class DeviceNewton:
     def __init__(self, problem, layout: Layout, fits: np.ndarray, params: Params):
         self._observation, self._n, self._d = problem.observation, len(fits), problem.n_features
         self._mean, self._scale = problem.standard
-        self._every = np.minimum(np.arange(filled_up(self._n, TOGETHER)), self._n - 1)  # the last fills up
+        self._every = np.minimum(np.arange(filled_up(self._n, max(_TOGETHER))), self._n - 1)  # the last fills up
         ridge = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), (self._d, problem.n_neurons))
         coef, scale = np.asarray(params.coef[:, fits], np.float64), self._scale[:, None]
         with jax.enable_x64(True):
@@ -162,7 +163,8 @@ def _factors(rows: Shards, c, ridge):
     """
     n_columns, n = ridge.shape
     seen = jnp.any(rows.x != 0, axis=(0, 1))
-    groups = (n // TOGETHER, TOGETHER)
+    together = next(k for k in _TOGETHER if k * rows.x.nbytes <= _ROOM or k == 1)
+    groups = (n // together, together)
 
     def some(of):
         c, ridge = of  # (block, row, fit), (column, fit)
