@@ -259,10 +259,9 @@ class Run(Beginning):
             self.params.coef[:, group.fits], self.params.intercept[group.fits] = self.params_of(group)
             self.gap[group.fits], self.is_bound[group.fits] = group.estimate, False
             self.epochs[group.fits] = group.n_steps
-        if self.groups:
-            moved = np.concatenate([group.fits for group in self.groups])
-            self.objective[moved] = self.problem.evaluate(self.params).objective[moved]
-        self.status[self.status == Status.MAX_EPOCHS] = Status.INTERRUPTED
+        left = self.status == Status.MAX_EPOCHS
+        self.objective[left] = self.problem.evaluate(self.params).objective[left]
+        self.status[left] = Status.INTERRUPTED
 
     def _goals(self, fits, objective) -> np.ndarray:
         """Gap to go for, (fit,): what the target allows for rounding may be none, and is taken only in the end."""

@@ -156,6 +156,8 @@ class NewtonOnDevices(NewtonRun):
             self._judge(fits[going], found.of(going), ended[going])
             self._note(int(self.epochs.max()))
             self._show()
+        for fit in fits[self.open[fits] & np.isnan(self.gap[fits])]:  # no budget was left for these
+            self._finish(int(fit))
 
     def _judge(self, fits: np.ndarray, found: Judgement, ended: np.ndarray) -> None:
         """Take over where some fits are, and bound their gaps by Hessians formed nearby, as large as they are there."""
@@ -173,7 +175,8 @@ class NewtonOnDevices(NewtonRun):
             among = np.isin(np.arange(problem.n_neurons), fits[np.isfinite(bound)])
             bound = np.where(problem.may_be_separable(self.params, among)[fits], np.inf, bound)
         proves = np.isfinite(bound)
-        self.gap[fits], self.is_bound[fits] = np.where(proves, bound, found.decrement / 2), proves
+        estimate = np.where(finite, found.decrement / 2, self.gap[fits])
+        self.gap[fits], self.is_bound[fits] = np.where(proves, bound, estimate), proves
         self.target[fits] = self._targets(fits, self.objective[fits])
         proved = bound <= np.where(ended, self.target[fits], self._goals(fits, self.objective[fits]))
         self.status[fits[proved]], self.open[fits[proved]] = Status.CONVERGED, False

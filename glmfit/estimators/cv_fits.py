@@ -38,6 +38,7 @@ class Fits:
     def __init__(self, data: Training, observation, penalty, strengths, folds: Folds, solver, options, cv_tol: float):
         self.data, self.observation, self.penalty, self.strengths = data, observation, penalty, strengths
         self.folds, self.options, self._began = folds, options, time.perf_counter()
+        self._chooses = solver is None
         self.solver = solver or (ConjugateGradients() if penalty(1.0).smooth else ProximalNewton())
         self.solver_name = type(self.solver).__name__  # of the last fits
         self._train = np.column_stack([folds.train, np.ones(len(data.X), bool)])
@@ -92,7 +93,7 @@ class Fits:
         )  # fmt: skip
         problem.design, problem.devices = self._designs[penalty.smooth], self._devices
         options = replace(self.options, tol=self._tol[fold])
-        solver = Newton() if newton_pays(problem) else replace(solver, curved=curved)
+        solver = Newton() if self._chooses and newton_pays(problem) else replace(solver, curved=curved)
         solution, self.solver_name = run_counted(solver, problem, start, options, bar), type(solver).__name__
         self.coef[s, folds] = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
         self.intercept[s, folds] = solution.params.intercept.reshape(shape)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -16,13 +18,14 @@ from jaxprs import equations
 from oracles import population as oracle
 from sklearn.exceptions import ConvergenceWarning
 
-from glmfit import PopulationGLM, Status, observations, penalties
+from glmfit import PopulationGLM, PopulationGLMCV, Status, observations, penalties
+from glmfit.compilation import compiled_programs
 from glmfit.engine import solvers
 from glmfit.engine.devices import descent as device_cg
-from glmfit.engine.devices import layout_of
+from glmfit.engine.devices import layout_of, shards
 from glmfit.engine.devices import newton as device_newton
 from glmfit.engine.population import PopulationProblem
-from glmfit.estimators import choose_solver
+from glmfit.estimators import choose_solver, cv_fits
 from glmfit.solvers import LoopOptions, Newton
 
 SOFTPLUS = observations.from_inverse_link("softplus")
@@ -264,6 +267,9 @@ def test_newton_on_devices_goes_on_from_a_checkpoint_and_returns_what_it_has(tmp
     with pytest.warns(ConvergenceWarning, match="max_epochs"):
         begun = PopulationGLM(**given, max_epochs=1).fit(X, Y, checkpoint=tmp_path / "fit.npz")
     assert np.all(begun.report_.epochs == 1) and np.any(begun.report_.status == Status.MAX_EPOCHS)
+    with pytest.warns(ConvergenceWarning, match="max_epochs"):
+        again = PopulationGLM(**given, max_epochs=1).fit(X, Y, checkpoint=tmp_path / "fit.npz")
+    np.testing.assert_allclose(again.report_.objective, begun.report_.objective, rtol=1e-13)
     ended, at_once = PopulationGLM(**given).fit(X, Y, checkpoint=tmp_path / "fit.npz"), PopulationGLM(**given).fit(X, Y)
     np.testing.assert_allclose(ended.coef_, at_once.coef_, rtol=1e-12)
     np.testing.assert_array_equal(ended.report_.epochs, at_once.report_.epochs)
@@ -272,8 +278,13 @@ def test_newton_on_devices_goes_on_from_a_checkpoint_and_returns_what_it_has(tmp
     def interrupt(epoch, *_):
         raise KeyboardInterrupt
 
-    solution = Newton().run(newton_problem(X, Y), options=LoopOptions(tol=1e-9, callback=interrupt))
+    made = newton_problem(X, Y)
+    solution = Newton().run(made, options=LoopOptions(tol=1e-9, callback=interrupt))
     assert solution.interrupted and np.all(solution.objective < solution.null_objective)
+    one_at_a_time = LoopOptions(tol=1e-9, callback=interrupt, max_memory=1.0)
+    solution = Newton().run(made, solution.params, options=one_at_a_time)
+    assert solution.interrupted
+    np.testing.assert_allclose(solution.objective, made.evaluate(solution.params).objective, rtol=1e-13)
 
 
 def test_an_iteration_of_newton_on_a_gpu_waits_for_nothing(monkeypatch):
@@ -291,10 +302,60 @@ def test_an_iteration_of_newton_on_a_gpu_waits_for_nothing(monkeypatch):
     assert "stablehlo.dot_general" in lowered and "f64" in lowered
 
 
-def test_newton_is_taken_on_a_gpu_while_its_hessians_are_affordable(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    Y = np.broadcast_to(np.float32(1), (100_000, 32))
-    for n_features, name, chosen in (192, "Ridge", True), (2000, "Ridge", False), (192, "Lasso", False):
-        X = np.broadcast_to(np.float32(0), (100_000, n_features))
-        problem = PopulationProblem(X, Y, SOFTPLUS, penalty(name, 0.1, d=n_features, n=32))
-        assert (choose_solver(problem) == "Newton") == chosen
+@pytest.fixture
+def a_gpu(monkeypatch):
+    """Let the device of this machine pass for a GPU."""
+
+    class Gpu(NamedTuple):
+        platform: str = "gpu"
+
+        def memory_stats(self):
+            return {"bytes_limit": 80e9}
+
+    monkeypatch.setattr(shards, "devices_for", lambda work: (Gpu(),) if work > 1e8 else ())
+    monkeypatch.setattr(shards, "Layout", lambda devices, *_: SimpleNamespace(devices=devices))
+
+
+@pytest.mark.usefixtures("a_gpu")
+@pytest.mark.parametrize(
+    ("n_rows", "n_features", "n_neurons", "name", "chosen"),
+    [
+        (100_000, 192, 32, "Ridge", True),
+        (100_000, 192, 32, "Lasso", False),
+        (5_000, 10, 32, "Ridge", False),  # done sooner on the host
+        (100_000, 2000, 32, "Ridge", False),
+        (1_000, 20_000, 12, "Ridge", False),  # the factorisations
+        (2_000, 8_000, 9, "Ridge", False),  # room for Hessians
+        (3_000_000, 1000, 1, "Ridge", False),  # room for features
+    ],
+)
+def test_newton_is_taken_on_a_gpu_while_it_is_affordable(n_rows, n_features, n_neurons, name, chosen):
+    X, Y = np.broadcast_to(np.float32(0), (n_rows, n_features)), np.broadcast_to(np.float32(1), (n_rows, n_neurons))
+    problem = PopulationProblem(X, Y, SOFTPLUS, penalty(name, 0.1, d=n_features, n=n_neurons))
+    assert (choose_solver(problem) == "Newton") == chosen
+
+
+@pytest.mark.usefixtures("by_newton")
+def test_recordings_of_about_one_size_share_a_program():
+    X, Y = recording(t=700, n=8)
+    Newton().run(newton_problem(X, Y))
+    before = compiled_programs()
+    for some, neurons in (slice(0, 690), slice(0, 8)), (slice(0, 680), slice(0, 5)), (slice(0, 700), slice(2, 8)):
+        Newton().run(newton_problem(X[some], Y[some, neurons]))
+    assert compiled_programs() == before
+
+
+@pytest.mark.parametrize("named", [None, "ConjugateGradients"])
+def test_a_cross_validation_takes_newton_on_a_gpu_unless_another_is_named(named, monkeypatch):
+    X, Y = recording(t=300)
+    monkeypatch.setattr(solvers, "newton_serves", lambda problem: bool(problem.devices))
+    monkeypatch.setattr(cv_fits, "newton_pays", lambda problem: bool(problem.devices))
+    monkeypatch.setattr(cv_fits, "devices_for", lambda work: jax.devices())
+    given = {"strengths": [1e-4, 1e-2], "cv": 3, "cv_tol": 1e-10, "solver_name": named or "auto"}
+    there = PopulationGLMCV(**given).fit(X, Y)
+    monkeypatch.setattr(cv_fits, "devices_for", lambda work: ())
+    here = PopulationGLMCV(**given).fit(X, Y)
+    assert there.report_.solver_name == ("ConjugateGradients" if named else "Newton")
+    assert there.cv_gap_is_bound_.all()
+    np.testing.assert_array_equal(there.strength_, here.strength_)
+    np.testing.assert_allclose(there.cv_scores_, here.cv_scores_, atol=1e-4)

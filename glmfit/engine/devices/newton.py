@@ -4,6 +4,7 @@ A GPU makes all Hessians in the time in which a host would look at what few step
 precision prove how far the optimum is. Coefficients are of standardised features, in columns (column, fit).
 """
 
+import math
 from functools import partial
 from typing import NamedTuple, Self
 
@@ -17,25 +18,33 @@ from ..problem import Params
 from .shards import ALIGNED, Layout, Shards, filled_up, layout_of
 
 _TOGETHER = 8, 4, 2, 1  # fits whose Hessians are made by one product, as many as there is room for
-_ROOM = 4e9  # bytes for their rows times the roots of their curvature
+_PARTS = 16  # of the rows at most, whose Hessians are made side by side: tiles enough for all of a GPU
 STEPS = 4  # that a Hessian serves
 _LENGTHS = 5  # of a step, between Newton's along the line and the one that is proved to descend
 _ROUNDING = 4e-16  # of objectives that are the same
-_MOST_WORK = 1e13  # floating-point operations of all Hessians: about half a second of a data centre's GPU
-_RESOLVED = 1e-5  # diagonal of a factor of a matrix with unit diagonal below which rounding takes directions away
+_MOST_WORK = 1e13  # floating-point operations of an iteration: some tenths of a second of a data centre's GPU
+_ROOM = 4e9  # bytes for the Hessians of all fits, and for what some of them are made of
+_RESOLVED = 1e-5  # diagonal of a factor of a matrix with unit diagonal below which rounding may take directions away
 
 
 def newton_serves(problem) -> bool:
     """Whether fits of a problem can be taken by Newton's method on devices: a CPU makes Hessians faster by BLAS."""
-    platform = problem.devices[0].platform if problem.devices else jax.default_backend()
-    proves = problem.penalty.smooth and problem.observation.constant is not None
-    return platform != "cpu" and proves and jax.process_count() == 1 and layout_of(problem) is not None
+    if not problem.penalty.smooth or problem.observation.constant is None:
+        return False
+    layout = layout_of(problem)  # of small problems none, and jax is not asked for its devices
+    return layout is not None and layout.devices[0].platform != "cpu" and jax.process_count() == 1
 
 
 def newton_pays(problem) -> bool:
-    """Whether it is the way to take them: all Hessians take less than a second, and a ridge bends every direction."""
-    flops = 2.0 * problem.n_rows * (problem.n_features + 1) ** 2 * problem.n_neurons
-    return flops <= _MOST_WORK and problem.penalty.penalises_all and newton_serves(problem)
+    """Whether it is the way to take them: an iteration is quick, its arrays fit, and a ridge bends every direction."""
+    n, d, n_fits = problem.n_rows, problem.n_features + 1, filled_up(problem.n_neurons, max(_TOGETHER))
+    affordable = 2.0 * n_fits * d**2 * (n + 3 * d) <= _MOST_WORK and 8.0 * n_fits * d**2 <= _ROOM
+    if not (affordable and problem.penalty.penalises_all and newton_serves(problem)):
+        return False
+    devices = layout_of(problem).devices
+    room = (devices[0].memory_stats() or {}).get("bytes_limit", np.inf)
+    # Features as given, standardised, and times the roots of curvature; predictors, derivatives and trials of fits.
+    return 8.0 * n * (3 * d + 8 * n_fits) / len(devices) + 2 * _ROOM <= room
 
 
 class Judgement(NamedTuple):
@@ -60,7 +69,7 @@ class DeviceNewton:
     def __init__(self, problem, layout: Layout, fits: np.ndarray, params: Params):
         self._observation, self._n, self._d = problem.observation, len(fits), problem.n_features
         self._mean, self._scale = problem.standard
-        self._every = np.minimum(np.arange(filled_up(self._n, max(_TOGETHER))), self._n - 1)  # the last fills up
+        self._every = np.minimum(np.arange(filled_up(self._n, max(_TOGETHER))), self._n - 1)  # the last fit fills up
         ridge = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), (self._d, problem.n_neurons))
         coef, scale = np.asarray(params.coef[:, fits], np.float64), self._scale[:, None]
         with jax.enable_x64(True):
@@ -83,9 +92,9 @@ class DeviceNewton:
         x = _standardise(layout.put(X, dtype=X.dtype), counts, self._mean, 1 / self._scale)
         made = Shards(
             x=x,
-            y=layout.put(Y if len(neurons) == Y.shape[1] else Y[:, neurons], dtype=Y.dtype),
+            y=layout.put(Y[:, neurons], filled_up(len(neurons), max(_TOGETHER)), dtype=Y.dtype),
             weight=layout.put(weight, dtype=np.float64),
-            neuron=None if np.array_equal(neurons, index) else layout.everywhere(place),
+            neuron=layout.everywhere(place),
             which=None if rows is None else layout.everywhere(rows[self._every]),
             share=layout.everywhere(np.asarray(1 / n_rows)),
         )
@@ -115,7 +124,7 @@ def _standardise(x, counts, mean, inverse):
 def _iterate(observation, rows: Shards, known, ridge, at):
     """Return parameters after some steps by the Hessians at some, and what a :class:`Judgement` needs."""
     weights, constant = rows.weights(), observation.constant or 1.0
-    y = rows.y if rows.neuron is None else rows.y[..., rows.neuron]
+    y = rows.y[..., rows.neuron]
 
     def objective(eta, at):
         loss = jnp.where(weights > 0, observation.loss(y, eta) * weights, 0)
@@ -162,8 +171,9 @@ def _factors(rows: Shards, c, ridge):
     Nothing depends on columns without a ridge that are 0 in all rows, such as those that fill up: A is 0 there.
     """
     n_columns, n = ridge.shape
-    seen = jnp.any(rows.x != 0, axis=(0, 1))
-    together = next(k for k in _TOGETHER if k * rows.x.nbytes <= _ROOM or k == 1)
+    parts, seen = math.gcd(len(rows.x), _PARTS), jnp.any(rows.x != 0, axis=(0, 1))
+    bytes_of_one = rows.x.nbytes + 8 * (parts + 6) * n_columns**2
+    together = next(k for k in _TOGETHER if k * bytes_of_one <= _ROOM or k == 1)
     groups = (n // together, together)
 
     def some(of):
@@ -171,7 +181,8 @@ def _factors(rows: Shards, c, ridge):
         used = seen[None] | (ridge.T > 0)
         used = used[:, :, None] & used[:, None]
         root = jnp.sqrt(jnp.moveaxis(c, -1, 0))[..., None] * rows.x[None]
-        h = jnp.einsum("nbtl,nbtm->nblm", root, root).sum(axis=1) * rows.share
+        root = root.reshape(together, parts, -1, n_columns)
+        h = jnp.einsum("nptl,nptm->nplm", root, root).sum(axis=1) * rows.share
         h = h + jnp.eye(n_columns)[None] * ridge.T[:, None]
         diagonal = jnp.diagonal(h, axis1=1, axis2=2)
         scale = jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))

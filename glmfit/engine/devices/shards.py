@@ -18,6 +18,7 @@ from ..tiles import over_tiles
 ALIGNED = 16  # columns and fits are filled up to a multiple: products of GPUs come in tiles
 PADDED = 32  # columns of small arrays: else XLA pads them in every product
 _BLOCK = 1024  # rows whose terms are added up one after the other; sums of blocks then lose little in single precision
+_FEW_BLOCKS = 8  # whose size is chosen for the rows, lest too many fill up
 _LEAST_WORK = 1e8  # rows times features times fits below which the host is done before a GPU's programs are compiled
 
 
@@ -72,8 +73,9 @@ class Layout:
         refuse_fork()
         self.dtype, self.n_rows = jax.dtypes.canonicalize_dtype(dtype), n_rows
         share, tall = -(-n_rows // len(devices)), max(_BLOCK, 1 << (math.isqrt(n_rows) - 1).bit_length())
-        blocks, size = (_rounded(-(-share // tall)), tall) if share > tall else (1, filled_up(_rounded(share)))
-        self.shape = len(devices) * blocks, size
+        blocks = _rounded(-(-share // tall))
+        size = tall if blocks > _FEW_BLOCKS else filled_up(_rounded(-(-share // blocks)))
+        self.devices, self.shape = tuple(devices), (len(devices) * blocks, size)
         mesh = jax.sharding.Mesh(np.array(devices), ("row",))
         self.sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("row"))
         self._x: jax.Array | None = None
@@ -127,7 +129,7 @@ def devices_for(work: float) -> tuple[jax.Device, ...]:
 
 
 def _rounded(n: int) -> int:
-    """Round up by less than an eighth, to one of eight numbers between a power of two and the next."""
+    """Round up by less than an eighth, to one of eight numbers above a power of two, up to the next."""
     step = 1 << max(0, (n - 1).bit_length() - 4)
     return filled_up(n, step)
 
