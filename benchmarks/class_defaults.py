@@ -24,7 +24,7 @@ import numpy as np
 import scipy.sparse
 from _common import ROOT, Section, fresh, run_sections
 
-SOLVERS = ("auto", "ImplicitSGD", "UMax", "SoftmaxProx", "OVE", "NCE", "ImportanceSampling")
+SOLVERS = ("auto", "SampledSoftmax", "ImplicitSGD", "UMax", "SoftmaxProx", "OVE", "NCE", "ImportanceSampling")
 TARGETS = {"auto": (1e-4, 1e-4), "ImplicitSGD": (0.05, 0.20), "UMax": (0.20, 0.40)}  # in the median, and at worst
 STRENGTH = 1e-4
 MOST_OF_PROX = 300  # classes up to which steps over all of them are tried

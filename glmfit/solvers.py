@@ -12,16 +12,17 @@ if _TYPE_CHECKING:
     )  # fmt: skip
     from .saga import SAGA
     from .stochastic import (
-        NCE, OVE, SGD, BoundMajorization, ImplicitSGD, ImportanceSampling, IncrementalMajorization, SampledSolution,
-        Schedule, SoftmaxProx, SoftmaxSGD, StochasticMajorization, TunedStep, UMax, tune_step, untuned_step,
+        NCE, OVE, SGD, BoundMajorization, ImplicitSGD, ImportanceSampling, IncrementalMajorization, SampledSoftmax,
+        SampledSolution, Schedule, SoftmaxProx, SoftmaxSGD, StochasticMajorization, TunedStep, UMax, tune_step,
+        untuned_step,
     )  # fmt: skip
 
 __all__ = [
     "NCE", "OVE", "SAGA", "SGD", "BoundMajorization", "ConjugateGradients", "GaussNewton", "ImplicitSGD",
     "ImportanceSampling", "IncrementalMajorization", "LeftBatches", "LoopOptions", "Newton", "ProximalNewton",
-    "SampledPairs", "SampledSolution", "Schedule", "SoftmaxProx", "SoftmaxSGD", "Solution", "StationaryOptions",
-    "StationarySolution", "StochasticMajorization", "TowerAdam", "TowerLBFGS", "TunedStep", "TwoSidedSolver", "UMax",
-    "tune_step", "untuned_step",
+    "SampledPairs", "SampledSoftmax", "SampledSolution", "Schedule", "SoftmaxProx", "SoftmaxSGD", "Solution",
+    "StationaryOptions", "StationarySolution", "StochasticMajorization", "TowerAdam", "TowerLBFGS", "TunedStep",
+    "TwoSidedSolver", "UMax", "tune_step", "untuned_step",
 ]  # fmt: skip
 
 __getattr__, __dir__ = _names_of_rooms(__name__, __all__, ("..pairs", "..engine", "..saga", "..stochastic"))

@@ -30,7 +30,7 @@ EXACT = {
     **by_name(stochastic.BoundMajorization, stochastic.IncrementalMajorization),
 }
 SAMPLING = by_name(
-    stochastic.ImplicitSGD, stochastic.UMax, stochastic.SoftmaxProx,
+    stochastic.ImplicitSGD, stochastic.UMax, stochastic.SampledSoftmax, stochastic.SoftmaxProx,
     stochastic.SGD, stochastic.OVE, stochastic.NCE, stochastic.ImportanceSampling,
 )  # fmt: skip
 # They see all classes of the rows they visit, and begin anew with every run: nothing for a stream.

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import jax
 import numpy as np
+import scipy.sparse
 
 from ..checks import not_text, shorten
 from ..compilation import refuse_fork
@@ -145,17 +146,19 @@ def choose_solver(problem: PopulationProblem) -> str:
 
 
 def choose_class_solver(problem) -> str:
-    """Name the solver for a problem: "ConjugateGradients" or "ImplicitSGD".
+    """Name the solver for a problem: "ConjugateGradients", "SampledSoftmax" or "ImplicitSGD".
 
     ConjugateGradients, which ends at a proved distance from the optimum, while a pass over rows and classes is
     affordable: rows times (features + 30) times classes, the nonzeros in place of rows times features for sparse ones,
-    at most 2e11. At the limit a fit takes minutes on two cores; its first steps, in a fraction of the time, come nearer
-    the optimum than sampled classes do. ImplicitSGD beyond, whose steps do not grow with the number of classes.
-    Sections "crossover", "classes_9000" and "classes_10000" of benchmarks/softmax_fits.py time both.
+    at most 2e11. At the limit a fit takes minutes on two cores. Beyond, what samples classes, whose steps do not grow
+    with their number: SampledSoftmax, and for sparse features, which do not go in batches, ImplicitSGD. Sections
+    "crossover", "classes_9000", "classes_10000" and "sampled" of benchmarks/softmax_fits.py time them.
     """
     n, K = problem.n_rows, problem.n_classes
     products = getattr(problem.X, "nnz", n * problem.n_features)
-    return "ConjugateGradients" if (products + 30 * n) * K <= _EXACT_WORK else "ImplicitSGD"
+    if (products + 30 * n) * K <= _EXACT_WORK:
+        return "ConjugateGradients"
+    return "ImplicitSGD" if scipy.sparse.issparse(problem.X) else "SampledSoftmax"
 
 
 def precision(dtype) -> type:

@@ -36,12 +36,12 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         At least 0; the default is one over the sum of the weights (without any, the number of rows), which is the
         ``C = 1`` of scikit-learn's `LogisticRegression`. ``strength_`` has the one of the fit.
     solver_name : str
-        "auto" takes ConjugateGradients while a pass over rows and classes is affordable, then ImplicitSGD
-        (:func:`glmfit.estimators.choose_class_solver`). Exact: "ConjugateGradients" and, going down by theorem without
-        a step to choose, "BoundMajorization" and "IncrementalMajorization". Sampling classes, for very many:
-        "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare with: "SGD", "OVE", "NCE",
-        "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step to choose:
-        "StochasticMajorization" (needs a ridge).
+        "auto" takes ConjugateGradients while a pass over rows and classes is affordable, then SampledSoftmax, or
+        ImplicitSGD if X is sparse (:func:`glmfit.estimators.choose_class_solver`). Exact: "ConjugateGradients" and,
+        going down by theorem without a step to choose, "BoundMajorization" and "IncrementalMajorization". Sampling
+        classes, for very many: "SampledSoftmax", "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare
+        with: "SGD", "OVE", "NCE", "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step
+        to choose: "StochasticMajorization" (needs a ridge).
     tol, max_epochs : float, int, optional
         Exact solvers: relative gap ``(F - F*) / (F_null - F)`` at which to stop, as in `PopulationGLM`; budget, default
         500. Sampling solvers: epochs of the schedule, default 50, and 1 of StochasticMajorization.

@@ -2,7 +2,7 @@
 
 from .bound_majorization import BoundMajorization, IncrementalMajorization
 from .class_problem import Pairs, SoftmaxProblem
-from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
+from .class_steps import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SampledSoftmax, SoftmaxProx, UMax
 from .double_sum import DoubleSum, double_sum
 from .label_chain import LabelChains
 from .log_linear import LogLinearGap, QuadraticBound

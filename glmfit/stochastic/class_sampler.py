@@ -134,7 +134,8 @@ class ClassSampler(ScheduledSolver):
         number, data = problem.dtype.type, problem.class_data(self.basis, self.implicit)
         data = data._replace(auxiliary=data.row) if self._per_row else data
         n_visits, ridge = self.n_visits(problem), self.ridge(problem)
-        m, n = min(self.negatives(problem), problem.n_classes - 1), min(self.batch_size, n_visits)
+        n = min(self.batch_size, n_visits)
+        m = min(self.negatives(problem), problem.n_classes - (not self._shares(n)))  # shared ones may be all
         limit = problem.auxiliary_bound if self.bounded and self.alpha == 0 else math.inf
         log_a, tau = self.log_weight(problem.n_classes, m, n), share * (self.auxiliary_step or 0.0)
         span = kernels.Span(0, 0, number(c), ridge.astype(problem.dtype), number(log_a), number(limit), number(tau))

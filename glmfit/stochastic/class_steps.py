@@ -14,6 +14,7 @@ from . import class_kernels as kernels
 from .class_sampler import ClassSampler, Step
 from .implicit import implicit_counts, implicit_step, log1p_sum_exp, softmax_prox
 
+_STEP_OF_ROW, _WIDE, _OF_LARGEST = 0.2, 64, 4.0  # first c of a batch, over its rows; columns; over the largest share
 MINIBATCHES = ("averaged", *kernels.COUPLED)
 
 
@@ -263,3 +264,40 @@ class ImportanceSampling(ClassSampler):
         delta = score[:-1] - score[-1] + (log_a[:-1] if self.weighted else 0.0)
         total = log1p_sum_exp(delta)
         return Step.of_pair(c * jnp.exp(delta - total), -c * jnp.expm1(-total), u, u)
+
+
+@dataclass(frozen=True)
+class SampledSoftmax(ImportanceSampling):
+    """Steps of batches by the softmax over their labels and shared negatives: two matrix products, for most classes.
+
+    Parameters
+    ----------
+    n_negatives : int
+        Classes sampled per step, shared by its rows.
+    batch_size : int
+        Rows per step.
+    weighted : bool
+        Weight the negatives by the inverse of their probability to be sampled.
+    basis :
+        As in `ImplicitSGD`.
+
+    Notes
+    -----
+    The gradient of the softmax where it has no more classes than negatives. Of more classes the normaliser is an
+    unbiased estimate and its logarithm is not: biased in order of the relative variance of the estimate, which falls
+    with the number of negatives. `ImplicitSGD` and `UMax` are unbiased, and further from the optimum after as long a
+    time. Cost per step O(n m + (n + m) D), whatever the number of classes. Source: S. Jean et al., On using very large
+    target vocabulary for neural machine translation (2015), with uniform negatives, distinct and shared.
+    """
+
+    n_negatives: int = 1024
+    batch_size: int = 256
+    weighted: bool = True
+
+    def first_step(self, problem) -> float:
+        """Return a step that rows of one size bear, and the most frequent class (measured)."""
+        if self.basis == "raw":
+            return super().first_step(problem)
+        n, d = min(self.batch_size, self.n_visits(problem)), len(self.coordinates(problem).units) + 1
+        largest = problem.class_totals.max() / problem.class_totals.sum()
+        return min(_STEP_OF_ROW * n * min(1.0, _WIDE / d), _OF_LARGEST / largest) / self.visit_weight(problem)

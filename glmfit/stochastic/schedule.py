@@ -15,6 +15,8 @@ from ..engine.problem import Params
 from ..engine.result import Solution
 from ..status import Status
 
+_FIRST = 0.03  # c that is tried first
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -105,6 +107,10 @@ class ScheduledSolver(ABC):
     def known_step(self, problem) -> float | None:
         """First step of the schedule that serves whatever the data, where there is one."""
         return None
+
+    def first_step(self, problem) -> float:
+        """Return the c that is tried first where none is known."""
+        return _FIRST / self.visit_weight(problem)
 
     def kept(self, state: Any) -> Any:
         """Return a state that later updates leave as it is."""

@@ -12,7 +12,7 @@ from ..numerics import seed_of
 from .schedule import Schedule, ScheduledSolver
 
 JUDGES = "objective", "held-out"
-_FIRST, FACTOR = 0.03, 10**0.5
+FACTOR = 10**0.5
 _MOST_TRIALS, _MOST_LONGER = 12, 6
 _MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 50_000, 8, 3
 _ROWS_PER_CLASS, _LEAST_ROWS = 10, 20_000
@@ -126,8 +126,8 @@ def tune_step(
     schedule : Schedule, optional
         To be followed with the step chosen. Trials are shorter, and their steps shrink by as much in all.
     steps : sequence of float, optional
-        Step sizes times number of rows, c, to try, and shorter ones while the shortest is best; by default 0.03
-        divided by the mean weight of a visit, and from there on three times as long or as short while that is better.
+        Step sizes times number of rows, c, to try, and shorter ones while the shortest is best; by default the solver's
+        `first_step`, and from there on three times as long or as short while that is better.
     judge : {"objective", "held-out"}
         By the objective over all rows (of many, over some), or by the mean loss of a tenth of the rows tried, which is
         left out: with a weak ridge the best step then stops short of the optimum.
@@ -156,7 +156,7 @@ def tune_step(
         return TunedStep(untuned_step(solver, problem), (), np.empty(0), 0.0)
     trials = _Trials(solver, problem, key, schedule or Schedule(), judge, epochs)
     if steps is None:
-        first = times(_FIRST, 1 / solver.visit_weight(problem))
+        first = times(solver.first_step(problem), 1.0)
         best = trials.shorten(first)
         best = trials.lengthen(best) if best == first else best
     elif not len(steps):

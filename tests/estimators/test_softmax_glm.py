@@ -24,7 +24,7 @@ from glmfit.solvers import ImplicitSGD
 from glmfit.stochastic import Pairs, SoftmaxProblem
 
 N, D, K = 400, 3, 4
-SAMPLERS = ("ImplicitSGD", "UMax", "SoftmaxProx", "SGD", "OVE", "NCE", "ImportanceSampling")
+SAMPLERS = ("SampledSoftmax", "ImplicitSGD", "UMax", "SoftmaxProx", "SGD", "OVE", "NCE", "ImportanceSampling")
 
 
 @pytest.fixture
@@ -579,7 +579,10 @@ def test_auto_rule_follows_work():
 
     assert choose_class_solver(problem(10_000, 50, 100)) == "ConjugateGradients"
     assert choose_class_solver(problem(20_000, 64, 10_000)) == "ConjugateGradients"
-    assert choose_class_solver(problem(200_000, 64, 100_000)) == "ImplicitSGD"
+    assert choose_class_solver(problem(200_000, 64, 100_000)) == "SampledSoftmax"
+    one = Pairs(np.zeros(1, int), np.zeros(1, int), np.ones(1))
+    words = SoftmaxProblem(sp.random_array((2000, 50_000), density=0.1), one, 10**6, 1.0)
+    assert choose_class_solver(words) == "ImplicitSGD"
 
 
 # ----------------------------------------------------------------------------------------- bad input
@@ -879,7 +882,7 @@ def test_warnings_point_at_the_line_of_the_user():
         assert [w.filename for w in caught] == [__file__]
 
 
-SAMPLING = ("ImplicitSGD", "UMax", "SoftmaxProx", "SGD", "OVE", "NCE", "ImportanceSampling")
+SAMPLING = ("SampledSoftmax", "ImplicitSGD", "UMax", "SoftmaxProx", "SGD", "OVE", "NCE", "ImportanceSampling")
 
 
 @pytest.mark.thorough(cases=1)

@@ -13,6 +13,7 @@ from glmfit.solvers import (
     SGD,
     ImplicitSGD,
     ImportanceSampling,
+    SampledSoftmax,
     Schedule,
     SoftmaxProx,
     UMax,
@@ -35,6 +36,7 @@ SOLVERS = {
     "all classes": (SoftmaxProx(), 1.0),
     "all classes, batch": (SoftmaxProx(batch_size=4), 4.0),
     "sgd": (SGD(n_negatives=3), 0.01),
+    "sampled softmax": (SampledSoftmax(n_negatives=3, batch_size=4), 1.0),
 }
 every_solver = pytest.mark.parametrize("solver, step", SOLVERS.values(), ids=SOLVERS)
 
@@ -304,3 +306,29 @@ def test_a_strong_ridge_looks_nothing_up_twice(monkeypatch):
     solver = ImplicitSGD(2)
     solver.update(problem, solver.init_state(problem, None, key=jax.random.key(0)), 1000.0, 1.0)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_sampled_softmax_with_all_classes_takes_steps_along_the_gradient(intercept, x64):
+    """Batches of all rows: a step is gradient descent, weights of the rows and ridge included."""
+    rng, step = np.random.default_rng(0), 0.3
+    X, label, weight = rng.normal(size=(40, D)), rng.integers(0, K, 40), rng.uniform(0.5, 2, 40)
+    problem = SoftmaxProblem(X, Pairs(np.arange(40), label, weight), K, 0.1, intercept, dtype=np.float64)
+    solver = SampledSoftmax(batch_size=40, basis="raw")
+    found = solver.run(problem, problem.null_params(), key=jax.random.key(0), schedule=Schedule(1, step))
+    coef, start = np.zeros((D, K)), problem.null_params().intercept
+    p = np.exp(start) / np.exp(start).sum()
+    slope = weight[:, None] * (p - np.eye(K)[label]) / 40
+    np.testing.assert_allclose(found.params.coef, coef - step * X.T @ slope, atol=1e-12)
+    after = start - step * slope.sum(axis=0) * intercept
+    np.testing.assert_allclose(found.params.intercept, after - after.mean(), atol=1e-12)
+
+
+def test_a_first_step_of_sampled_softmax_is_as_long_as_rows_and_classes_bear():
+    problem, *_ = make()
+    share = problem.class_totals.max() / N
+    assert SampledSoftmax().first_step(problem) == pytest.approx(4 / share)
+    assert SampledSoftmax(batch_size=4).first_step(problem) == pytest.approx(0.8)
+    assert SampledSoftmax(basis="raw").first_step(problem) == pytest.approx(0.03)
+    twice = SoftmaxProblem(problem.X, Pairs(np.arange(N), problem.pairs.label, np.full(N, 2.0)), K, 1e-3)
+    assert SampledSoftmax().first_step(twice) == pytest.approx(2 / share)
