@@ -188,7 +188,7 @@ def sampled(_cache, _scale: float, section: Section) -> None:
         figures, problem = known[name]["figures"], simulate(n, 64, K)
         chunked, lowest = Chunked(problem), figures["exact_objective"] - figures["exact_gap"]
         reached, tried, solver = np.inf, {}, SampledSoftmax()
-        for epochs in (10, 20, 50):
+        for epochs in (10, 20, 30, 50):
             start = time.perf_counter()
             step = tune_step(solver, problem, key=jax.random.key(0), schedule=Schedule(epochs)).step
             run = solver.run(problem, problem.null_params(), key=jax.random.key(0), schedule=Schedule(epochs, step))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from oracles import softmax as oracle
 
-from glmfit.solvers import NCE, OVE, SGD, ImportanceSampling, UMax
+from glmfit.solvers import NCE, OVE, SGD, ImportanceSampling, SampledSoftmax, UMax
 
 N, D, K = 5, 3, 4
 every_alpha = pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
@@ -176,6 +176,20 @@ def test_the_estimators_called_biased_are(model, x64):
         _, gW = mean(sampled(solver, log_a, X, y, score, np.zeros(N), weight, i, C) for i, C in draws)
         bias = np.linalg.norm(N * gW - exact) / np.linalg.norm(exact)
         assert 0.05 < bias < 3
+
+
+@pytest.mark.parametrize(("n_classes", "m"), [(7, 2), (7, 4), (8, 7), (6, 6)])
+def test_shared_negatives_estimate_the_normaliser(n_classes, m, rng):
+    """Without bias, and of a relative variance that the shares bound; its logarithm is too low in the mean."""
+    score, label = 2 * rng.normal(size=n_classes), 1
+    weight = np.exp(SampledSoftmax(m, 9).log_weight(n_classes, m, 9))
+    e = np.exp(score - score[label])
+    e[label] = 0
+    draws = [1 + weight * e[list(C)].sum() for C in oracle.subsets(range(n_classes), m)]
+    total, share = 1 + e.sum(), np.exp(score) / np.exp(score).sum()
+    np.testing.assert_allclose(np.mean(draws), total, rtol=1e-12)
+    assert np.var(draws) / total**2 <= n_classes / m * np.sum(share**2)
+    assert np.mean(np.log(draws)) <= np.log(total) + 1e-12
 
 
 @pytest.mark.thorough
