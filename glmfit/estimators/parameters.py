@@ -117,8 +117,8 @@ def choose_solver(problem: PopulationProblem) -> str:
     """Name the solver for a problem.
 
     On a GPU "Newton" for smooth penalties on all coefficients, while all Hessians take at most 1e13 floating-point
-    operations. For rows that are read as they are needed, or shared by several devices, "ConjugateGradients" if the
-    penalty is smooth, else "ProximalNewton". For rows in memory, on whatever device
+    operations and have room there. For rows that are read as they are needed, or shared by several devices,
+    "ConjugateGradients" if the penalty is smooth, else "ProximalNewton". For rows in memory, on whatever device
 
     - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if the features have full
       rank and single precision resolves all their directions;
