@@ -25,6 +25,8 @@ class Status(IntEnum):
     UNPROVED = 8
     NO_GAIN = 9
     NO_USEFUL_BOUND = 10
+    ALL_ONES = 11
+    NO_DATA = 12
 
     def __str__(self) -> str:
         """Words of the status."""
@@ -49,7 +51,7 @@ class Status(IntEnum):
     @property
     def is_failure(self) -> bool:
         """Whether the user should be warned: not of a converged or silent neuron, nor of a schedule that was run."""
-        return self not in (Status.CONVERGED, Status.NO_SPIKES, Status.SCHEDULE_DONE)
+        return self not in (Status.CONVERGED, Status.NO_SPIKES, Status.ALL_ONES, Status.SCHEDULE_DONE)
 
 
 NO_PROOF = (
@@ -65,6 +67,8 @@ _ADVICE = {
         'solver_name="Newton", which works in double precision.'
     ),
     Status.NO_SPIKES: "No spike in the training rows: the optimum is at rate 0, which is what predict returns.",
+    Status.ALL_ONES: "Every response is a yes: the optimum is at probability 1, which is what predict returns.",
+    Status.NO_DATA: "Every bin of the neuron is masked (a NaN or weight 0): leave it out, or give it some bins.",
     Status.SEPARABLE: (
         "Some direction of the features silences the neuron without losing a spike, or sets classes apart, so no "
         "finite optimum exists: add a ridge penalty, or remove the feature."

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import mpmath as mp
 import numpy as np
-from gamma import Gamma
 
 from glmfit import engine, observations, penalties, solvers
 from glmfit.engine.certify import bounds_of
@@ -41,7 +40,14 @@ LOSSES = {
     "exp": Loss(observations.PoissonExp(), COUNTS, lambda y, a: mp.exp(a) - y * a),
     "logistic": Loss(observations.Bernoulli(), [0.0, 0.3, 1.0], lambda y, a: mp.log(1 + mp.exp(a)) - y * a),
     "squared": Loss(observations.Gaussian(), [-2.0, 0.0, 7.5], lambda y, a: a * a / 2 - y * a),
-    "gamma": Loss(Gamma(), [0.03, 0.7, 1.0, 40.0], lambda y, a: y * mp.exp(-a) + a),
+    "binomial": Loss(observations.Binomial(), [0.0, 0.25, 1.0], lambda y, a: mp.log(1 + mp.exp(a)) - y * a),
+    "negative binomial": Loss(
+        observations.NegativeBinomial(0.5), COUNTS, lambda y, a: (y + 2) * mp.log(1 + mp.exp(a) / 2) - y * a
+    ),
+    "nearly Poisson": Loss(
+        observations.NegativeBinomial(1e-3), COUNTS, lambda y, a: (y + 1000) * mp.log(1 + mp.exp(a) / 1000) - y * a
+    ),
+    "gamma": Loss(observations.Gamma(0.5), [0.03, 0.7, 1.0, 40.0], lambda y, a: y * mp.exp(-a) + a),
 }
 
 
@@ -85,10 +91,7 @@ def solve(whole, options=None, start=None, curved=None):
 
 def seen_by_saga(whole):
     """What SAGA sees of a problem."""
-    given = whole.rows_of(np.arange(whole.n_neurons))
-    return SpectralView(
-        observation=whole.observation, penalty=whole.penalty, basis=whole.basis, dtype=whole.dtype, **given
-    )
+    return SpectralView.of(whole)
 
 
 def proved_gap(whole, at, seed=0):

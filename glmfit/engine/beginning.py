@@ -61,7 +61,9 @@ class Beginning:
         rows = HostRows(**given)
         if self.sample is None:
             return rows
-        rows = StreamedRows(p.X, p.Y, rows, self._share, p.row_weights, p.offset, self.options.max_memory / 4)
+        share, scale = (a[fits] if np.ndim(a) else a for a in (self._share, p.scale))
+        given = {"offset": p.offset, "own": p.own, "scale": scale, "max_bytes": self.options.max_memory / 4}
+        rows = StreamedRows(p.X, p.Y, rows, share, p.sets, **given)
         self.held_bytes = rows.held_bytes + self.sample.X.nbytes + self.sample.Y.nbytes
         return rows
 

@@ -128,7 +128,7 @@ def facts_of(problem, solver, regularizer: str, seed: int, tol: float) -> dict[s
         "tol": repr(tol),
         "precision": str(problem.dtype),
         "rows read": "all at once" if problem.in_memory else "as they are needed",
-        "weights": _digest(problem.weights),
+        "weights": _digest(problem.weights) if problem.own is None else _digest_of_rows(problem.row_weights),
         "offset": _digest(problem.offset),
         "features' values": _digest_of_rows(problem.X),
         "counts": _digest_of_rows(problem.Y),

@@ -24,9 +24,10 @@ class HostRows(Tiles):
     """Rows of independent fits, where they are now.
 
     Features X are (row, feature), counts Y (row, neuron), of which every fit has the column ``neuron`` (fit,). Row
-    weights of mean one are (row, 1) for all fits, or (row, set), of which ``rows`` (fit,) says which each has; offsets
-    are (row, 1 or neuron). ``mean`` (feature,) is taken off the features, rounded as they are: gradients and directions
-    are those of centred features. ``dtype`` is that of the passes that show the way.
+    weights of mean one are (row, 1) for all fits, or (row, set), of which ``rows`` (fit,) says which each has; where
+    neurons have ``own`` weights (row, neuron) besides, those of a fit are their product times its ``scale`` (fit,).
+    Offsets are (row, 1 or neuron). ``mean`` (feature,) is taken off the features, rounded as they are: gradients and
+    directions are those of centred features. ``dtype`` is that of the passes that show the way.
 
     Kept are eta, a direction D = X p, and the curvature of the loss, (row, fit) each. Tiles of rows are shared among
     threads while the rows are entered as a context; BLAS keeps to one thread meanwhile.
@@ -297,6 +298,7 @@ class HostRows(Tiles):
         held = taken(self.eta, self.D), taken(self.curvature, self.eta), divided(self.curvature)
         for part, index, *arrays in zip(parts, indices, *held, strict=True):
             part.eta, part.curvature, part.D = arrays
-            part.neuron, part.rows = self.neuron[index], None if self.rows is None else self.rows[index]
+            part.neuron = self.neuron[index]
+            part.rows, part.scale = (None if a is None else a[index] for a in (self.rows, self.scale))
             part.passes, part._every = 0.0, False
         return parts

@@ -41,15 +41,14 @@ class Run(Beginning):
         self.problem, self.options, self.seed, self.start, self.make = problem, options, seed, start, begin
         self.curved = np.zeros(problem.n_neurons, bool) if curved is None else curved.copy()
         self.clock = Clock()
-        n, silent = problem.n_neurons, problem.silent
+        n, silent, self.status = problem.n_neurons, problem.silent, problem.first_status()
         self.params = problem.null_params()
-        self.status = np.where(silent, int(Status.NO_SPIKES), int(Status.MAX_EPOCHS))
         self.gap, self.is_bound = np.where(silent, 0.0, np.nan), silent.copy()
         self.objective = problem.null_objective.copy()
         self.target = self._targets(np.arange(n), self.objective)
         self.epochs, self.passes, self.history = np.zeros(n, int), 0.0, History()
         self.failure_probability, self.exact, self.attempts = 0.0, False, 0
-        self.open = ~silent
+        self.open = self.status == Status.MAX_EPOCHS
         self.most_steps = options.max_epochs if problem.penalty.penalises_all else min(options.max_epochs, _FREE_STEPS)
         self.promised = np.zeros(n)  # estimate of what the start gains over the null model
         self.groups: list[Descent] = []
@@ -265,7 +264,7 @@ class Run(Beginning):
 
     def _goals(self, fits, objective) -> np.ndarray:
         """Gap to go for, (fit,): what the target allows for rounding may be none, and is taken only in the end."""
-        least = _LEAST * (np.abs(objective) + np.abs(self.problem.mean_count[fits]))
+        least = _LEAST * (np.abs(objective) + self.problem.size_of_counts[fits])
         return stopping_target(self.problem, objective, self.options, least, fits)
 
     def _targets(self, fits, objective) -> np.ndarray:
@@ -273,7 +272,7 @@ class Run(Beginning):
         at = Params(self.params.coef[:, fits], self.params.intercept[fits])
         rounding = 2 * self.problem.rounding_of(at, objective, fits)
         # Where parameters ran away rounding is no excuse.
-        rounding = np.minimum(rounding, 1e-9 * (np.abs(objective) + np.abs(self.problem.mean_count[fits])))
+        rounding = np.minimum(rounding, 1e-9 * (np.abs(objective) + self.problem.size_of_counts[fits]))
         return stopping_target(self.problem, objective, self.options, rounding, fits)
 
     def _note(self, epoch: int = 0) -> None:

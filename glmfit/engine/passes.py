@@ -109,8 +109,11 @@ def fit_intercept(Y, weights, observation: Observation, offset):
 
     furthest = max(over_tiles(lambda rows: np.max(offset[rows]), len(Y)))
     mean = sums(np.zeros(Y.shape[1]))[3]
-    b = observation.intercept(mean) - furthest  # for silent neurons this is the answer
-    low, high, moving = np.full_like(b, -np.inf), np.full_like(b, np.inf), mean > 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        b = observation.intercept(mean) - furthest  # for silent neurons this is the answer
+    b = np.where(np.isfinite(b), b, 0.0)
+    low, high = np.full_like(b, -np.inf), np.full_like(b, np.inf)
+    moving = np.asarray(observation.has_optimum(mean))
     for k in range(_NEWTON_STEPS):
         loss, slope, curvature, _ = sums(b)
         if not moving.any():

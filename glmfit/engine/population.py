@@ -16,13 +16,15 @@ from ..bounds import dual_gap
 from ..display import counted
 from ..observations import Observation
 from ..penalties import Penalty
+from ..status import Status
 from . import passes
 from .exact.neuron import OneNeuron
 from .metric import SpectralBasis, basis_of, rough_standard
 from .problem import Evaluation, Params
-from .tiles import Columns, over_tiles, tiles_of
+from .tiles import Columns, over_tiles, rows_at_once, tiles_of, weighted
 
 _FAR_FROM_0 = 8.0  # standard deviations of a feature
+_ANY = 0.5  # mean response of a neuron without data: one that every model has an optimum for
 
 
 class PopulationProblem(OneNeuron):
@@ -49,6 +51,9 @@ class PopulationProblem(OneNeuron):
         Known part of the linear predictor, (time, 1 or neuron), finite.
     devices : sequence of jax.Device, optional
         Devices that share the rows; default jax's default one.
+    own : numpy.ndarray, optional
+        Weights of single responses (time, neuron) besides, or what gives rows, as Y: what has none does not count for
+        that neuron. Those of every neuron, times its row weights, are rescaled to mean one.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class PopulationProblem(OneNeuron):
         dtype: DTypeLike = np.float32,
         offset: np.ndarray | None = None,
         devices: Sequence[jax.Device] | None = None,
+        own: Any = None,
     ):
         self.X, self.Y, self.observation, self.penalty = X, Y, observation, penalty
         self.dtype = np.dtype(dtype)
@@ -72,8 +78,17 @@ class PopulationProblem(OneNeuron):
         self.design: dict = {}  # what was computed of the features alone; fits to the same features may share it
         # All there is, of which a fit has a column of the counts, and of the sets of row weights if there are some.
         self.counts, self.known, self.sets = Y, offset, self.row_weights
-        self.neuron, self.fold = np.arange(self.n_neurons), None
+        self.neuron, self.fold, self.own, self.scale = np.arange(self.n_neurons), None, own, None
         self.found, self.found_of = {}, defaultdict(dict)
+        if own is not None:
+            self._weigh_own()
+
+    def _weigh_own(self) -> None:
+        """Bring the weights of every fit to mean one."""
+        self.scale = np.ones(self.n_neurons)
+        share = self._mean_of_counts(np.ones_like)
+        self.scale = 1 / np.where(share > 0, share, np.inf)
+        self.row_weights = FitWeights(self)
 
     @property
     def in_memory(self) -> bool:
@@ -112,8 +127,13 @@ class PopulationProblem(OneNeuron):
 
     @cached_property
     def mean_count(self) -> np.ndarray:
-        """Weighted mean response per bin, (neuron,)."""
-        return self._mean_of_counts(lambda y: np.asarray(y, np.float64))
+        """Weighted mean response per bin, (neuron,); of a neuron without data any."""
+        return np.where(self.unseen, _ANY, self._mean_of_counts(lambda y: np.asarray(y, np.float64)))
+
+    @cached_property
+    def size_of_counts(self) -> np.ndarray:
+        """Weighted mean size of the responses, (neuron,)."""
+        return self._mean_of_counts(lambda y: np.abs(np.asarray(y, np.float64)))
 
     @cached_property
     def saturated_loss(self) -> np.ndarray:
@@ -132,15 +152,30 @@ class PopulationProblem(OneNeuron):
 
         def tile(rows):
             values = function(self.counts[rows])
+            values = values if self.own is None else weighted(values, np.asarray(self.own[rows], np.float64))
             return values.sum(axis=0)[None] if self.sets is None else self.sets[rows].T @ values
 
         means = sum(over_tiles(tile, self.n_rows)) / self.n_rows
-        return means[0 if self.fold is None else self.fold, self.neuron]
+        means = means[0 if self.fold is None else self.fold, self.neuron]
+        return means if self.scale is None else means * self.scale
+
+    @property
+    def unseen(self) -> np.ndarray:
+        """Which fits have no data: no response of positive weight, bool (fit,)."""
+        return np.zeros(self.n_neurons, bool) if self.scale is None else self.scale == 0
 
     @property
     def silent(self) -> np.ndarray:
         """Which neurons have no optimum, whatever the features: those without spikes, bool (neuron,)."""
-        return ~(self.observation.has_optimum(self.mean_count) | np.isnan(self.mean_count))
+        return ~(self.observation.has_optimum(self.mean_count) | np.isnan(self.mean_count)) & ~self.unseen
+
+    def first_status(self) -> np.ndarray:
+        """Return the status of every fit before its first step: what there is no fit for, or the budget, (fit,)."""
+        status = np.full(self.n_neurons, int(Status.MAX_EPOCHS))
+        status[self.silent] = int(Status.NO_SPIKES)
+        status[self.silent & (self.mean_count > 0)] = int(Status.ALL_ONES)
+        status[self.unseen] = int(Status.NO_DATA)
+        return status
 
     @cached_property
     def _null(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -163,6 +198,7 @@ class PopulationProblem(OneNeuron):
     def rows_of(self, fits: np.ndarray) -> dict:
         """Return what :class:`glmfit.engine.host.HostRows` takes, for some fits."""
         given = {"X": self.X, "Y": self.counts, "weights": self.sets, "offset": self.known}
+        given |= {"own": self.own, "scale": None if self.scale is None else self.scale[fits]}
         return given | {"neuron": self.neuron[fits], "rows": None if self.fold is None else self.fold[fits]}
 
     def null_params(self) -> Params:
@@ -211,7 +247,7 @@ class PopulationProblem(OneNeuron):
 
         Sixteen units in the last place of the loss and of the mean count, and two of the predictor's terms.
         """
-        (mean, scale), count = self.standard, self.mean_count[fits]
+        (mean, scale), count = self.standard, self.size_of_counts[fits]
         terms = (np.abs(mean) + 3 * scale) @ np.abs(params.coef) + np.abs(params.intercept)
         with np.errstate(over="ignore", invalid="ignore"):
             return np.finfo(float).eps * (16 * (np.abs(objective) + count) + 2 * count * terms)
@@ -231,14 +267,42 @@ class PopulationProblem(OneNeuron):
             Y = np.concatenate([self.counts[rows][:, [column]] for rows in tiles_of(self.n_rows, 65536)])
         if offset is not None:
             offset = offset[:, [column if offset.shape[1] > 1 else 0]]
-        if self.fold is not None:
-            kept = np.flatnonzero(self.sets[:, self.fold[neuron]] > 0)
-            X, Y, weights, offset = (None if a is None else a[kept] for a in (X, Y, weights, offset))
+        whole = self.fold is None
+        if self.own is not None or not whole:
+            own = np.ones(self.n_rows) if self.row_weights is None else self._weights_of(neuron)
+            weights = own if self.own is not None else weights
+            if not whole or not own.all():
+                kept, whole = np.flatnonzero(own > 0), False
+                X, Y, weights, offset = (None if a is None else a[kept] for a in (X, Y, weights, offset))
         penalty = select(self.penalty, [neuron])
         one = PopulationProblem(X, Y, self.observation, penalty, weights, self.dtype, offset, self.devices)
-        if self.fold is None:
+        if whole:
             one.design, one.found = self.design, self.found_of[neuron]
         return one
+
+    def _weights_of(self, fit: int) -> np.ndarray:
+        """Row weights of one fit, (time,)."""
+        set_ = 0 if self.fold is None else self.fold[fit]
+        weights = 1.0 if self.sets is None else self.sets[:, set_]
+        if self.own is None:
+            return weights
+        parts = over_tiles(lambda rows: self.own[rows][:, self.neuron[fit]], self.n_rows, rows_at_once(self.Y))
+        return weights * np.concatenate(list(parts)) * self.scale[fit]
+
+
+class FitWeights:
+    """Row weights of the fits of a problem whose neurons have their own, looked up some rows at a time, (row, fit)."""
+
+    def __init__(self, problem: PopulationProblem):
+        self._of, self.shape = problem, (problem.n_rows, problem.n_neurons)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows) -> np.ndarray:
+        p = self._of
+        own = np.asarray(p.own[rows], np.float64)[:, p.neuron] * p.scale
+        return own if p.sets is None else own * p.sets[rows][:, np.zeros(1, int) if p.fold is None else p.fold]
 
 
 def select(penalty: Penalty, index) -> Penalty:
@@ -282,6 +346,7 @@ class FoldedProblem(PopulationProblem):
         weights: np.ndarray | None = None,
         dtype: DTypeLike = np.float32,
         offset: np.ndarray | None = None,
+        own: Any = None,
     ):
         super().__init__(X, Y, observation, penalty, weights, dtype, offset)
         self.neuron, self.fold = np.asarray(neuron), np.asarray(fold)
@@ -291,7 +356,9 @@ class FoldedProblem(PopulationProblem):
             self.offset = Columns(offset, self.neuron if offset.shape[1] > 1 else np.zeros_like(self.neuron))
         weights = np.asarray(train, bool) * (1.0 if self.weights is None else self.weights[:, None])
         self.sets = weights * (len(X) / weights.sum(axis=0))
-        self.row_weights = Columns(self.sets, self.fold)
+        self.row_weights, self.own = Columns(self.sets, self.fold), own
+        if own is not None:
+            self._weigh_own()
 
     @property
     def subject(self) -> str:

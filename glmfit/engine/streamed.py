@@ -4,7 +4,7 @@ Theory: docs/theory/streaming.md.
 """
 
 import copy
-from typing import Self
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -24,15 +24,19 @@ class StreamedRows(Workers):
 
     Nothing as long as the recording is kept: predictors and curvature are computed again where they are needed, which
     costs less than reading. A tile of rows is a :class:`HostRows` for as long as a thread works on it. Metrics and
-    lengths of steps come from the ``guide``, the same fits on some rows in memory of mean weight ``share``, so that a
-    step reads the rows once; gradients and what proofs rest on come from all rows. A fit that makes slow progress comes
-    to doubt the guide, and all its passes read all rows. ``max_bytes`` are for what all threads read at a time.
+    lengths of steps come from the ``guide``, the same fits on some rows in memory, so that a step reads the rows once;
+    their mean weight is ``share``, a number, or (fit,) where neurons have their ``own`` weights, which ``scale`` (fit,)
+    brings to mean one. Gradients and what proofs rest on come from all rows. A fit that makes slow progress comes to
+    doubt the guide, and all its passes read all rows. ``max_bytes`` are for what all threads read at a time.
     """
 
     waiting = 2
 
-    def __init__(self, X, Y, guide: HostRows, share: float = 1.0, weights=None, offset=None, max_bytes=np.inf):
-        self.X, self.Y, self.weights, self.offset, self.n_rows = X, Y, weights, offset, len(X)
+    def __init__(
+        self, X, Y, guide: HostRows, share=1.0, weights=None, offset=None, own=None, scale=None, max_bytes=np.inf
+    ):
+        self.X, self.Y, self.weights, self.offset, self.own, self.n_rows = X, Y, weights, offset, own, len(X)
+        self.scale = scale
         self.guide, self.share = guide, share
         self.observation, self.mean, self.dtype = guide.observation, guide.mean, guide.dtype
         self.passes = 0.0
@@ -64,10 +68,11 @@ class StreamedRows(Workers):
     def _read(self, look, fits=ALL) -> tuple:
         """Read all rows once; a look at a tile, as rows in memory, gives what is averaged and what is maximised."""
         pattern = copy.copy(self.guide)
-        pattern.neuron = pattern.neuron[fits]
+        pattern.neuron, pattern._every = pattern.neuron[fits], pattern._every and fits is ALL
+        pattern.scale = None if self.scale is None else self.scale[fits]
 
         def tile(rows):
-            more = (None if a is None else a[rows] for a in (self.weights, self.offset))
+            more = (None if a is None else a[rows] for a in (self.weights, self.offset, self.own))
             mean, most = look(pattern.with_rows(self.X[rows], self.Y[rows], *more))
             return jax.tree.map(lambda a: a * ((rows.stop - rows.start) / self.n_rows), mean), most
 
@@ -119,7 +124,7 @@ class StreamedRows(Workers):
     def some(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows of the guide, at most about n: centred features (row, feature) and curvature (row, fit)."""
         x, curvature = self._guided.some(rng, n)
-        return x, curvature * curvature.dtype.type(self.share)
+        return x, curvature * np.asarray(self.share, curvature.dtype)
 
     def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
         """Hessians of some fits, see :meth:`HostRows.hessians`: by the guide if the fit trusts it, else by all rows."""
@@ -211,11 +216,12 @@ class StreamedRows(Workers):
         for part, index, guide in zip(parts, indices, self._guided.split(*indices), strict=True):
             part.guide, part._trusts = guide, self._trusts[index]
             part._at, part._direction, part._slopes = (a[:, index] for a in (self._at, self._direction, self._slopes))
+            part.scale, part.share = (a[index] if np.ndim(a) else a for a in (self.scale, self.share))
             part.passes, part._seen = 0.0, None
         return parts
 
 
-def draw(problem: PopulationProblem, max_bytes: float, seed: int) -> tuple[PopulationProblem, float]:
+def draw(problem: PopulationProblem, max_bytes: float, seed: int) -> tuple[PopulationProblem, Any]:
     """Read some of the rows: runs spread over the recording, as a problem in memory, and their mean weight.
 
     As many rows as fit in ``max_bytes``, half of those that count at most, and some for every feature at the least.
@@ -234,8 +240,12 @@ def draw(problem: PopulationProblem, max_bytes: float, seed: int) -> tuple[Popul
     rows = rows if problem.weights is None else rows[problem.weights[rows] > 0]
     X, Y = (_gather(a, rows) for a in (problem.X, problem.Y))
     weights, offset = (None if a is None else a[rows] for a in (problem.weights, problem.offset))
-    sample = PopulationProblem(X, Y, problem.observation, problem.penalty, weights, problem.dtype, offset)
-    return sample, 1.0 if weights is None else float(weights.mean())
+    own = None if problem.own is None else _gather(problem.own, rows)
+    sample = PopulationProblem(X, Y, problem.observation, problem.penalty, weights, problem.dtype, offset, own=own)
+    share = 1.0 if weights is None else float(weights.mean())
+    if own is not None:  # a neuron without weight there is guided by nothing
+        share = share * problem.scale / np.where(sample.scale > 0, sample.scale, np.inf)
+    return sample, share
 
 
 def _gather(rows_of, chosen: np.ndarray) -> np.ndarray:

@@ -156,26 +156,27 @@ class Tiles(Workers):
     """Rows in memory, cut into tiles that stay in the cache; arguments are those of `HostRows`."""
 
     def __init__(
-        self, X, Y, observation: Observation, neuron, mean, weights=None, rows=None, offset=None, dtype=np.float32
-    ):
+        self, X, Y, observation: Observation, neuron, mean, weights=None, rows=None, offset=None, dtype=np.float32,
+        own=None, scale=None,
+    ):  # fmt: skip
         self.observation, self.mean, self.dtype = observation, mean, np.dtype(dtype)
-        self.neuron, self.rows = np.asarray(neuron), rows
+        self.neuron, self.rows, self.scale = np.asarray(neuron), rows, scale
         far = np.abs(mean).max(initial=0.0) > 0
         self._shift = mean.astype(X.dtype) if far and is_far(X, mean) else None
         if self._shift is not None:  # features are centred at what is taken off them, to the last bit
             self.mean = self._shift.astype(np.float64)
-        self._hold(X, Y, weights, offset)
+        self._hold(X, Y, weights, offset, own)
 
-    def _hold(self, X, Y, weights, offset) -> None:
-        self.X, self.Y, self.weights, self.offset, self.n_rows = X, Y, weights, offset, len(X)
+    def _hold(self, X, Y, weights, offset, own) -> None:
+        self.X, self.Y, self.weights, self.offset, self.own, self.n_rows = X, Y, weights, offset, own, len(X)
         self._fast = X if X.dtype == self.dtype else X.astype(self.dtype)
         self._allocate()
 
-    def with_rows(self, X, Y, weights=None, offset=None):
+    def with_rows(self, X, Y, weights=None, offset=None, own=None):
         """Return the same fits on other rows, for the thread that asks; they are nowhere yet."""
         other = copy.copy(self)
         other._pool = None
-        other._hold(X, Y, weights, offset)
+        other._hold(X, Y, weights, offset, own)
         return other
 
     def _over(self, function, n_fits: int | None = None) -> list:
@@ -200,12 +201,17 @@ class Tiles(Workers):
         return np.asarray(y, dtype)
 
     def _weight(self, tile: slice, at) -> np.ndarray | None:
-        if self.weights is None:
-            return None
-        w = self.weights[tile]
-        if np.all(w == w[:1]):  # as where folds are blocks of rows
-            w = w[:1]
-        return w if self.rows is None else np.take(w, self.rows[at], axis=1)
+        w = None
+        if self.weights is not None:
+            w = self.weights[tile]
+            if np.all(w == w[:1]):  # as where folds are blocks of rows
+                w = w[:1]
+            w = w if self.rows is None else np.take(w, self.rows[at], axis=1)
+        if self.own is None:
+            return w
+        own = self.own[tile] if at is ALL and self._every else np.take(self.own[tile], self.neuron[at], axis=1)
+        scale = self.scale[at] if w is None else w * self.scale[at]
+        return own * scale
 
     def _known(self, tile: slice, at) -> np.ndarray | None:
         if self.offset is None:

@@ -6,19 +6,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 
 from glmfit.observations.base import Observation
-from glmfit.observations.bernoulli import Bernoulli
+from glmfit.observations.bernoulli import Bernoulli, Binomial
+from glmfit.observations.gamma import Gamma
 from glmfit.observations.gaussian import Gaussian
+from glmfit.observations.negative_binomial import NegativeBinomial
 from glmfit.observations.poisson import PoissonExp, PoissonSoftplus
 
 __all__ = [
+    "MODELS",
     "RESPONSE_LOSSES",
     "Bernoulli",
+    "Binomial",
+    "Gamma",
     "Gaussian",
+    "NegativeBinomial",
     "Observation",
     "PoissonExp",
     "PoissonSoftplus",
+    "find",
     "from_inverse_link",
 ]
 
@@ -30,29 +38,86 @@ RESPONSE_LOSSES: dict[str, Observation] = {
 }
 """Losses of the responses of a `glmfit.ResponseModel`, by the names that users call them."""
 
-_KNOWN = (
-    (PoissonSoftplus, (jax.nn.softplus,)),
-    (PoissonExp, (jnp.exp, np.exp)),
-)
+MODELS: dict[str, dict[str, type[Observation]]] = {
+    "Poisson": {"softplus": PoissonSoftplus, "exp": PoissonExp},
+    "NegativeBinomial": {"exp": NegativeBinomial},
+    "Bernoulli": {"logistic": Bernoulli},
+    "Binomial": {"logistic": Binomial},
+    "Gaussian": {"identity": Gaussian},
+    "Gamma": {"exp": Gamma},
+}
+"""Observation models of populations by NeMoS' names (and "Binomial"), with their inverse links, the default first."""
+
+_FUNCTIONS = {
+    "softplus": (jax.nn.softplus,),
+    "exp": (jnp.exp, np.exp),
+    "logistic": (jax.nn.sigmoid, jax.lax.logistic, scipy.special.expit),
+}
+_OTHER_NAMES = {"sigmoid": "logistic", "expit": "logistic", "jax.numpy.exp": "exp", "jax.nn.softplus": "softplus"}
+_REFUSED = {
+    (
+        "NegativeBinomial",
+        "softplus",
+    ): "With the softplus the loss is not convex, and no distance from the optimum known.",
+    ("Bernoulli", "cloglog"): "Of cloglog no constant of self-concordance near 1 is known, and so no useful bound.",
+}
 
 
-def from_inverse_link(inverse_link: str | Callable) -> Observation:
-    """Find the observation model of an inverse link.
+def find(observation_model: Any, inverse_link: Any = None) -> Observation:
+    """Find an observation model by its name and inverse link.
 
     Parameters
     ----------
-    inverse_link : str or callable
-        "softplus" or "exp", or one of the functions `jax.nn.softplus`, `jax.numpy.exp` and `numpy.exp`.
+    observation_model : {"Poisson", "NegativeBinomial", "Bernoulli", "Binomial", "Gaussian", "Gamma"}
+        Its name.
+    inverse_link : str, callable or None
+        "softplus" or "exp" for Poisson, "exp" for NegativeBinomial and Gamma, "logistic" for Bernoulli and Binomial,
+        "identity" for Gaussian; also the function, such as `jax.nn.softplus`. None is the first of these.
 
     Returns
     -------
     Observation
-        `PoissonSoftplus` or `PoissonExp`.
 
     Raises
     ------
     ValueError
-        For anything else: the curvature bounds that certify a fit are proved for these two links only.
+        For anything else: the curvature bounds that certify a fit are proved for these only.
+
+    Examples
+    --------
+    >>> from glmfit import observations
+    >>> observations.find("Bernoulli")
+    Bernoulli()
+    """
+    if not isinstance(observation_model, str) or observation_model not in MODELS:
+        raise ValueError(
+            f"observation_model is {observation_model!r}; allowed are {', '.join(map(repr, MODELS))}. For counts over "
+            "classes use SoftmaxGLM or MultinomialGLM."
+        )
+    links = MODELS[observation_model]
+    if inverse_link is None:
+        return next(iter(links.values()))()
+    for name, model in links.items():
+        if isinstance(inverse_link, str):
+            matches = _OTHER_NAMES.get(inverse_link, inverse_link) == name
+        else:
+            known = _FUNCTIONS.get(name, ())
+            matches = any(_python_function(inverse_link) is _python_function(f) for f in known)
+        if matches:
+            return model()
+    functions = {"softplus": "jax.nn.softplus", "exp": "jax.numpy.exp and numpy.exp", "logistic": "jax.nn.sigmoid"}
+    also = [functions[name] for name in links if name in functions]
+    reason = _REFUSED.get((observation_model, inverse_link)) if isinstance(inverse_link, str) else None
+    or_functions = f", or the functions {', '.join(also)}" if also else ""
+    raise ValueError(
+        f"inverse_link_function is {inverse_link!r}; with observation_model={observation_model!r} allowed are "
+        f"{' and '.join(map(repr, links))}{or_functions}. "
+        + (reason or "Other links, lambdas included, have no proved curvature bound: pass a name.")
+    )
+
+
+def from_inverse_link(inverse_link: str | Callable) -> Observation:
+    """Find the Poisson model of an inverse link, "softplus" or "exp"; see `find`.
 
     Examples
     --------
@@ -60,18 +125,7 @@ def from_inverse_link(inverse_link: str | Callable) -> Observation:
     >>> observations.from_inverse_link("softplus")
     PoissonSoftplus()
     """
-    for model, functions in _KNOWN:
-        if isinstance(inverse_link, str):
-            matches = inverse_link == model.name
-        else:
-            matches = any(_python_function(inverse_link) is _python_function(f) for f in functions)
-        if matches:
-            return model()
-    raise ValueError(
-        f"inverse_link_function is {inverse_link!r}; allowed are 'softplus' and 'exp', or the functions "
-        "jax.nn.softplus, jax.numpy.exp and numpy.exp. Other links, lambdas included, have no proved "
-        "curvature bound: pass one of the two names."
-    )
+    return find("Poisson", inverse_link)
 
 
 def _python_function(function: Any) -> Any:

@@ -4,7 +4,7 @@ import abc
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 
 from glmfit.numerics import Array, elementwise, namespace
 
-_WHOLE = ("sample", "wrong", "spread_constant")  # methods that are not formulas
+_WHOLE = ("sample", "wrong", "spread_constant", "quantile", "with_dispersion")  # methods that are not formulas
 
 
 def by_element(formula: Callable) -> Callable:
@@ -36,7 +36,8 @@ class Observation(eqx.Module):
     of many responses at one eta is the loss of their mean, and `intercept` of that mean is its optimum.
 
     An instance has no data: two instances of a class are equal and have the same hash, so it can be a static
-    argument of `jax.jit`.
+    argument of `jax.jit`. What a `dispersion` is, if the model has one, is a number, or an array with one for each
+    column, (neuron,): such an instance evaluates, and is no static argument.
 
     Attributes
     ----------
@@ -45,6 +46,10 @@ class Observation(eqx.Module):
     constant : float or None
         Of generalised self-concordance: ``|phi'''| <= constant phi''`` for all eta and all y allowed. None where no
         such number is known: then no gap is bounded.
+    has_scale : bool
+        Whether the dispersion is a scale of the loss: the log-likelihood is minus the loss over it, and a constant.
+    takes_exposure : bool
+        Whether a response may be the sum over an exposure (of a bin, or trials), whose mean response has this loss.
 
     Notes
     -----
@@ -60,6 +65,8 @@ class Observation(eqx.Module):
 
     name: eqx.AbstractClassVar[str]
     constant: eqx.AbstractClassVar[float | None]
+    has_scale: ClassVar[bool] = False
+    takes_exposure: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -117,6 +124,27 @@ class Observation(eqx.Module):
 
     # ---------------------------------------------------------------- responses
 
+    def with_dispersion(self, dispersion: Any) -> Self:
+        """Return this model at a dispersion, a number or one of each column; itself if it has none."""
+        return type(self)(dispersion) if hasattr(self, "dispersion") else self
+
+    def _of(self, eta: Array) -> Array:
+        """Dispersion as it goes with linear predictors."""
+        value = namespace(eta).asarray(self.dispersion, dtype=eta.dtype)
+        return value.reshape((1,) * (eta.ndim - value.ndim) + value.shape) if value.ndim else value
+
+    @by_element
+    def recession(self, y: Array) -> Array:
+        """Tell which way a response lets its predictor go for ever: -1 down, 1 up, 0 if the loss rises either way.
+
+        Where some move of the coefficients goes no other way in any row, there is no optimum.
+        """
+        return 0.0 * y
+
+    @abc.abstractmethod
+    def variance(self, eta: Array) -> Array:
+        """Compute the variance of a response."""
+
     @abc.abstractmethod
     def mean(self, eta: Array) -> Array:
         """Compute the expected response, the inverse link."""
@@ -172,6 +200,14 @@ class Observation(eqx.Module):
     @abc.abstractmethod
     def log_likelihood(self, y: Array, eta: Array) -> Array:
         """Compute the log-probability (or its density) of a response: the negative loss and its constant."""
+
+    def total_log_likelihood(self, y: Array, eta: Array, exposure: Array) -> Array:
+        """Compute the log-probability of a response over an exposure, 1 for one that takes none."""
+        return self.log_likelihood(y, eta)
+
+    @abc.abstractmethod
+    def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        """Compute a quantile of the response over an exposure, with SciPy, of the shape of eta."""
 
     @abc.abstractmethod
     def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Yes or no, with a logistic inverse link."""
+"""Yes or no, and counts of yes among trials, with a logistic inverse link."""
 
 from typing import Any, ClassVar, final
 
@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import Array, exponent_limit, namespace, nearest, round_up
+from glmfit.numerics import Array, exponent_limit, gammaln, namespace, nearest, round_up
 from glmfit.observations.base import Observation
 
 
-@final
 class Bernoulli(Observation):
     """Yes or no, y = 1 or 0 (or a share of trials), with probability 1 / (1 + e^-eta).
 
@@ -65,6 +64,12 @@ class Bernoulli(Observation):
     def has_optimum(self, mean: Array) -> Array:
         return (mean > 0.0) & (mean < 1.0)
 
+    def recession(self, y: Array) -> Array:
+        return 1.0 * (y == 1.0) - 1.0 * (y == 0.0)
+
+    def variance(self, eta: Array) -> Array:
+        return _bend(eta)
+
     def saturated_loss(self, y: Array) -> Array:
         xp = namespace(y)
         return -sum(share * xp.log(xp.where(share > 0.0, share, 1.0)) for share in (y, 1.0 - y))
@@ -76,8 +81,30 @@ class Bernoulli(Observation):
         eta = jnp.asarray(eta)
         return jax.random.bernoulli(key, self.mean(eta)).astype(eta.dtype if dtype is None else dtype)
 
+    def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        from scipy.stats import binom
+
+        return binom.ppf(level, exposure, self.mean(eta))
+
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return (y != 0) & (y != 1), "responses 0 or 1"
+
+
+@final
+class Binomial(Bernoulli):
+    """Counts of yes among trials, each with probability 1 / (1 + e^-eta); the loss is that of their share."""
+
+    name: ClassVar[str] = "binomial"
+    takes_exposure: ClassVar[bool] = True
+
+    def total_log_likelihood(self, y: Array, eta: Array, exposure: Array) -> Array:
+        """Compute the log-probability of a count among trials, its binomial coefficient included."""
+        share = y / np.where(exposure > 0, exposure, 1.0)
+        coefficient = gammaln(exposure + 1.0) - gammaln(y + 1.0) - gammaln(exposure - y + 1.0)
+        return coefficient - exposure * self.loss(share, eta)
+
+    def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
+        return (y < 0) | (y != np.rint(y)), "whole counts >= 0"
 
 
 def _probability(eta: Array, small: Array) -> Array:

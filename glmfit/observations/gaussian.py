@@ -1,4 +1,4 @@
-"""Measured values with normal errors of variance one."""
+"""Measured values with normal errors."""
 
 from typing import Any, ClassVar, final
 
@@ -12,7 +12,7 @@ from glmfit.observations.base import Observation
 
 @final
 class Gaussian(Observation):
-    """Measured values y of mean eta and variance 1: ``phi = eta^2 / 2 - y eta``, the misfit ``(y - eta)^2 / 2``.
+    """Measured values y of mean eta and variance `dispersion`: ``phi = eta^2 / 2 - y eta``, in units of the variance.
 
     Notes
     -----
@@ -21,6 +21,8 @@ class Gaussian(Observation):
 
     name: ClassVar[str] = "squared"
     constant: ClassVar[float | None] = 0.0
+    has_scale: ClassVar[bool] = True
+    dispersion: Any = 1.0
 
     def loss(self, y: Array, eta: Array) -> Array:
         return eta * (0.5 * eta - y)
@@ -53,12 +55,22 @@ class Gaussian(Observation):
     def spread_constant(self, sum_of_squares: float) -> float:
         return sum_of_squares / 2
 
+    def variance(self, eta: Array) -> Array:
+        return self._of(eta) + 0.0 * eta
+
     def log_likelihood(self, y: Array, eta: Array) -> Array:
-        return -0.5 * ((eta - y) ** 2 + float(np.log(2.0 * np.pi)))
+        xp, variance = namespace(eta), self._of(eta)
+        return -0.5 * ((eta - y) ** 2 / variance + xp.log(variance) + float(np.log(2.0 * np.pi)))
 
     def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:
         eta = jnp.asarray(eta)
-        return (eta + jax.random.normal(key, eta.shape, eta.dtype)).astype(eta.dtype if dtype is None else dtype)
+        drawn = eta + jnp.sqrt(self._of(eta)) * jax.random.normal(key, eta.shape, eta.dtype)
+        return drawn.astype(eta.dtype if dtype is None else dtype)
+
+    def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        from scipy.stats import norm
+
+        return norm.ppf(level, eta, np.sqrt(self._of(eta)))
 
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return np.zeros(np.shape(y), bool), "finite numbers"

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 
 from glmfit.numerics import (
     A_STAR,
@@ -40,6 +41,7 @@ class Poisson(Observation):
     """
 
     constant: ClassVar[float | None] = 1.0
+    takes_exposure: ClassVar[bool] = True
 
     def rate(self, eta: Array) -> Array:
         """Compute the expected count per bin f(eta) > 0, another name of `mean`.
@@ -77,6 +79,12 @@ class Poisson(Observation):
     def has_optimum(self, mean: Array) -> Array:
         return mean > 0.0
 
+    def recession(self, y: Array) -> Array:
+        return -1.0 * (y == 0.0)
+
+    def variance(self, eta: Array) -> Array:
+        return self.mean(eta)
+
     def saturated_loss(self, y: Array) -> Array:
         if (at := _few_spikes(y)) is not None:
             loss = np.array(y, order="C")
@@ -89,6 +97,17 @@ class Poisson(Observation):
     def log_likelihood(self, y: Array, eta: Array) -> Array:
         """Compute the Poisson log-probability y log f - f - log y!, with log Gamma(y + 1) for y that is not whole."""
         return -self.loss(y, eta) - gammaln(y + 1.0)
+
+    def total_log_likelihood(self, y: Array, eta: Array, exposure: Array) -> Array:
+        """Compute the log-probability of a count whose expectation is exposure times the rate."""
+        rate = self.rate(eta)
+        value = self.log_likelihood(y, eta) + (1 - exposure) * rate + scipy.special.xlogy(y, exposure)
+        return np.where(np.isinf(rate), -np.inf, value)  # no count is that large
+
+    def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        from scipy.stats import poisson
+
+        return poisson.ppf(level, exposure * self.mean(eta))
 
     def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:
         """Draw Poisson counts with rate f(eta).

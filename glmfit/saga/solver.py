@@ -164,8 +164,7 @@ class SagaDescent(Descent):
                 break
         self.n_steps[:] = 0
         self.hessian_cost = np.full(len(fits), np.inf)  # no metric makes these steps longer
-        known = {name: getattr(problem, name) for name in ("observation", "penalty", "basis", "dtype")}
-        view = SpectralView(**known, **problem.rows_of(np.arange(problem.n_neurons)))
+        view = SpectralView.of(problem)
         start = problem.null_params()
         start.coef[:, fits], start.intercept[fits] = self.coef, self.intercept - rows.mean @ self.coef
         self.walk, self.index, self._null = Walk(solver, view, start, seed), fits, problem.null_objective[fits]

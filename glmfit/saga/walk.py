@@ -48,6 +48,15 @@ class SpectralView:
         self.n_neurons, self.weights, self.offset = len(self.neuron), weights, offset
         self._set = np.zeros(1, int) if rows is None else rows
 
+    @classmethod
+    def of(cls, problem) -> Self:
+        """Take all fits of a problem."""
+        given = problem.rows_of(np.arange(problem.n_neurons))
+        own, _ = given.pop("own"), given.pop("scale")
+        if own is not None:
+            given |= {"weights": problem.row_weights[:], "rows": np.arange(problem.n_neurons)}
+        return cls(**given, **{name: getattr(problem, name) for name in ("observation", "penalty", "basis", "dtype")})
+
     @property
     def default_batch_size(self) -> int:
         """Rows per block when nobody names a number: 1/50 of the recording, between 256 and 4096."""

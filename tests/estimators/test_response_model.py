@@ -9,7 +9,6 @@ import pandas as pd
 import pynapple as nap
 import pytest
 import scipy.sparse as sp
-from gamma import Gamma
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -18,7 +17,7 @@ from glmfit import ResponseModel, Status
 from glmfit.data.entities import NEURONS, STIMULI
 from glmfit.data.responses import read_responses
 from glmfit.estimators import response_fit
-from glmfit.observations import RESPONSE_LOSSES
+from glmfit.observations import RESPONSE_LOSSES, Gamma
 from glmfit.pairs import SessionBlock, Triples
 
 M, N, K = 40, 25, 3

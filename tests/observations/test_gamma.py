@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import scipy.stats
 from cases import LOSSES, penalty, solve
-from gamma import SHAPE, Gamma
 
 from glmfit import Status, engine
+from glmfit.observations import Gamma
 from glmfit.solvers import LoopOptions
 
-MODEL = Gamma()
+SHAPE = 2.0
+MODEL = Gamma(1 / SHAPE)
 RESPONSES, ETA = np.array(LOSSES["gamma"].responses), np.linspace(-6, 6, 25)
 
 

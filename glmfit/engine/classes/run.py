@@ -225,7 +225,10 @@ class _Classes:
         self.in_memory, self.silent = True, np.zeros(problem.n_classes, bool)
         self.kin = np.zeros(problem.n_classes, int)
         self.null_objective = np.full(problem.n_classes, problem.null_objective)
-        self.mean_count = np.full(problem.n_classes, problem.totals.mean())
+        self.size_of_counts = np.full(problem.n_classes, problem.totals.mean())
+
+    def first_status(self) -> np.ndarray:
+        return np.full(self.n_neurons, int(Status.MAX_EPOCHS))
 
     def null_params(self) -> Params:
         return self.softmax.null_params()

@@ -83,11 +83,16 @@ class DeviceNewton:
         out[: self._d], out[self._d] = of_features[:, self._every], of_intercepts[self._every]
         return out
 
-    def _lay_rows_out(self, layout: Layout, X, Y, weights, offset, neuron, rows) -> tuple[Shards, jax.Array | None]:
+    def _lay_rows_out(
+        self, layout: Layout, X, Y, weights, offset, neuron, rows, own, scale
+    ) -> tuple[Shards, jax.Array | None]:
         """Put the rows on the devices, as they are, and standardise them there; offsets of the fits second."""
         n_rows, index = len(X), neuron[self._every]
         neurons, place = np.unique(index, return_inverse=True)
         weight = np.ones((n_rows, 1)) if weights is None else weights
+        if own is not None:  # of every fit
+            weight = weight if rows is None else weight[:, rows]
+            weight, rows = weight * own[:, neuron] * scale, np.arange(len(neuron))
         counts = layout.put((weight > 0).any(axis=1, keepdims=True), dtype=bool)
         x = _standardise(layout.put(X, dtype=X.dtype), counts, self._mean, 1 / self._scale)
         made = Shards(

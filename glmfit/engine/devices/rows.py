@@ -12,6 +12,7 @@ import numpy as np
 
 from ...compilation import jit
 from ..host import HostRows
+from ..tiles import ALL
 from .shards import PADDED, Layout, Shards, filled_up
 
 _HESSIANS = 8  # made by one call
@@ -33,12 +34,15 @@ class DeviceRows(HostRows):
         self.n_columns = filled_up(self.X.shape[1] + 1, PADDED)
         neurons, neuron = np.unique(self.neuron, return_inverse=True)
         each = np.array_equal(neuron, self.columns)
+        weight, which = np.ones((self.n_rows, 1)) if self.weights is None else self.weights, self.rows
+        if self.own is not None:  # of every fit
+            weight, which = self._weight(ALL, ALL), self.columns
         self.shards = Shards(
             x=layout.features(self),
             y=layout.put(self.Y[:, neurons], self.width if each else None),
-            weight=layout.put(np.ones((self.n_rows, 1)) if self.weights is None else self.weights),
+            weight=layout.put(weight),
             neuron=None if each else layout.everywhere(_fill(neuron, self.width)),
-            which=None if self.rows is None else layout.everywhere(_fill(self.rows, self.width)),
+            which=None if which is None else layout.everywhere(_fill(which, self.width)),
             share=layout.everywhere(np.asarray(1 / self.n_rows, self.dtype)),
         )
 

@@ -69,30 +69,33 @@ class OneNeuron(Problem):
     def may_be_separable(self, params: Params, among: np.ndarray | None = None) -> np.ndarray:
         """Whether neurons ran away, as far as is known: no bound of the gap is to be believed there, (neuron,).
 
-        Their rates are next to 0 in silent rows, far below those of spikes. That may be so at an optimum, too;
-        `recedes` knows. Only those ``among`` the neurons are looked at, bool (neuron,).
+        Their predictors have gone far in rows that let them (`Observation.recession`): rates next to 0 in silent rows,
+        far below those of spikes. That may be so at an optimum, too; `recedes` knows. Only those ``among`` the neurons
+        are looked at, bool (neuron,).
         """
         among = np.ones(self.n_neurons, bool) if among is None else among
         if self.penalty.penalises_all or not among.any():
             return np.zeros(self.n_neurons, bool)  # there is an optimum, however far
-        weights = np.ones(self.n_rows) if self.weights is None else self.weights
 
         def lowest(rows):
             eta = np.asarray(self.X[rows], np.float64) @ params.coef + params.intercept
             eta = eta if self.offset is None else eta + self.offset[rows]
-            eta = np.where(weights[rows, None] > 0, eta, np.inf)
-            spikes = self.Y[rows] > 0
-            return [np.where(which, eta, np.inf).min(axis=0) for which in (~spikes, spikes)]
+            counts = True if self.row_weights is None else self.row_weights[rows] > 0
+            way = np.asarray(self.observation.recession(np.asarray(self.Y[rows], np.float64)))
+            free, held = np.where(way > 0, -eta, eta), eta
+            some = (free, way != 0), (held, way == 0)
+            return [np.where(counts & which, eta, np.inf).min(axis=0) for eta, which in some]
 
-        silent, spikes = np.min(list(over_tiles(lowest, self.n_rows)), axis=0)
-        far = among & (silent < _NEXT_TO_0) & (spikes > silent + _FAR_BELOW)
+        free, held = np.min(list(over_tiles(lowest, self.n_rows)), axis=0)
+        far = among & (free < _NEXT_TO_0) & (held > free + _FAR_BELOW)
         return np.array([far[n] and self.select(n).recedes is not False for n in range(self.n_neurons)])
 
     @property
     def recedes(self) -> bool | None:
-        """Whether one neuron's predictor can fall without limit at silent rows while every row with spikes keeps its.
+        """Whether one neuron's predictor can go for ever where rows let it (`Observation.recession`), if others keep it.
 
-        None where that is too much to compute. The direction is free of penalties.
+        Of counts it falls in silent rows, and stays in those with spikes. None where that is too much to compute. The
+        direction is free of penalties.
         """
         if "recedes" not in self.found:
             self.found["recedes"] = self._look_for_recession()
@@ -102,25 +105,26 @@ class OneNeuron(Problem):
         mean, scale = self.standard
         free = np.append(self.penalty.leaves_free(self.n_features), True)
         counts = True if self.weights is None else self.weights > 0
-        silent, spikes = counts & ~(self.Y[:, 0] > 0), counts & (self.Y[:, 0] > 0)
+        way = np.asarray(self.observation.recession(np.asarray(self.Y[:, 0], np.float64)))
+        goes, stays = counts & (way != 0), counts & (way == 0)
 
         def standardised(rows, which):
             x = np.asarray(self.X[rows][which[rows]], np.float64)
             return np.column_stack([(x - mean) / scale, np.ones(len(x))])[:, free]
 
-        # Directions along which rows with spikes stay where they are. Triangles keep what squares would lose.
-        triangles = over_tiles(lambda rows: np.linalg.qr(standardised(rows, spikes), mode="r"), self.n_rows)
+        # Directions along which rows that hold their predictors stay. Triangles keep what squares would lose.
+        triangles = over_tiles(lambda rows: np.linalg.qr(standardised(rows, stays), mode="r"), self.n_rows)
         _, singular, directions = np.linalg.svd(np.linalg.qr(np.concatenate(list(triangles)), mode="r"))
         spread = np.append(singular, np.zeros(len(directions) - len(singular)))
-        still = directions[spread <= _STILL * np.sqrt(spikes.sum())].T
+        still = directions[spread <= _STILL * np.sqrt(stays.sum())].T
         if not still.shape[1]:
             return False
-        if silent.sum() * still.shape[1] > _MOST_ENTRIES:
+        if goes.sum() * still.shape[1] > _MOST_ENTRIES:
             return None
 
         def moves_of(rows):
-            x = standardised(rows, silent)
-            move = x @ still
+            x = standardised(rows, goes)
+            move = -way[rows][goes[rows], None] * (x @ still)
             seen = np.linalg.norm(move, axis=1) > _NO_MOVE * np.linalg.norm(x, axis=1)
             return np.where(seen[:, None], move, 0.0)
 
