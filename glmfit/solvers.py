@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from .lazy import names_of_rooms as _names_of_rooms
 
 if _TYPE_CHECKING:
-    from .engine import ConjugateGradients, LoopOptions, Newton, ProximalNewton, Solution
+    from .engine import ConjugateGradients, LeastSquares, LoopOptions, Newton, ProximalNewton, Solution
     from .pairs import (
         GaussNewton, LeftBatches, SampledPairs, StationaryOptions, StationarySolution, TowerAdam, TowerLBFGS,
         TwoSidedSolver,
@@ -19,7 +19,7 @@ if _TYPE_CHECKING:
 
 __all__ = [
     "NCE", "OVE", "SAGA", "SGD", "BoundMajorization", "ConjugateGradients", "GaussNewton", "ImplicitSGD",
-    "ImportanceSampling", "IncrementalMajorization", "LeftBatches", "LoopOptions", "Newton", "ProximalNewton",
+    "ImportanceSampling", "IncrementalMajorization", "LeastSquares", "LeftBatches", "LoopOptions", "Newton", "ProximalNewton",
     "SampledPairs", "SampledSoftmax", "SampledSolution", "Schedule", "SoftmaxProx", "SoftmaxSGD", "Solution",
     "StationaryOptions", "StationarySolution", "StochasticMajorization", "TowerAdam", "TowerLBFGS", "TunedStep",
     "TwoSidedSolver", "UMax", "tune_step", "untuned_step",

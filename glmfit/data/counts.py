@@ -1,4 +1,4 @@
-"""Counts of populations: what a fit and a score need of them and of all that goes with them."""
+"""Counts and other responses of populations: what a fit and a score need of them and of all that goes with them."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -8,11 +8,18 @@ from sklearn.utils.validation import check_array
 
 from ..checks import warn_user
 from ..design import RowSource
+from ..observations import Binomial, Observation
+from ..observations.poisson import Poisson
 from . import arrays, features
-from .times import TimeAxis, check_same_rows, plain, time_axis
+from .times import TimeAxis, check_same_rows, mask_of_epochs, plain, time_axis
 
 _LARGEST = 1e37  # of the features: differences and centred values must be numbers in single precision
 _NEEDS = "counts, one row per time bin: (time,) or (time, neuron)"
+_TRIALS = "observation_model='Binomial' needs the trials of every bin: pass exposure, (time,) or (time, neuron)."
+_NO_EXPOSURE = (
+    "exposure is given, but observation_model is {!r}: it is for Poisson counts, and the trials of Binomial ones. With "
+    "a log link pass offset=numpy.log(exposure), and sample_weight 0 where it is 0."
+)
 _NOT_INTEGER = (
     "{} has counts that are not integers, in {} of {} neurons: fitting the Poisson quasi-likelihood. This is right for "
     "deconvolved calcium; if you passed firing rates, multiply by the bin width (and check the scale)."
@@ -25,49 +32,66 @@ _TIMES = (
 
 @dataclass(frozen=True)
 class Recording:
-    """Features, counts and what goes with them, all of one length; X and Y may be read as they are needed."""
+    """Features, responses and what goes with them, all of one length; X and Y may be read as they are needed.
+
+    What is masked of Y (``own`` is 0) is some number that the observation model allows.
+    """
 
     X: Any  # (time, feature)
     Y: Any  # (time, neuron)
     weights: np.ndarray | None  # (time,)
     offset: np.ndarray | None  # (time, 1 or neuron)
-    exposure: np.ndarray | None  # (time,)
+    exposure: np.ndarray | None  # (time,) or (time, neuron)
     one_neuron: bool  # y was 1-D
     neurons: TimeAxis | None  # y's axis when it was a pynapple object
     neuron_names: list
+    own: Any  # weights of single responses (time, neuron), bool if there is nothing but a mask
 
     def take(self, rows) -> Self:
         """Take some rows, indices or bool (time,)."""
-        parts = {name: getattr(self, name) for name in ("X", "Y", "weights", "offset", "exposure")}
+        parts = {name: getattr(self, name) for name in ("X", "Y", "weights", "offset", "exposure", "own")}
         return replace(self, **{name: None if a is None else a[rows] for name, a in parts.items()})
 
 
 @dataclass(frozen=True)
 class Training(Recording):
-    """Checked data of a fit: finite rows of positive weight, which includes the exposure; counts per unit of it."""
+    """Checked data of a fit: finite rows of positive weight, which includes the exposure; counts per unit of it.
+
+    An exposure of every neuron is in ``own``.
+    """
 
     n_dropped: int  # rows with a NaN
     spike_count: np.ndarray  # as given, whatever weights and exposure, (neuron,)
+    n_masked: np.ndarray  # rows that count for others and not for the neuron, (neuron,)
     rows: np.ndarray | None = None  # which of those given, (time,)
     n_given: int = 0  # rows given
 
     @property
-    def mean_exposure(self) -> float:
-        """Weighted mean of the exposure of the rows, 1 without one."""
+    def mean_exposure(self) -> float | np.ndarray:
+        """Weighted mean of the exposure of the rows, 1 without one; (neuron,) where neurons have their own."""
         if self.exposure is None:
             return 1.0
+        if self.exposure.ndim == 2:
+            seen = self.exposure > 0
+            weights = self.own if self.weights is None else self.own * self.weights[:, None]
+            without = np.divide(weights, self.exposure, out=np.zeros(weights.shape), where=seen).sum(axis=0)
+            return weights.sum(axis=0) / np.where(without > 0, without, np.inf)
         seen = self.exposure > 0
         return float(self.weights.sum() / (self.weights[seen] / self.exposure[seen]).sum())
 
 
-def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool) -> Recording:
-    """Check features, counts and what goes with them, in memory or (RowSource) where they are read from.
+def read_recording(estimator, X, y, sample_weight, offset, exposure, epochs, reset: bool) -> Recording:
+    """Check features, responses and what goes with them, in memory or (RowSource) where they are read from.
 
     Parameters are those of :meth:`glmfit.PopulationGLM.fit`. A fit (``reset``) gives the estimator ``n_features_in_``
-    and, for named columns, ``feature_names_in_``; later features and neurons must be those of the fit.
+    and, for named columns, ``feature_names_in_``; later features and neurons must be those of the fit. NaN may be in X,
+    Y and offset, and stays.
     """
     arrays.refuse_none(y, "give the spike counts, (time,) or (time, neuron).")
+    observation = estimator._family()
+    check_exposure(exposure, observation, estimator.observation_model)
     check_same_rows(X, y, sample_weight=sample_weight, offset=offset, exposure=exposure)
+    axis = time_axis(X) or time_axis(y)
     if isinstance(X, RowSource):
         features.check_columns(estimator, X, reset)
     else:
@@ -84,25 +108,32 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, reset: bool
         unnamed = fitted == [str(i) for i in range(len(fitted))]
         features.check_same_columns(counts.shape[1], fitted, None if unnamed else names, "neuron", "report_.neuron")
     if not isinstance(counts, RowSource) and not isinstance(X, RowSource):
-        arrays.refuse_negative(counts, "neuron")
-    weights = features.read_weights(sample_weight, n)
-    offset, exposure = features.read_offset(offset, n, counts.shape[1]), features.read_exposure(exposure, n)
+        _refuse_wrong(observation, counts)
     names = names or [str(i) for i in range(counts.shape[1])]
-    return Recording(X, counts, weights, offset, exposure, one_neuron, time_axis(y), names)
+    weights, own = features.read_response_weights(sample_weight, "sample_weight", n, counts.shape[1])
+    offset = features.read_offset(offset, n, counts.shape[1])
+    of_rows, of_neurons = features.read_response_weights(exposure, "exposure", n, counts.shape[1])
+    exposure = of_rows if of_neurons is None else of_neurons
+    if epochs is not None:
+        seen = mask_of_epochs(epochs, axis, names)
+        own = seen if own is None else np.where(seen, own, 0.0)
+    return Recording(X, counts, weights, offset, exposure, one_neuron, time_axis(y), names, own)
 
 
-def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=None, reset: bool = True) -> Training:
+def read_training(
+    estimator, X, y, sample_weight=None, offset=None, exposure=None, epochs=None, reset: bool = True
+) -> Training:
     """Check the data of a fit, or (``reset=False``) what is said to be that; the fit warns of what may be a mistake."""
-    given = read_recording(estimator, X, y, sample_weight, offset, exposure, reset)
-    rows, data = _without_nan(given)
-    n_dropped = len(given.X) - len(rows)
-    if reset:
+    given = read_recording(estimator, X, y, sample_weight, offset, exposure, epochs, reset)
+    rows, data = _without_nan(given, estimator._family().neutral)
+    n_dropped, observation = len(given.X) - len(rows), estimator._family()
+    if reset and observation.counts:
         warn_of_fractions(np.any(data.Y != np.rint(data.Y), axis=0), data.Y)
     exposure = data.exposure
     if exposure is not None:
-        check_unexposed(data.Y, exposure, rows)
-    weights = total_weights(data)
-    data = replace(data, weights=weights)
+        check_unexposed(data.Y, exposure, rows, observation)
+    weights, own = total_weights(data)
+    data = replace(data, weights=weights, own=own)
     if weights is not None and not weights.all():
         # Nothing may depend on them, not even by 0 times infinity.
         rows, data = rows[weights > 0], data.take(weights > 0)
@@ -113,37 +144,78 @@ def read_training(estimator, X, y, sample_weight=None, offset=None, exposure=Non
     if reset:
         features.warn_if_turned(data.X, data.Y)
         features.warn_of_constant(data.X)
-    spikes = data.Y.sum(axis=0, dtype=np.float64)
+    seen = None if data.own is None else data.own > 0
+    spikes = (data.Y if seen is None else np.where(seen, data.Y, 0)).sum(axis=0, dtype=np.float64)
+    n_masked = np.zeros(data.Y.shape[1], int) if seen is None else len(rows) - seen.sum(axis=0)
     # In float64 whatever the counts came in: in single precision they would be the counts of another recording.
     with np.errstate(over="ignore"):
-        Y = data.Y if exposure is None else data.Y / data.exposure[:, None]
-    of = {**vars(data), "Y": Y, "n_dropped": n_dropped, "spike_count": spikes}
+        Y = data.Y if exposure is None else per_unit(data.Y, data.exposure)
+    of = {**vars(data), "Y": Y, "n_dropped": n_dropped, "spike_count": spikes, "n_masked": n_masked}
     return Training(**of, rows=rows, n_given=len(given.X))
 
 
-def read_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None) -> Recording:
-    """Check features, counts and weights for a score; rows with NaN are left out."""
-    rows, data = _without_nan(read_recording(estimator, X, y, sample_weight, offset, exposure, reset=False))
+def read_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None, epochs=None) -> Recording:
+    """Check features, responses and weights for a score; rows with NaN are left out, single responses masked."""
+    data = read_recording(estimator, X, y, sample_weight, offset, exposure, epochs, reset=False)
+    rows, data = _without_nan(data, estimator._family().neutral)
     total_weights(data)
     if data.exposure is not None:
-        check_unexposed(data.Y, data.exposure, rows)
+        check_unexposed(data.Y, data.exposure, rows, estimator._family())
     return data
 
 
-def total_weights(data: Recording) -> np.ndarray | None:
-    """Weights times exposure; raises if they cannot be added up or divided by, or if no row counts."""
-    weights, exposure = data.weights, data.exposure
+def check_exposure(exposure, observation: Observation, name: str) -> None:
+    """Raise where an exposure is needed, or means nothing."""
+    if exposure is not None and not observation.takes_exposure:
+        raise ValueError(_NO_EXPOSURE.format(name))
+    if exposure is None and isinstance(observation, Binomial):
+        raise ValueError(_TRIALS)
+
+
+def per_unit(Y, exposure) -> np.ndarray:
+    """Counts per unit of exposure, (time,) or (time, neuron); 0 where there is none."""
+    exposure = exposure[:, None] if exposure.ndim == 1 else exposure
+    return Y / np.where(exposure > 0, exposure, 1.0)
+
+
+def total_weights(data: Recording) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Weights of rows and of single responses, times exposure.
+
+    Raises if they cannot be added up or divided by, or if no row counts.
+    """
+    weights, exposure, own = data.weights, data.exposure, data.own
     _refuse_extremes(weights, "sample_weight", "Only ratios count: divide all by the largest.")
+    _refuse_extremes(own, "sample_weight", "Only ratios count: divide all by the largest.")
     _refuse_extremes(exposure, "exposure", "Give the duration of the bins in another unit.")
     if exposure is not None:
         with np.errstate(over="ignore"):
-            weights = exposure if weights is None else weights * exposure
-        _refuse_extremes(weights, "sample_weight times exposure", "Divide sample_weight by its largest.")
-    if weights is not None and not weights.sum() > 0:
-        what = "sample_weight" if exposure is None else "sample_weight times exposure"
-        advice = "at least one of them needs a positive weight."
-        raise ValueError(f"{what} is zero on all {len(weights)} rows without NaN; {advice}")
-    return weights
+            if exposure.ndim == 2:
+                own = exposure if own is None else own * exposure
+            else:
+                weights = exposure if weights is None else weights * exposure
+        total = own if exposure.ndim == 2 else weights
+        _refuse_extremes(total, "sample_weight times exposure", "Divide sample_weight by its largest.")
+    for counts in (weights, own):
+        if counts is not None and not counts.sum() > 0:
+            what = "sample_weight" if exposure is None else "sample_weight times exposure"
+            advice = "at least one of them needs a positive weight."
+            raise ValueError(f"{what} is zero on all {len(counts)} rows without NaN; {advice}")
+    return weights, own
+
+
+def _refuse_wrong(observation: Observation, Y, first_row: int = 0) -> None:
+    """Raise for responses that the model cannot take, saying where the first is."""
+    if isinstance(observation, Poisson):  # whose words are those of other models of counts
+        arrays.refuse_negative(Y, "neuron", first_row)
+        return
+    bad, needs = observation.wrong(Y)
+    bad &= ~np.isnan(Y)
+    name = observation.name.replace("-", " ")
+    arrays.refuse_some(
+        bad, Y, "neuron",
+        f"y has {{n}} responses (first at {{at}}, value {{first:g}}) that the {name} model cannot take; it needs {needs}.",
+        first_row,
+    )  # fmt: skip
 
 
 def _read_counts(y, small: bool) -> np.ndarray:
@@ -165,20 +237,28 @@ def warn_of_fractions(fraction: np.ndarray, Y=None, name: str = "y") -> None:
         warn_user(_TIMES if arrays.looks_like_times(Y) else said)
 
 
-def check_unexposed(Y, exposure, rows) -> None:
-    """Raise for counts in bins that were not observed."""
-    for bad in np.flatnonzero((exposure == 0) & (Y > 0).any(axis=1))[:1]:
+def check_unexposed(Y, exposure, rows, observation: Observation) -> None:
+    """Raise for counts in bins that were not observed, or above the number of trials."""
+    exposure = exposure[:, None] if exposure.ndim == 1 else exposure
+    if isinstance(observation, Binomial):
+        bad = np.argwhere(Y > exposure)[:1]
+        for row, neuron in bad:
+            trials = np.broadcast_to(exposure, Y.shape)[row, neuron]
+            raise ValueError(
+                f"y is {Y[row, neuron]:g} at row {rows[row]}, neuron {neuron}, of {trials:g} trials (exposure): there "
+                "cannot be more."
+            )
+    for bad in np.flatnonzero(((exposure == 0) & (Y > 0)).any(axis=1))[:1]:
         why = "nothing can be counted in a bin that was not observed."
         raise ValueError(f"row {rows[bad]} has spikes but exposure 0: {why}")
 
 
-def check_part(Y, exposure, first_row: int) -> None:
-    """Check some rows of counts that are read as they are fitted: finite, not negative, none without exposure."""
-    advice = "rows that are read as they are fitted need finite counts. Give such rows sample_weight 0."
-    arrays.refuse_some(~np.isfinite(Y), Y, "neuron", f"y is {{first}} at {{at}}; {advice}", first_row)
-    arrays.refuse_negative(Y, "neuron", first_row)
+def check_part(Y, exposure, first_row: int, observation: Observation) -> None:
+    """Check some rows of responses that are read as they are fitted; a NaN is a mask."""
+    arrays.refuse_some(np.isinf(Y), Y, "neuron", "y is {first} at {at}; it needs finite numbers, or NaN.", first_row)
+    _refuse_wrong(observation, Y, first_row)
     if exposure is not None:
-        check_unexposed(Y, exposure, np.arange(first_row, first_row + len(Y)))
+        check_unexposed(Y, exposure, np.arange(first_row, first_row + len(Y)), observation)
 
 
 def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:
@@ -192,13 +272,23 @@ def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:
         raise ValueError(f"{name} is up to {factor.max():g}, {what}. {advice}")
 
 
-def _without_nan(data: Recording) -> tuple[np.ndarray, Recording]:
-    """Rows without a NaN: which, and what is there; the arrays themselves where these are all."""
-    bad = np.logical_or.reduce([arrays.rows_with_nan(a) for a in (data.X, data.Y, data.offset) if a is not None])
+def _without_nan(data: Recording, neutral: float) -> tuple[np.ndarray, Recording]:
+    """Rows without a NaN in X or offset and with some response: which, and what is there, responses that lack masked.
+
+    The arrays themselves where these are all.
+    """
+    complete = not arrays.rows_with_nan(data.Y).any()
+    missing = np.zeros(data.Y.shape, bool) if complete else np.isnan(data.Y)
+    lacks = [arrays.rows_with_nan(a) for a in (data.X, data.offset) if a is not None]
+    bad = np.logical_or.reduce([*lacks, missing.all(axis=1)])
     if bad.all() and len(bad):
         columns = [f"feature {j}" for j in np.flatnonzero(np.isnan(data.X).all(axis=0))]
-        columns += [f"neuron {j}" for j in np.flatnonzero(np.isnan(data.Y).all(axis=0))]
+        columns += [f"neuron {j}" for j in np.flatnonzero(missing.all(axis=0))]
         blame = f" All NaN: {', '.join(columns[:5])}; a constant column divided by its standard deviation?"
         raise ValueError(f"every row has a NaN in X, y or offset; nothing is left to fit.{blame if columns else ''}")
+    missing[bad] = False
+    if missing.any():
+        own = ~missing if data.own is None else np.where(missing, 0, data.own)
+        data = replace(data, Y=np.where(missing, np.asarray(neutral, data.Y.dtype), data.Y), own=own)
     rows = np.flatnonzero(~bad)
     return rows, data.take(rows) if bad.any() else data

@@ -90,6 +90,29 @@ def check_same_rows(X, y=None, **others) -> None:
             )
 
 
+def mask_of_epochs(epochs: Any, axis: TimeAxis | None, names: list[str]) -> np.ndarray:
+    """Tell which bins each neuron was recorded in, bool (time, neuron), from epochs of some of them, by their names."""
+    if not hasattr(epochs, "items"):
+        raise TypeError(
+            f"epochs is a {type(epochs).__name__}; it must map units to the IntervalSet in which they were recorded, "
+            "{unit: IntervalSet}, or be a TsGroup, or dict of Ts, with a time support of each."
+        )
+    if axis is None:
+        raise ValueError("epochs are given, but neither X nor y has times; give pynapple objects, or NaN in y.")
+    seen = np.ones((len(axis.t), len(names)), bool)
+    for unit, of in epochs.items():
+        if str(unit) not in names:
+            raise ValueError(
+                f"epochs names unit {unit!r}, which y does not have; its units are {', '.join(names[:20])}."
+            )
+        of = getattr(of, "time_support", of)
+        if not (hasattr(of, "start") and hasattr(of, "end")):
+            raise TypeError(f"epochs of unit {unit!r} is a {type(of).__name__}; it must be an IntervalSet.")
+        inside = (axis.t[:, None] >= np.asarray(of.start)) & (axis.t[:, None] <= np.asarray(of.end))
+        seen[:, names.index(str(unit))] = inside.any(axis=1)
+    return seen
+
+
 def check_aligned(x, to: str, y, what: str) -> None:
     """Raise unless the times of both, if both have any, agree to a thousandth of a bin."""
     x, y = time_axis(x), time_axis(y)

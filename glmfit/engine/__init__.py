@@ -3,7 +3,7 @@
 from .population import FoldedProblem, PopulationProblem
 from .problem import Evaluation, Params, Problem
 from .result import LoopOptions, Solution
-from .solvers import ConjugateGradients, Newton, ProximalNewton
+from .solvers import ConjugateGradients, LeastSquares, Newton, ProximalNewton
 
 __all__ = [
     "Evaluation",

@@ -18,7 +18,8 @@ class LoopOptions:
     Attributes
     ----------
     tol :
-        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop; the engine also takes one for each fit.
+        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop; the engine also takes one for each fit,
+        and so with ``negligible``.
     max_epochs :
         Budget in passes over the data.
     negligible :
@@ -37,7 +38,7 @@ class LoopOptions:
 
     tol: float | np.ndarray = 1e-6
     max_epochs: int = 200
-    negligible: float = 1e-2
+    negligible: float | np.ndarray = 1e-2
     verbose: bool = False
     callback: Callable | None = None
     checkpoint: Any = None
@@ -50,9 +51,9 @@ def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarr
     The largest of ``tol`` times the improvement over the null model, what is negligible over the whole
     recording (a hundredth of a nat unless told; it tightens with ``tol`` below 1e-6), and ``rounding``.
     """
-    tol = np.broadcast_to(options.tol, np.shape(problem.null_objective))[fits]
+    tol, least = (np.broadcast_to(a, np.shape(problem.null_objective))[fits] for a in (options.tol, options.negligible))
     improvement = np.maximum(problem.null_objective[fits] - objective, 0.0)
-    negligible = options.negligible / problem.n_rows * np.minimum(1.0, tol / _DEFAULT_TOL)
+    negligible = least / problem.n_rows * np.minimum(1.0, tol / _DEFAULT_TOL)
     return np.maximum(np.maximum(tol * improvement, negligible), rounding)
 
 

@@ -11,6 +11,7 @@ from ..status import Status
 from .classes.run import ClassRun
 from .devices import DeviceNewton, Judgement, layout_of, newton_serves
 from .devices.newton import STEPS
+from .exact.least_squares import LeastSquaresRun
 from .loop import Run
 from .problem import Params
 from .result import LoopOptions, Solution
@@ -79,6 +80,35 @@ class ProximalNewton(ConjugateGradients):
     """
 
     smooth: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """Exact fits of normal responses (Gaussian, identity link) with a ridge or no penalty, from moments of the rows.
+
+    Notes
+    -----
+    Runs on the host in float64. Cost: one pass for the moments of each set of rows that counts (a fold, a mask),
+    T d (d + N), and an eigendecomposition, d^3, which serves all neurons and strengths. The gap is bounded by the
+    gradient that is left after one correction, and what the moments are rounded by.
+    """
+
+    on_host: ClassVar[bool] = True
+
+    def run(self, problem, params: Params | None = None, *, key=None, options: LoopOptions | None = None) -> Solution:
+        """Fit all neurons; see :class:`LoopOptions`.
+
+        Raises
+        ------
+        ValueError
+            For other observation models, and for penalties with kinks.
+        """
+        if problem.observation.constant != 0 or not problem.penalty.smooth:
+            raise ValueError(
+                "LeastSquares needs Gaussian responses and a smooth penalty (UnRegularized or Ridge); this problem has "
+                f'the loss {problem.observation.name!r} and the penalty {problem.penalty.name}. Use solver_name="auto".'
+            )
+        return LeastSquaresRun(problem, options or LoopOptions(), seed=0).run()
 
 
 @dataclass(frozen=True)

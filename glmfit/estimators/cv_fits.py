@@ -14,8 +14,9 @@ from .. import penalties
 from ..checks import warn_user
 from ..data.counts import Training
 from ..display import ProgressBar, counted
-from ..engine import ConjugateGradients, Newton, ProximalNewton
+from ..engine import ConjugateGradients, LeastSquares, Newton, ProximalNewton
 from ..engine.devices import devices_for, newton_pays
+from ..engine.exact.least_squares import least_squares_serves
 from ..engine.population import FoldedProblem, PopulationProblem
 from ..engine.problem import Params
 from ..engine.result import History, LoopOptions, Solution, stopping_target
@@ -26,10 +27,13 @@ from .default_strength import residual, warn_if_flat
 from .parameters import SOLVERS, choose_solver, key_for, precision, read_strengths
 from .population_model import PROVED
 from .scores import Folds
+from .standard_form import StandardForm
 
 
 class Fits:
     """What the fits of a cross-validation share, and what was found so far: nan, and INTERRUPTED, where nothing was.
+
+    Parameters and gaps are those of the standard form.
 
     The last fold holds all rows; its fits may be returned, so that they obey ``options.tol`` as well as ``cv_tol``. The
     strengths increase; ``penalty`` makes a penalty of one strength, or of one for each fit.
@@ -37,7 +41,8 @@ class Fits:
 
     def __init__(self, data: Training, observation, penalty, strengths, folds: Folds, solver, options, cv_tol: float):
         self.data, self.observation, self.penalty, self.strengths = data, observation, penalty, strengths
-        self.folds, self.options, self._began = folds, options, time.perf_counter()
+        self.form = StandardForm.of(data, observation)
+        self.folds, self.options, self._began = folds, self.form.options(options), time.perf_counter()
         self._chooses = solver is None
         self.solver = solver or (ConjugateGradients() if penalty(1.0).smooth else ProximalNewton())
         self.solver_name = type(self.solver).__name__  # of the last fits
@@ -83,17 +88,21 @@ class Fits:
         """Fit all neurons in some folds at one strength."""
         data, shape = self.data, (len(folds), self.data.Y.shape[1])
         fold, neuron = np.repeat(folds, shape[1]), np.tile(np.arange(shape[1]), len(folds))
-        strength = np.full(len(fold), self.strengths[s])
-        penalty, solver = self.penalty(strength), self.solver
+        unit = np.tile(self.form.unit, len(folds))
+        penalty, solver = self.penalty(self.strengths[s] / unit), self.solver
         if not penalty.smooth and self.strengths[s] == 0:  # there are no kinks without a strength
-            penalty, solver = penalties.Ridge(strength), ConjugateGradients()
+            penalty, solver = penalties.Ridge(np.zeros(len(fold))), ConjugateGradients()
         problem = FoldedProblem(
-            data.X, data.Y, self.observation, penalty, neuron, fold, self._train,
-            weights=data.weights, dtype=precision(data.X.dtype), offset=data.offset,
+            data.X, self.form.Y, self.form.observation, penalty, neuron, fold, self._train,
+            weights=data.weights, dtype=precision(data.X.dtype), offset=data.offset, own=self.form.own,
         )  # fmt: skip
         problem.design, problem.devices = self._designs[penalty.smooth], self._devices
-        options = replace(self.options, tol=self._tol[fold])
-        solver = Newton() if self._chooses and newton_pays(problem) else replace(solver, curved=curved)
+        negligible = np.tile(np.broadcast_to(self.options.negligible, shape[1]), len(folds))
+        options = replace(self.options, tol=self._tol[fold], negligible=negligible)
+        if self._chooses and least_squares_serves(problem):
+            solver = LeastSquares()
+        else:
+            solver = Newton() if self._chooses and newton_pays(problem) else replace(solver, curved=curved)
         solution, self.solver_name = run_counted(solver, problem, start, options, bar), type(solver).__name__
         self.coef[s, folds] = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
         self.intercept[s, folds] = solution.params.intercept.reshape(shape)
@@ -108,9 +117,9 @@ class Fits:
 
     def finish(self, chosen, interrupted: bool, seed: int, bar: ProgressBar) -> tuple[PopulationProblem, Solution]:
         """Return the problem of all rows at strengths given by their index, (neuron,), and the outcome of its fit."""
-        data, penalty = self.data, self.penalty(self.strengths[chosen])
-        common = data.X, data.Y, self.observation, penalty, data.weights, precision(data.X.dtype), data.offset
-        problem = PopulationProblem(*common)
+        data, form, penalty = self.data, self.form, self.penalty(self.strengths[chosen] / self.form.unit)
+        common = data.X, form.Y, form.observation, penalty, data.weights, precision(data.X.dtype), data.offset
+        problem = PopulationProblem(*common, own=form.own)
         problem.design = self._designs[penalty.smooth]
         neurons = np.arange(len(chosen))
         coef = np.ascontiguousarray(self.coef[chosen, -1, :, neurons].T)
@@ -131,7 +140,7 @@ class Fits:
     def _outcome(self, problem, params: Params, chosen: np.ndarray, interrupted: bool = False) -> Solution:
         """Outcome of the fits to all rows at the strengths chosen; without one, after Ctrl-C, a rate is constant."""
         at = chosen, -1, np.arange(len(chosen))
-        known, silent = ~np.isnan(self.intercept[at]) & self.comparable.any(axis=0), problem.mean_count <= 0
+        known, silent = ~np.isnan(self.intercept[at]) & self.comparable.any(axis=0), problem.silent
         constant = problem.null_params()
         params = Params(*(np.where(known, of, null) for of, null in zip(params, constant, strict=True)))
         objective = problem.evaluate(params).objective
@@ -144,7 +153,8 @@ class Fits:
         row_evals, history = int(epochs.max()) * problem.n_rows, History()
         history.add(epochs.max(), row_evals, seconds, objective, gap, is_bound)
         return Solution(
-            params=params, status=np.where(silent, int(Status.NO_SPIKES), status), gap=gap, gap_is_bound=is_bound,
+            params=params, status=np.where(silent | problem.unseen, problem.first_status(), status), gap=gap,
+            gap_is_bound=is_bound,
             target=target, objective=objective, null_objective=problem.null_objective, epochs=epochs,
             row_evals=row_evals, history=history.arrays(), seconds_run=seconds, seconds_compile=0.0,
             solver_name=self.solver_name, interrupted=interrupted,
@@ -175,6 +185,8 @@ class Fits:
                 "vary too little. Leave out a strength of 0, or features that nearly repeat others."
             )
         if self.strengths[0] > 0 and np.isin(self.status[0, -1], PROVED).all():
+            if problem.observation.constant == 0:  # predictors are in no units of their own
+                return
             weakest = Params(self.coef[0, -1], self.intercept[0, -1])
             tried = f"strengths of {self.strengths[0]:.2g} and more", "Pass smaller ones."
             warn_if_flat(problem.X, weakest.coef, partial(residual, problem, weakest), *tried)
@@ -251,10 +263,11 @@ def read_tried(given, alone: str = "PopulationGLM") -> np.ndarray | None:
 
 def default_strengths(penalty: Callable[[Any], Penalty], data: Training, observation: Observation) -> np.ndarray:
     """Eight from 1e-6 to 1 for a ridge; else twelve, from the smallest that leaves no neuron a coefficient down."""
-    of_one = penalty(1.0)
+    of_one, form = penalty(1.0), StandardForm.of(data, observation)
     if of_one.smooth:
         return np.logspace(-6, 0, 8)
-    problem = PopulationProblem(data.X, data.Y, observation, of_one, data.weights, data.X.dtype, data.offset)
-    strongest = float(np.max(of_one.maximal_strength(problem.null_gradient())))
+    given = data.weights, data.X.dtype, data.offset
+    problem = PopulationProblem(data.X, form.Y, form.observation, of_one, *given, own=form.own)
+    strongest = float(np.max(of_one.maximal_strength(problem.null_gradient() * form.unit)))
     rounding = 1e-12 * float(np.max(problem.null_objective, initial=0.0))
     return (strongest if strongest > rounding else 1.0) * np.logspace(-3, 0, 12)

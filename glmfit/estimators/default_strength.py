@@ -14,6 +14,7 @@ from ..data.counts import Training
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
 from ..engine.tiles import over_tiles, rows_at_once
+from .standard_form import StandardForm
 
 _PRIOR = 1.5  # one over the variance of the linear predictor that the weakest prior allows
 _SMALLEST = 0.1  # of the median range of the features: smaller ones count as that, as other rows may vary more
@@ -46,11 +47,9 @@ def ranges_of(X, weights: np.ndarray | None) -> np.ndarray:
     return high.max(axis=0).astype(np.float64) - low.min(axis=0)
 
 
-def default_ridge(problem: PopulationProblem, data: Training, units: np.ndarray) -> np.ndarray:
+def default_ridge(problem: PopulationProblem, data: Training, units: np.ndarray, form: StandardForm) -> np.ndarray:
     """Choose a ridge for every neuron by marginal likelihood, within what the features ask for, (feature, neuron)."""
-    # Bins that weights leave, whatever their common factor: Kish's effective number times the exposure.
-    n_kept = len(data.X) if data.weights is None else data.weights.sum() ** 2 / np.square(data.weights).sum()
-    n_observed = data.mean_exposure * n_kept
+    n_observed = np.maximum(_n_kept(data) * data.mean_exposure * form.unit / form.scale, 1.0)
     basis = problem.basis
     largest = units.max()
     variance = basis.variance[: basis.rank] / largest**2  # the basis takes the largest unit for 1
@@ -58,15 +57,30 @@ def default_ridge(problem: PopulationProblem, data: Training, units: np.ndarray)
     if not variance.size:
         return np.ones((problem.n_features, problem.n_neurons))
     gradient = basis.whiten[:, : len(variance)].T @ problem.null_gradient()
-    weakest = _PRIOR * variance.sum() / n_observed
+    weakest = _PRIOR * variance.sum() / (n_observed * form.spread)
     return np.outer(units**2, _most_likely(gradient, problem.null_curvature, variance, n_observed, weakest))
 
 
-def _most_likely(gradient, curvature, variance, n_observed: float, weakest: float) -> np.ndarray:
+def _n_kept(data: Training) -> np.ndarray:
+    """Bins that weights leave, whatever their common factor: Kish's effective number, (1 or neuron,)."""
+    if data.weights is None and data.own is None:
+        return np.array([len(data.X)])
+
+    def tile(rows):
+        w = np.ones((rows.stop - rows.start, 1)) if data.weights is None else data.weights[rows, None]
+        w = w if data.own is None else w * data.own[rows]
+        return np.stack([w.sum(axis=0), np.square(w, dtype=np.float64).sum(axis=0)])
+
+    total, square = sum(over_tiles(tile, len(data.X)))
+    return np.where(square > 0, total**2 / np.where(square > 0, square, 1.0), 1.0)
+
+
+def _most_likely(gradient, curvature, variance, n_observed: np.ndarray, weakest: np.ndarray) -> np.ndarray:
     """Maximise the marginal likelihood over strengths, (neuron,).
 
     The mean loss is ``gradient * v + curvature v^2 / 2`` along each whitened direction (direction, neuron), and the
-    prior of v is ``N(0, variance / (strength * n_observed))``.
+    prior of v is ``N(0, variance / (strength * n_observed))``, where the number of responses (neuron,) is in units in
+    which a nat is one.
     """
     surprise = n_observed * gradient**2 / np.where(curvature > 0, curvature, 1.0)  # chi-squared without any effect
     stiffness = np.where(curvature > 0, curvature, 1.0) * variance[:, None]
@@ -128,6 +142,6 @@ def residual(problem: PopulationProblem, params: Params, rows: slice) -> np.ndar
     """Compute the derivative of the loss of a slice of rows, over its standard deviation under the model."""
     eta = problem.X[rows].astype(np.float64) @ params.coef + params.intercept
     eta = eta if problem.offset is None else eta + problem.offset[rows]
-    y = problem.Y[rows].astype(np.float64)
+    y = np.asarray(problem.Y[rows], np.float64)
     r, variance = problem.observation.derivative(y, eta), problem.observation.curvature(y, eta).mean(axis=0)
     return r / np.sqrt(np.maximum(variance, np.finfo(float).tiny))

@@ -11,8 +11,9 @@ import scipy.sparse
 
 from ..checks import not_text, shorten
 from ..compilation import refuse_fork
-from ..engine import ConjugateGradients, Newton, ProximalNewton
+from ..engine import ConjugateGradients, LeastSquares, Newton, ProximalNewton
 from ..engine.devices import newton_pays
+from ..engine.exact.least_squares import least_squares_serves
 from ..engine.population import PopulationProblem
 from ..saga import SAGA
 
@@ -22,7 +23,7 @@ def by_name(*kinds: type) -> dict[str, type]:
     return {kind.__name__: kind for kind in kinds}
 
 
-SOLVERS = by_name(ConjugateGradients, ProximalNewton, SAGA, Newton)
+SOLVERS = by_name(ConjugateGradients, ProximalNewton, SAGA, Newton, LeastSquares)
 _REMOVED = {  # by version 0.2, from where the solver that stands first may be asked for
     "ProximalNewton": (
         ("LBFGS", "BoundMajorization", "SharedNewton"),
@@ -116,7 +117,7 @@ def read_solver(name, kwargs, allowed: dict = SOLVERS, parameters: Iterable[str]
 def choose_solver(problem: PopulationProblem) -> str:
     """Name the solver for a problem.
 
-    On a GPU "Newton" for smooth penalties on all coefficients, while all Hessians take at most 1e13 floating-point
+    "LeastSquares" for Gaussian responses and smooth penalties, unless many neurons have masks of their own. On a GPU "Newton" for smooth penalties on all coefficients, while all Hessians take at most 1e13 floating-point
     operations and have room there. For rows that are read as they are needed, or shared by several devices,
     "ConjugateGradients" if the penalty is smooth, else "ProximalNewton". For rows in memory, on whatever device
 
@@ -130,6 +131,8 @@ def choose_solver(problem: PopulationProblem) -> str:
 
     The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
+    if least_squares_serves(problem):
+        return "LeastSquares"
     if newton_pays(problem):
         return "Newton"
     if not problem.in_memory or len(problem.devices) > 1:
@@ -142,7 +145,7 @@ def choose_solver(problem: PopulationProblem) -> str:
     if kinks and not (few and work <= _SMALL_WORK):
         return "ProximalNewton"
     few = few or n_rows < _ROWS_PER_FEATURE * n_features
-    return "Newton" if few or work <= _NEWTON_WORK else "SAGA"
+    return "Newton" if few or work <= _NEWTON_WORK or problem.observation.constant == 0 else "SAGA"
 
 
 def choose_class_solver(problem) -> str:

@@ -1,6 +1,6 @@
-"""The population Poisson GLM as a scikit-learn estimator."""
+"""The population GLM as a scikit-learn estimator."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,35 +10,45 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .. import observations, penalties
+from .. import penalties
 from ..checks import check_flag
 from ..data.counts import Training
 from ..engine import Newton
 from ..engine.checkpoint import Checkpoint, facts_of
 from ..engine.population import PopulationProblem
+from ..engine.problem import Params
+from ..engine.result import LoopOptions, Solution
 from ..numerics import DataLike, PerRow, Seed
+from ..observations import NegativeBinomial, Observation
 from ..saga import SAGA
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
+from .dispersion import first_dispersion, most_likely, read_dispersion
 from .model import WholeFit, from_json, to_json
 from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices, read_solver
 from .population_model import PROVED, PopulationModel
+from .standard_form import StandardForm, mean_of
 from .streaming import RowView, read_fitted
+
+SEARCH_TOL = 1e-5  # of the fits around which a dispersion is sought
 
 
 class PopulationGLM(PopulationModel):
-    r"""Poisson GLM of one or many neurons' spike counts, fitted to a certified distance from the optimum.
+    r"""GLM of one or many neurons' responses, spike counts unless told, fitted to a certified distance from the optimum.
 
-    Per neuron n, with rate f(eta) per bin and eta = X coef + intercept, it minimises
+    Per neuron n, with the mean f(eta) per bin and eta = X coef + intercept, it minimises for Poisson counts
 
     .. math:: F_n(w, b) = \frac1T \sum_t [f(\eta_{tn}) - y_{tn}\log f(\eta_{tn})] + \text{penalty}(w)
 
-    which is the objective of NeMoS; the defaults differ (docs/how_to/use_with_nemos.md). The intercept is never
-    penalised.
+    and for other responses the mean of minus their log-likelihood in the place of the bracket, in units of the
+    dispersion and but for terms in y alone (docs/theory/observation_models.md). This is the objective of NeMoS; the
+    defaults differ (docs/how_to/use_with_nemos.md). The intercept is never penalised.
 
     Parameters
     ----------
-    inverse_link_function : {"softplus", "exp"}
-        f, the rate per bin as a function of the linear predictor.
+    inverse_link_function : str or None
+        f, the mean per bin as a function of the linear predictor: "softplus" or "exp" for Poisson counts, "exp" for
+        negative binomial counts and gamma responses, "logistic" for Bernoulli and binomial ones, "identity" for
+        Gaussian ones. None is the first of these.
     regularizer : {"UnRegularized", "Ridge", "Lasso", "ElasticNet", "GroupLasso"} or None
         Penalty of the coefficients; None is "UnRegularized". Ridge is ``strength/2 ||w||^2``, Lasso
         ``strength ||w||_1``, ElasticNet ``strength ((1 - ratio)/2 ||w||^2 + ratio ||w||_1)``, GroupLasso
@@ -68,6 +78,13 @@ class PopulationGLM(PopulationModel):
         Newton on GPUs or the host, and rows that are read in every pass are fitted on the CPU.
     pad_shapes : bool
         Without effect since version 0.2: nothing is compiled for shapes any more.
+    observation_model : {"Poisson", "NegativeBinomial", "Bernoulli", "Binomial", "Gaussian", "Gamma"}
+        Distribution of a response given its mean, by NeMoS' names: counts whose variance is the mean, or mean +
+        dispersion mean^2; yes or no, 1 or 0; counts of yes among trials, which are given as ``exposure``; measured
+        values; values above 0 whose standard deviation is in proportion to the mean.
+    dispersion : float or array of shape (n_neurons,), optional
+        Of negative binomial counts, > 0 (NeMoS' ``scale``). By default it is estimated for every neuron by maximum
+        likelihood, around fits that are certified.
 
     Attributes
     ----------
@@ -76,6 +93,10 @@ class PopulationGLM(PopulationModel):
         neuron without spikes is -1e4 (rate 0).
     strength_ : float, array or tuple
         Strength of the penalty: the one given, or the one chosen, (n_features, n_neurons).
+    dispersion_ : float or numpy.ndarray
+        Of negative binomial counts, given or estimated (1e-6, the smallest, is as good as Poisson); of Gaussian
+        responses their variance about the mean, and of gamma ones over the mean squared, estimated from the fit. A
+        number for 1-D y, else (n_neurons,). Other models have none.
     n_features_in_, feature_names_in_ :
         As in scikit-learn.
 
@@ -92,7 +113,11 @@ class PopulationGLM(PopulationModel):
     last bits of two features, can be better than the bound says (docs/theory/spectral_basis.md).
     Passes run in float32 unless jax is in x64 mode and X is float64; objective, gap and coefficients are float64
     always. With features whose mean is 1e8 and more ``report_.objective`` loses digits, 1e-9 to 1e-3 of it; bounds
-    allow for that. Rows with a NaN in X or y are excluded and counted.
+    allow for that. Rows with a NaN in X are excluded and counted. A NaN in y masks that bin for that neuron: it counts
+    as if it had not been recorded, the other neurons are fitted as before, and F is the mean over the bins that count.
+    Gaussian responses with a ridge are solved exactly, all neurons and strengths by one factorisation, unless neurons
+    have masks of their own. Only the fit at the dispersion chosen is certified: the likelihood is not convex in the
+    dispersion, and its maximum is found by a bracketed search.
     Cost: one T d^2 product, then two products of T d n_neurons a step, and T d^2 for each Hessian of a single neuron.
 
     Examples
@@ -111,7 +136,7 @@ class PopulationGLM(PopulationModel):
 
     def __init__(
         self,
-        inverse_link_function: str = "softplus",
+        inverse_link_function: str | Callable | None = None,
         regularizer: str | None = "Ridge",
         regularizer_strength: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
         groups: ArrayLike | Mapping[str, Any] | None = None,
@@ -124,6 +149,8 @@ class PopulationGLM(PopulationModel):
         max_memory: float = 2e9,
         devices: str | Sequence[jax.Device] | None = None,
         pad_shapes: bool = False,
+        observation_model: str = "Poisson",
+        dispersion: float | ArrayLike | None = None,
     ): ...
 
     def fit(
@@ -134,6 +161,7 @@ class PopulationGLM(PopulationModel):
         offset: PerRow = None,
         exposure: PerRow = None,
         checkpoint: str | Path | None = None,
+        epochs: Mapping[Any, Any] | None = None,
     ) -> Self:
         """Fit the coefficients of every neuron.
 
@@ -143,20 +171,24 @@ class PopulationGLM(PopulationModel):
             Features: NumPy, JAX, lists, pandas, or a pynapple TsdFrame. Dense, real, no infinities. Or what rows are
             read from: a memory-mapped .npy file, an h5py or zarr array, a :class:`glmfit.design.RowSource`.
         y : array-like of shape (time,) or (time, neuron)
-            Spike counts per bin, >= 0; also a pynapple Tsd or TsdFrame, whose times must be those of X, or what rows
-            are read from.
-        sample_weight : array-like of shape (time,), optional
-            Weight of each bin, >= 0; the loss is divided by their sum, so that only ratios count: a common factor
-            changes neither the fit nor the default strength.
+            Spike counts per bin, >= 0, or what the observation model takes; also a pynapple Tsd or TsdFrame, whose
+            times must be those of X, or what rows are read from. NaN where a neuron was not recorded.
+        sample_weight : array-like of shape (time,) or (time, neuron), optional
+            Weight of each bin, of all neurons or of each, >= 0; the loss is divided by their sum, so that only ratios
+            count: a common factor changes neither the fit nor the default strength. 0 masks a bin.
         offset : array-like of shape (time,) or (time, neuron), optional
             Known part of the linear predictor: eta = X coef + intercept + offset.
-        exposure : array-like of shape (time,), optional
+        exposure : array-like of shape (time,) or (time, neuron), optional
             Share of each bin that was observed, >= 0 (1 for a whole bin, 0.3 for one the recording ended in): the
-            expected count is exposure times the rate. The loss is divided by the sum of weights times exposure.
+            expected count is exposure times the rate. The loss is divided by the sum of weights times exposure. Of
+            binomial counts it is the number of trials, and must be given; other models take none.
         checkpoint : str or pathlib.Path, optional
             File (.npz) in which the fit writes down how far it has come, after a step now and then. If it is there
             already, the fit goes on from it and ends with the same proof (SAGA: as if nothing had happened, bit for
             bit). It stays when the fit has ended.
+        epochs : dict or pynapple.TsGroup, optional
+            When units were recorded, {name: IntervalSet} (or what has a ``time_support``); bins outside are masked for
+            that unit, and units that are not named count throughout. X or y must be pynapple objects.
 
         Raises
         ------
@@ -178,7 +210,7 @@ class PopulationGLM(PopulationModel):
             seed, options = self._seed(), self._read_options()
             solver = read_solver(self.solver_name, self.solver_kwargs, parameters=self._get_param_names())
             check_flag("pad_shapes", self.pad_shapes)
-            data = read_fitted(self, X, y, sample_weight, offset, exposure, options.max_memory)
+            data = read_fitted(self, X, y, sample_weight, offset, exposure, epochs, options.max_memory)
             if isinstance(data.X, RowView) and isinstance(solver, SAGA | Newton):
                 raise ValueError(
                     f"solver_name is {self.solver_name!r}, but rows that are read as they are fitted (X is "
@@ -186,25 +218,61 @@ class PopulationGLM(PopulationModel):
                     '"ProximalNewton"), or a max_memory large enough to load them.'
                 )
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
-            problem = self._make_problem(data)
+            observation, start = self._at_dispersion(data, options)
+            form, problem = self._make_problem(data, observation)
             if solver is None:
                 solver = SOLVERS[choose_solver(problem)]()
             if checkpoint is not None:
                 file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
                 options = replace(options, checkpoint=file)
-            solution = solver.run(problem, key=key_for(solver, seed), options=options)
-            self._keep(problem, solution, data)
+            start = start and Params(start.coef, start.intercept - form.shift)
+            solution = solver.run(problem, start, key=key_for(solver, seed), options=form.options(options))
+            self._keep(problem, solution, data, observation, form)
             if not problem.in_memory:
                 data.X.watch.warn_of_changes()
-            elif np.isin(solution.status, PROVED).all() and np.any(problem.penalty.strength):
+            elif self._is_flat(problem, solution):
                 given = name_strength(problem.penalty.strength, self.regularizer_strength is None)
                 warn_if_flat(data.X, solution.params.coef, partial(residual, problem, solution.params), *given)
         return self
 
-    def _make_problem(self, data: Training) -> PopulationProblem:
-        """Lay out data and penalty; ``strength_`` is the strength given, or one for these data."""
+    @staticmethod
+    def _is_flat(problem: PopulationProblem, solution: Solution) -> bool:
+        """Whether it is worth a look if the penalty leaves nothing: predictors are in no units of the responses."""
+        settled = np.isin(solution.status, PROVED).all() and np.any(problem.penalty.strength)
+        return bool(settled) and problem.observation.constant != 0
+
+    def _at_dispersion(self, data: Training, options: LoopOptions) -> tuple[Observation, Params | None]:
+        """Choose the dispersion where the fit depends on it; second the parameters of a fit nearby."""
+        family = self._family()
+        dispersion = read_dispersion(self.dispersion, family, data.Y.shape[1])
+        if not isinstance(family, NegativeBinomial):
+            return family, None
+        if dispersion is not None:
+            return family.with_dispersion(dispersion), None
+
+        def fit(some: Training, which: np.ndarray, dispersion: np.ndarray, start: Params | None) -> Params:
+            form, problem = self._make_problem(some, family.with_dispersion(dispersion), which)
+            start = start and Params(start.coef, start.intercept - form.shift)
+            rough = replace(options, tol=max(options.tol, SEARCH_TOL), verbose=False)
+            solver = SOLVERS[choose_solver(problem)]()
+            solution = solver.run(problem, start, key=key_for(solver, 0), options=form.options(rough))
+            if solution.interrupted:
+                raise KeyboardInterrupt
+            return form.params(solution.params)
+
+        mean, square = mean_of(data, lambda y: y), mean_of(data, lambda y: y * y)
+        dispersion, near = most_likely(data, first_dispersion(data, mean, square), fit)
+        return family.with_dispersion(dispersion), near
+
+    def _make_problem(
+        self, data: Training, observation: Observation, which: np.ndarray | None = None
+    ) -> tuple[StandardForm, PopulationProblem]:
+        """Lay out data and penalty of all neurons, or of those ``which`` they are of.
+
+        ``strength_`` is the strength given, or one for these data.
+        """
         devices, strength = read_devices(self.devices), self.regularizer_strength
-        observation = observations.from_inverse_link(self.inverse_link_function)
+        form = StandardForm.of(data, observation)
         names, n_neurons = getattr(self, "feature_names_in_", None), data.Y.shape[1]
         sizes = {"n_features": data.X.shape[1], "n_neurons": n_neurons}
         make = partial(penalties.make, self.regularizer, **sizes, groups=self.groups, feature_names=names)
@@ -214,15 +282,19 @@ class PopulationGLM(PopulationModel):
             strength = np.tile(units[:, None] ** 2, n_neurons)
         elif strength is None:
             strength = 0.0 if self.regularizer in (None, "UnRegularized") else 1.0
+        elif which is not None:
+            strength = _of_neurons(strength, which)
         dtype = precision(data.X.dtype)
-        problem = PopulationProblem(
-            data.X, data.Y, observation, make(strength), data.weights, dtype, data.offset, devices
-        )
+        given = {"dtype": dtype, "offset": data.offset, "devices": devices, "own": form.own}
+        penalty = make(strength)
+        problem = PopulationProblem(data.X, form.Y, form.observation, penalty, data.weights, **given)
         if choose:
-            strength = default_ridge(problem, data, units)
-            problem.penalty = make(strength)
+            strength = default_ridge(problem, data, units, form)
+            problem.penalty, strength = make(strength), strength * form.unit
+        elif not np.all(form.unit == 1) and not isinstance(penalty, penalties.NoPenalty):
+            problem.penalty = make(form.strength(strength))
         self.strength_ = _plain(strength)
-        return problem
+        return form, problem
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         super()._write_state(header, arrays)
@@ -232,6 +304,13 @@ class PopulationGLM(PopulationModel):
         super()._read_state(header, arrays)
         given = 1.0 if self.regularizer_strength is None else self.regularizer_strength  # of a file of version 0.1
         self.strength_ = _plain(from_json(header["strength"]) if "strength" in header else given)
+
+
+def _of_neurons(strength, which: np.ndarray):
+    """Strengths of some neurons, shared ones as they are."""
+    if isinstance(strength, tuple):
+        return tuple(_of_neurons(part, which) for part in strength)
+    return np.asarray(strength)[..., which] if np.ndim(strength) else strength
 
 
 def _plain(strength) -> float | np.ndarray | tuple:

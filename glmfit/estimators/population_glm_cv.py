@@ -1,6 +1,6 @@
 """Strengths of a penalty chosen per neuron by cross-validation, all fits in one solve."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -9,18 +9,20 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .. import observations
 from ..checks import check_choice, check_positive, check_real
-from ..data.counts import read_training
+from ..data.counts import Training, read_training
 from ..data.times import time_axis
 from ..display import ProgressBar, counted
 from ..engine import ConjugateGradients, ProximalNewton
 from ..numerics import DataLike, PerRow, Seed
+from ..observations import NegativeBinomial, Observation
 from ..penalties import ElasticNet, Lasso, Ridge
 from ..status import Status
 from .cv_fits import CrossValidated, Fits, default_strengths, read_tried
+from .dispersion import read_dispersion
 from .model import WholeFit
 from .parameters import by_name, read_solver
+from .population_glm import PopulationGLM
 from .population_model import PROVED, PopulationModel
 from .scores import choose_strengths, make_folds, score_folds
 from .streaming import as_arrays
@@ -35,14 +37,14 @@ _FITTED = (
 
 
 class PopulationGLMCV(CrossValidated, PopulationModel):
-    r"""Poisson GLM of one or many neurons whose strength of penalty is chosen per neuron by cross-validation.
+    r"""GLM of one or many neurons whose strength of penalty is chosen per neuron by cross-validation.
 
     All strengths, folds and neurons are fitted together and share what they can; the model is then fitted to all rows
     at the strengths chosen. Objective and conventions are those of `PopulationGLM`.
 
     Parameters
     ----------
-    inverse_link_function, regularizer : {"softplus", "exp"}, {"Ridge", "Lasso", "ElasticNet"}
+    inverse_link_function, regularizer : str or None, {"Ridge", "Lasso", "ElasticNet"}
         As in `PopulationGLM`.
     l1_ratio : float
         Ratio of the elastic net, in (0, 1].
@@ -55,7 +57,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         range(5)]`` makes five folds of many epochs); a scikit-learn splitter; or pairs of (train, test) row indices.
     scoring : {"log-likelihood", "D2"}
         Of the held-out rows, per neuron: mean log-likelihood per bin, or share of the deviance explained over their own
-        constant rate.
+        constant rate. The likelihood of Gaussian and gamma responses is that at their dispersion without features.
     rule : {"best", "one-se"}
         Take the strength of the best mean score, or the strongest one within a standard error of it: that of the
         difference from the best over the folds.
@@ -67,6 +69,8 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         `PopulationGLM`, and the epochs (or steps) limit the cross-validation as well.
     max_memory : float
         Bytes that the fits of the cross-validation may take besides the design; neurons are done in groups that do.
+    observation_model, dispersion :
+        As in `PopulationGLM`. A dispersion that is not given is estimated once, with the default ridge and all rows.
 
     Attributes
     ----------
@@ -114,7 +118,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
 
     def __init__(
         self,
-        inverse_link_function: str = "softplus",
+        inverse_link_function: str | Callable | None = None,
         regularizer: str = "Ridge",
         l1_ratio: float = 0.5,
         strengths: ArrayLike | None = None,
@@ -129,16 +133,24 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         max_memory: float = 2e9,
         random_state: Seed = 0,
         verbose: bool = False,
+        observation_model: str = "Poisson",
+        dispersion: float | ArrayLike | None = None,
     ): ...
 
     def fit(
-        self, X: DataLike, y: DataLike, sample_weight: PerRow = None, offset: PerRow = None, exposure: PerRow = None
+        self,
+        X: DataLike,
+        y: DataLike,
+        sample_weight: PerRow = None,
+        offset: PerRow = None,
+        exposure: PerRow = None,
+        epochs: Mapping[Any, Any] | None = None,
     ) -> Self:
         """Choose the strengths and fit the coefficients of every neuron.
 
         Parameters
         ----------
-        X, y, sample_weight, offset, exposure :
+        X, y, sample_weight, offset, exposure, epochs :
             As :meth:`PopulationGLM.fit` takes them; in memory.
 
         Raises
@@ -161,11 +173,11 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS, self._get_param_names())
             strengths, cv_tol = read_tried(self.strengths), check_positive("cv_tol", self.cv_tol)
             seed, given = self._seed(), self._read_options()
-            data = read_training(self, *as_arrays(X, y), sample_weight, offset, exposure)
+            data = read_training(self, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
             # F is per whole bin; and one bar shows all fits.
             options = replace(given, negligible=given.negligible / data.mean_exposure, verbose=False)
             folds = make_folds(self.cv, data, time_axis(X) or time_axis(y))
-            observation = observations.from_inverse_link(self.inverse_link_function)
+            observation = self._at_dispersion(data)
             more = {"ratio": self.l1_ratio} if self.regularizer == "ElasticNet" else {}
             penalty = partial(PENALTIES[self.regularizer], **more)
             strengths = default_strengths(penalty, data, observation) if strengths is None else strengths
@@ -179,7 +191,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
                 problem, solution = fits.finish(chosen, interrupted, seed, bar)
                 if not solution.interrupted:
                     bar.finish(not any(np.any(of.status == Status.MAX_EPOCHS) for of in (fits, solution)))
-            self._keep(problem, solution, data)
+            self._keep(problem, solution, data, observation, fits.form)
             fits.warn(problem, scores, solution.interrupted)
         return self
 
@@ -188,13 +200,17 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         scores = np.full_like(fits.gap[:, :-1], np.nan)
         some = slice(np.argmax(fits.comparable.any(axis=1)), None)  # the strongest come first
         try:
-            coef, intercept = fits.coef[some, :-1], fits.intercept[some, :-1]
-            scores[some] = score_folds(fits.observation, fits.data, fits.folds, coef, intercept, self.scoring)
+            coef, intercept = fits.coef[some, :-1], fits.intercept[some, :-1] + fits.form.shift
+            observation = fits.observation
+            if observation.has_scale:
+                observation = observation.with_dispersion(fits.form.scale)
+            scores[some] = score_folds(observation, fits.data, fits.folds, coef, intercept, self.scoring)
         except KeyboardInterrupt:
             if interrupted:
                 raise
             return self._score(fits, True)
-        scores[(fits.status[:, :-1] == Status.NO_SPIKES) | ~fits.comparable[:, None]] = np.nan
+        unfitted = np.isin(fits.status[:, :-1], (Status.NO_SPIKES, Status.ALL_ONES, Status.NO_DATA))
+        scores[unfitted | ~fits.comparable[:, None]] = np.nan
         return scores, interrupted
 
     def _choose(self, fits: Fits, scores: np.ndarray) -> np.ndarray:
@@ -206,10 +222,19 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         self.best_strength_, self.one_se_strength_, self.strength_ = (
             np.where(there, fits.strengths[which], np.nan) for which in (best, one_se, chosen)
         )
-        self.coef_path_, self.intercept_path_ = fits.coef[:, -1], fits.intercept[:, -1]
-        self.cv_gap_, self.cv_gap_is_bound_ = fits.gap[:, :-1], fits.gap_is_bound[:, :-1]
+        self.coef_path_, self.intercept_path_ = fits.coef[:, -1], fits.intercept[:, -1] + fits.form.shift
+        self.cv_gap_ = fits.gap[:, :-1] * fits.form.unit
+        self.cv_gap_is_bound_ = fits.gap_is_bound[:, :-1]
         self.cv_converged_ = np.isin(fits.status[:, :-1], PROVED)
         return chosen
+
+    def _at_dispersion(self, data: Training) -> Observation:
+        """Observation model at a dispersion: where it is not given, that of a fit with the default ridge to all rows."""
+        family = self._family()
+        dispersion = read_dispersion(self.dispersion, family, data.Y.shape[1])
+        if isinstance(family, NegativeBinomial) and dispersion is None:
+            return PopulationGLM(observation_model="NegativeBinomial")._at_dispersion(data, self._read_options())[0]
+        return family if dispersion is None else family.with_dispersion(dispersion)
 
     def _check_words(self) -> None:
         check_choice("regularizer", self.regularizer, PENALTIES)

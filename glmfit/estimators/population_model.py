@@ -1,28 +1,36 @@
 """What estimators of populations of neurons share: prediction, scores, simulation, files, the report."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from .. import observations
-from ..checks import check_choice, check_positive, check_whole, warn_user
-from ..data.features import check_columns, read_exposure, read_features, read_offset
+from ..checks import check_choice, check_positive, check_real, check_whole, warn_user
+from ..data import counts as door
+from ..data.features import check_columns, read_features, read_offset, read_response_weights
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..engine.result import LoopOptions
 from ..engine.tiles import tiles_of
 from ..numerics import ArrayOrTsd, DataLike, PerRow, Seed
+from ..observations import Observation
 from ..status import Status
 from .default_strength import ranges_of
+from .dispersion import pearson, scale_of
 from .model import Model
 from .parameters import read_verbose
 from .report import FitReport, null_is_best, relative_gap, report_of
 from .scores import NO_DEVIANCE, score_sums, share_explained, spike_sums
 from .streaming import read_scored
 
-PROVED = (Status.CONVERGED, Status.NO_SPIKES)
+PROVED = (Status.CONVERGED, Status.NO_SPIKES, Status.ALL_ONES)
+NO_SLOPE = (Status.NO_SPIKES, Status.ALL_ONES)
 SILENT_INTERCEPT = -1e4  # rate exactly 0, and finite
+_END_INTERCEPTS = SILENT_INTERCEPT, -SILENT_INTERCEPT
 _RUNAWAY = 15.0  # change of the linear predictor over the rows by one feature: of the rate, by a factor of e^15
 _HELD = 10.0  # nats by which rows hold a coefficient
 _CANCELS = 100.0  # effect of a feature over that of all together
@@ -33,26 +41,49 @@ class PopulationModel(RegressorMixin, Model):
 
     report_class = FitReport
 
-    def _keep(self, problem, solution, data) -> None:
-        """Take over the outcome of a fit of the whole population."""
-        silent = solution.status == Status.NO_SPIKES
-        coef = np.where(silent, 0.0, solution.params.coef)
-        intercept = np.where(silent, SILENT_INTERCEPT, solution.params.intercept)
+    def _family(self) -> Observation:
+        """Observation model, at any dispersion."""
+        return observations.find(self.observation_model, self.inverse_link_function)
+
+    def _observation(self) -> Observation:
+        """Observation model at the dispersion of the fit."""
+        family = self._family()
+        return family.with_dispersion(self.dispersion_) if hasattr(self, "dispersion_") else family
+
+    def _keep(self, problem, solution, data, observation, form) -> None:
+        """Take over the outcome of a fit of the whole population, of a problem in standard form."""
+        penalty, saturated = np.asarray(problem.penalty.value(solution.params.coef), np.float64), problem.saturated_loss
+        null = solution.null_objective - saturated
+        explained = 1 - (solution.objective - penalty - saturated) / np.where(null > NO_DEVIANCE, null, np.nan)
+        n_used = solution.row_evals * problem.n_counted // problem.n_rows
+        solution = form.solution(solution)
+        status = solution.status
+        unknown = status == Status.NO_DATA
+        coef = np.where(unknown, np.nan, np.where(np.isin(status, NO_SLOPE), 0.0, solution.params.coef))
+        ends = np.select(
+            [status == Status.NO_SPIKES, status == Status.ALL_ONES, unknown], [*_END_INTERCEPTS, np.nan], 0.0
+        )
+        intercept = np.where(ends == 0, solution.params.intercept, ends)
         self.coef_ = coef[:, 0] if data.one_neuron else coef
         self.intercept_ = float(intercept[0]) if data.one_neuron else intercept
         self._neurons = data.neurons
         objectives = solution.objective, solution.null_objective
-        penalty, saturated = np.asarray(problem.penalty.value(coef), np.float64), problem.saturated_loss
-        null = solution.null_objective - saturated
-        explained = 1 - (solution.objective - penalty - saturated) / np.where(null > NO_DEVIANCE, null, np.nan)
+        if observation.has_scale:
+            loss = solution.objective - penalty * form.unit
+            observation = observation.with_dispersion(scale_of(problem, data, observation, solution.params, loss))
+        if hasattr(observation, "dispersion"):
+            self.dispersion_ = float(observation.dispersion[0]) if data.one_neuron else observation.dispersion
+        elif hasattr(self, "dispersion_"):
+            del self.dispersion_
+        spread, refuted = pearson(problem, data, observation, solution.params, status)
         features = getattr(self, "feature_names_in_", range(len(coef)))
         self.report_ = report_of(
             FitReport, solution, data, neuron=data.neuron_names,
-            relative_gap=relative_gap(solution.status, solution.gap, *objectives),
-            pseudo_r2=np.where(null_is_best(solution.status, *objectives), 0.0, explained),
-            row_evals=solution.row_evals * problem.n_counted // problem.n_rows, n_rows=problem.n_counted,
-            rank=problem.design_rank, n_features=problem.n_features,
+            relative_gap=relative_gap(status, solution.gap, *objectives),
+            pseudo_r2=np.where(null_is_best(status, *objectives), 0.0, explained),
+            row_evals=n_used, n_rows=problem.n_counted, rank=problem.design_rank, n_features=problem.n_features,
             runaway=_runaway(problem, coef, intercept, data.neuron_names, features) if problem.in_memory else {},
+            observation_model=self.observation_model, dispersion=spread, is_overdispersed=refuted,
         )  # fmt: skip
 
     def _read_options(self) -> LoopOptions:
@@ -64,7 +95,7 @@ class PopulationModel(RegressorMixin, Model):
         )
 
     def predict(self, X: DataLike, offset: PerRow = None) -> ArrayOrTsd:
-        """Compute the expected count per whole bin.
+        """Compute the expected response: the expected count per whole bin, or trial.
 
         Parameters
         ----------
@@ -74,14 +105,14 @@ class PopulationModel(RegressorMixin, Model):
         Returns
         -------
         array or pynapple Tsd / TsdFrame
-            Rates (time,) or (time, neuron), NaN where X has a NaN; a pynapple object with the times of X (and the
+            Means (time,) or (time, neuron), NaN where X has a NaN; a pynapple object with the times of X (and the
             columns and metadata y had in :meth:`fit`) when X is one. Times the exposure they are expected counts.
         """
         eta, axis = self._predictor(X, offset)
-        rate = observations.from_inverse_link(self.inverse_link_function).rate(eta)
+        mean = self._observation().mean(eta)
         # A silent neuron has rate 0, not the smallest number.
-        rate = np.where(self._silent & ~np.isnan(eta), 0.0, rate)
-        return wrap(rate, axis, self._neurons, self.report_.neuron)
+        mean = np.where(self._silent & ~np.isnan(eta), 0.0, mean)
+        return wrap(mean, axis, self._neurons, self.report_.neuron)
 
     @property
     def _silent(self) -> np.ndarray:
@@ -114,17 +145,18 @@ class PopulationModel(RegressorMixin, Model):
         per_neuron: bool = False,
         offset: PerRow = None,
         exposure: PerRow = None,
+        epochs: Mapping[Any, Any] | None = None,
     ) -> float | np.ndarray:
-        """Score the predictions of counts.
+        """Score the predictions of counts, or other responses.
 
         Parameters
         ----------
-        X, y, sample_weight, offset, exposure :
-            As in :meth:`fit`; rows with NaN are left out.
+        X, y, sample_weight, offset, exposure, epochs :
+            As in :meth:`fit`; rows with NaN in X are left out, and bins with NaN in y for that neuron.
         score_type : {"D2", "pseudo-r2-McFadden", "log-likelihood"}
-            D2: share of the Poisson deviance explained over the best constant rate of these rows (with an offset, over
-            the best intercept). McFadden: 1 - log-likelihood / log-likelihood of that constant. log-likelihood: mean
-            per bin (by weight), with the log-factorial.
+            D2: share of the deviance explained over the best constant mean of these rows (with an offset, over the best
+            intercept); of Gaussian responses this is R2. McFadden: 1 - log-likelihood / log-likelihood of that constant
+            at the same dispersion. log-likelihood: mean per bin (by weight), with the log-factorial.
         per_neuron : bool
             Return one score per neuron instead of one over the population (deviances and log-likelihoods are
             summed over neurons before the ratio; for the log-likelihood the mean over neurons is returned).
@@ -132,7 +164,8 @@ class PopulationModel(RegressorMixin, Model):
         Returns
         -------
         float or numpy.ndarray of shape (neuron,)
-            Larger is better; D2 and McFadden are at most 1, and nan for a neuron without spikes in these rows.
+            Larger is better; D2 and McFadden are at most 1, and nan for a neuron without spikes in these rows. A neuron
+            whose bins are all masked, here or in the fit, has nan, and is left out of the score of the population.
 
         Warns
         -----
@@ -142,8 +175,8 @@ class PopulationModel(RegressorMixin, Model):
         """
         check_choice("score_type", score_type, ("D2", "pseudo-r2-McFadden", "log-likelihood"))
         check_is_fitted(self)
-        data = read_scored(self, X, y, sample_weight, offset, exposure)
-        observation, silent = observations.from_inverse_link(self.inverse_link_function), self._silent
+        data = read_scored(self, X, y, sample_weight, offset, exposure, epochs)
+        observation, silent = self._observation(), self._silent
         model, null = score_sums(observation, data, *self._matrix(), score_type, silent)
         # A neuron without spikes in the fit has rate 0: silence costs it nothing, any spike infinitely much.
         impossible = silent & (spike_sums(data) > 0) if silent.any() else silent
@@ -158,17 +191,18 @@ class PopulationModel(RegressorMixin, Model):
                     "population."
                 )
                 model, null = (a if a is None else a[~impossible] for a in (model, null))
+        known = ~np.isnan(model)
         if score_type == "log-likelihood":
-            return model if per_neuron else float(model.mean()) if len(model) else np.nan
+            return model if per_neuron else float(model[known].mean()) if known.any() else np.nan
         if not per_neuron:
-            model, null = model.sum(), null.sum()
+            model, null = model[known].sum(), null[known].sum()
         value = share_explained(model, null)
         return value if per_neuron else float(value)
 
     def simulate(
         self, X: DataLike, random_state: Seed = None, offset: PerRow = None, exposure: PerRow = None
     ) -> ArrayOrTsd:
-        """Draw spike counts from the fitted model.
+        """Draw spike counts, or other responses, from the fitted model.
 
         Parameters
         ----------
@@ -180,21 +214,95 @@ class PopulationModel(RegressorMixin, Model):
         Returns
         -------
         array or pynapple Tsd / TsdFrame
-            Counts (time,) or (time, neuron), float, NaN where X or offset has a NaN; the same seed draws the same
-            counts.
+            Responses (time,) or (time, neuron), float, NaN where X or offset has a NaN; the same seed draws the same.
         """
-        check_same_rows(X, exposure=exposure)
-        eta, axis = self._predictor(X, offset)
+        eta, exposure, axis = self._exposed(X, offset, exposure)
         unknown = np.isnan(eta)
         eta = np.where(unknown | self._silent, SILENT_INTERCEPT, eta)
-        observation = observations.from_inverse_link(self.inverse_link_function)
-        exposure = read_exposure(exposure, len(eta))
-        if exposure is not None:
-            expected = (np.asarray(observation.rate(eta), np.float64).T * exposure).T
-            eta = np.where(expected > 0, observation.intercept(expected), SILENT_INTERCEPT)
         key = jax.random.key(self._seed(random_state))
-        counts = np.asarray(observation.sample(key, eta.astype(np.float32)), np.float64)
-        return wrap(np.where(unknown, np.nan, counts), axis, self._neurons, self.report_.neuron)
+        drawn = self._observation().draw(key, eta, exposure)
+        return wrap(np.where(unknown, np.nan, drawn), axis, self._neurons, self.report_.neuron)
+
+    def predict_interval(
+        self, X: DataLike, level: float = 0.95, offset: PerRow = None, exposure: PerRow = None
+    ) -> tuple[ArrayOrTsd, ArrayOrTsd]:
+        """Compute the interval that holds a response with at least a probability, if the model is right.
+
+        Parameters
+        ----------
+        X, offset, exposure :
+            As in :meth:`fit`; NaN rows are allowed.
+        level : float
+            That probability, in (0, 1).
+
+        Returns
+        -------
+        low, high : array or pynapple Tsd / TsdFrame
+            Quantiles (1 - level) / 2 and (1 + level) / 2 of the response at its predicted mean, (time,) or (time,
+            neuron); whole numbers for counts. That the coefficients were estimated is not part of them.
+        """
+        check_real("level", level, 1.0)
+        eta, exposure, axis = self._exposed(X, offset, exposure)
+        unknown = np.isnan(eta)
+        eta = np.where(unknown | self._silent, SILENT_INTERCEPT, eta)
+        observation = self._observation()
+        ends = (observation.quantile(q, eta, exposure) for q in ((1 - level) / 2, (1 + level) / 2))
+        low, high = (wrap(np.where(unknown, np.nan, end), axis, self._neurons, self.report_.neuron) for end in ends)
+        return low, high
+
+    def residuals(
+        self,
+        X: DataLike,
+        y: DataLike,
+        kind: str = "pearson",
+        offset: PerRow = None,
+        exposure: PerRow = None,
+        epochs: Mapping[Any, Any] | None = None,
+    ) -> ArrayOrTsd:
+        """Compute how far responses are from their predicted means.
+
+        Parameters
+        ----------
+        X, y, offset, exposure, epochs :
+            As in :meth:`fit`.
+        kind : {"pearson", "deviance", "response"}
+            Difference over the standard deviation of the model; signed root of the unit deviance; the difference.
+
+        Returns
+        -------
+        array or pynapple Tsd / TsdFrame
+            (time,) or (time, neuron), as y, NaN where X, y or offset has a NaN and in bins that are masked.
+        """
+        check_choice("kind", kind, ("pearson", "deviance", "response"))
+        eta, over, axis = self._exposed(X, offset, exposure)
+        data = door.read_recording(self, X, y, None, offset, exposure, epochs, reset=False)
+        Y = np.asarray(data.Y[:], np.float64)
+        Y = Y if data.own is None else np.where(data.own, Y, np.nan)
+        Y = Y[:, 0] if eta.ndim == 1 else Y
+        observation = self._observation()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(self._silent & ~np.isnan(eta), 0.0, observation.mean(eta))
+            difference = Y - over * mean
+            if kind == "pearson":
+                difference = difference / np.sqrt(over * observation.variance(eta))
+            elif kind == "deviance":
+                unit = over * observation.deviance(np.where(np.isnan(Y), observation.neutral, Y / over), eta)
+                difference = np.sign(difference) * np.sqrt(unit)
+        return wrap(difference, axis or data.neurons, self._neurons, self.report_.neuron)
+
+    def _exposed(self, X, offset, exposure):
+        """Linear predictor, exposure as it goes with it (1 without one), and the axis of X."""
+        check_same_rows(X, exposure=exposure)
+        observation = self._family()
+        door.check_exposure(exposure, observation, self.observation_model)
+        eta, axis = self._predictor(X, offset)
+        n_neurons = 1 if eta.ndim == 1 else eta.shape[1]
+        of_rows, of_neurons = read_response_weights(exposure, "exposure", len(eta), n_neurons)
+        if of_neurons is not None:
+            return eta, of_neurons.astype(np.float64).reshape(eta.shape), axis
+        if of_rows is None:
+            return eta, 1.0, axis
+        return eta, of_rows if eta.ndim == 1 else of_rows[:, None], axis
 
     def _matrix(self):
         return (self.coef_.reshape(self.n_features_in_, -1), np.atleast_1d(self.intercept_))
@@ -204,12 +312,16 @@ class PopulationModel(RegressorMixin, Model):
         columns = [] if columns is None else [c.item() if isinstance(c, np.generic) else c for c in columns]
         if columns and all(isinstance(c, int | float | str) for c in columns):
             header["columns"] = columns
+        if hasattr(self, "dispersion_"):
+            arrays["dispersion"] = np.asarray(self.dispersion_)
 
     def _read_state(self, header: dict, arrays: dict) -> None:
         if not len(self.report_.neuron) == len(self.report_.status) == np.size(self.intercept_):
             raise ValueError(f"{len(self.report_.neuron)} neurons, but intercepts of {np.size(self.intercept_)}")
         if self.coef_.ndim == 1:
             self.intercept_ = float(self.intercept_)
+        if "dispersion" in arrays:
+            self.dispersion_ = arrays["dispersion"] if self.coef_.ndim == 2 else float(arrays["dispersion"])
         columns = header.get("columns")
         self._neurons = None if columns is None else TimeAxis(np.empty(0), None, np.asarray(columns))
 
@@ -236,8 +348,10 @@ def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarra
     if problem.offset is not None:
         eta += problem.offset[:, some if problem.offset.shape[1] > 1 else [0]]
     with np.errstate(over="ignore", invalid="ignore"):
-        curvature = problem.observation.curvature(problem.Y[:, some].astype(np.float64), eta)
-        curvature = curvature if problem.weights is None else curvature * problem.weights[:, None]
+        curvature = problem.observation.curvature(np.asarray(problem.Y[:, some], np.float64), eta)
+        if problem.row_weights is not None:
+            weights = problem.row_weights[:]
+            curvature = curvature * (weights if weights.shape[1] == 1 else weights[:, some])
         centred = X - np.asarray(X.mean(axis=0), np.float64)
         mean = centred.T @ curvature / np.maximum(curvature.sum(axis=0), np.finfo(float).tiny)
         held = (np.square(centred).T @ curvature - curvature.sum(axis=0) * mean**2) * coef[:, some] ** 2

@@ -172,6 +172,14 @@ class FitReport(CertifiedReport):
         hardly determine, as happens on columns that are nearly empty or nearly repeat others: neuron, feature (names),
         coef, n_rows (rows where the feature is not at its median). Empty if there are none, and for rows that were read
         as they were needed.
+    observation_model : str
+        As in `PopulationGLM`.
+    dispersion, is_overdispersed : numpy.ndarray or None
+        Pearson's statistic over its degrees of freedom, from some thousand rows: 1 if the model is right, for Gaussian
+        and gamma responses at their estimated dispersion always about 1; and whether it is so far above 1, by four
+        standard errors and a tenth, that counts vary more than the model has it. Estimates, and None in old files.
+    n_masked : numpy.ndarray or None
+        Bins, of the rows fitted, that are masked for the neuron: NaN in y, weight 0, or outside its epochs.
     """
 
     neuron: list
@@ -179,6 +187,10 @@ class FitReport(CertifiedReport):
     rank: int
     memory_bytes: int | None = None
     runaway: dict = field(default_factory=dict)
+    observation_model: str = "Poisson"
+    dispersion: np.ndarray | None = None
+    is_overdispersed: np.ndarray | None = None
+    n_masked: np.ndarray | None = None
 
     _frame = "status", "gap", "gap_kind", "relative_gap", "pseudo_r2", "objective", "spike_count", "epochs"
     _words: ClassVar[dict[Status, str]] = {
@@ -206,6 +218,7 @@ class FitReport(CertifiedReport):
         return [
             f"{self.solver_name}: {self.converged.sum()} of {len(self.neuron)} neurons converged"
             + (f", {silent} without spikes" if silent else "")
+            + self._masked_words()
             + f"; {self.n_rows} rows, {self.n_features} features (rank {self.rank})"
             + (f", {self.n_dropped} rows with NaN left out" if self.n_dropped else ""),
             f"{self._seconds()}, {self.row_evals / self.n_rows:.0f} passes over the rows in all",
@@ -244,6 +257,7 @@ class FitReport(CertifiedReport):
             )
         if self.runaway:
             lines += self._runaway_lines()
+        lines += self._dispersion_lines()
         if self.memory_bytes is not None:
             lines.append(f"rows were read in every pass; {self.memory_bytes / 1e6:.0f} MB of them at a time")
         if self.step_certificate is not None:
@@ -252,6 +266,29 @@ class FitReport(CertifiedReport):
             p = self.failure_probability
             chance = f"failure probability {p:.0e}" if p else "no randomness"
             lines.append(f"gap bounds: generalised self-concordance or duality, float64 gradient, {chance}")
+        return lines
+
+    def _masked_words(self) -> str:
+        if self.n_masked is None or not np.any(self.n_masked):
+            return ""
+        share = self.n_masked.sum() / (self.n_rows * len(self.neuron))
+        return f"; {share:.2g} of all bins masked, in {np.count_nonzero(self.n_masked)} neurons"
+
+    def _dispersion_lines(self) -> list[str]:
+        """Say what the counts say of the distribution, and what is certified at a dispersion that was sought."""
+        lines = []
+        if self.is_overdispersed is not None and np.any(self.is_overdispersed):
+            low, middle, high = np.nanquantile(self.dispersion, (0, 0.5, 1))
+            lines.append(
+                f"Counts of {int(self.is_overdispersed.sum())} of {len(self.neuron)} neurons vary more than the model has "
+                f"it: Pearson dispersion {middle:.2f} ({low:.2f} to {high:.2f}), 1 if it is right. See "
+                "docs/how_to/observation_models.md."
+            )
+        if self.observation_model == "NegativeBinomial":
+            lines.append(
+                "Gaps are those of the fit at the dispersion chosen (dispersion_); over the dispersion the likelihood is "
+                "not convex, and nothing is proved of it."
+            )
         return lines
 
     def _runaway_lines(self) -> list[str]:

@@ -5,32 +5,55 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import scipy.special
 
 from ..checks import warn_user
+from ..data import counts as door
 from ..data.classes import ClassTraining
 from ..data.counts import Training
 from ..data.times import TimeAxis
 from ..display import counted
+from ..engine.exact.least_squares import Moments
 from ..engine.passes import fit_intercept
-from ..engine.tiles import over_tiles, rows_at_once
+from ..engine.tiles import over_tiles, rows_at_once, tiles_of
+from ..observations import Gaussian
+from ..observations.poisson import Poisson
 
 NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
 _MANY = 20  # epochs, each a fold, that hardly anybody wants
 
 
 def score_sums(observation, data, coef, intercept, score_type, silent=None):
-    """Weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood per neuron; silent have no offset."""
-    w, e = (np.ones(len(data.Y)) if a is None else a for a in (data.weights, data.exposure))
-    seen = w * e
+    """Weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood per neuron; silent have no offset.
+
+    A neuron without a response that counts gets nan.
+    """
+    n, n_neurons = data.Y.shape
+
+    def weights_of(rows):  # without and with exposure, (row, 1 or neuron)
+        w = np.ones((rows.stop - rows.start, 1)) if data.weights is None else data.weights[rows, None]
+        w = w if data.own is None else w * data.own[rows]
+        e = np.ones((1, 1)) if data.exposure is None else data.exposure[rows].reshape(len(w), -1)
+        return w, e
+
+    totals = [np.zeros((1, n_neurons)) for _ in range(2)]
+    for rows in tiles_of(n):
+        w, e = weights_of(rows)
+        totals[0] = totals[0] + (w * e).sum(axis=0)
+        totals[1] = totals[1] + (w * (e > 0)).sum(axis=0)
+    seen, observed = (np.broadcast_to(total, (1, n_neurons))[0] for total in totals)
     of = _deviance if score_type == "D2" else _log_likelihood
     if score_type == "log-likelihood":
         null_eta = None  # nothing is compared with it
     elif data.offset is None:
-        null_eta = observation.intercept(spike_sums(data) / seen.sum())
+        with np.errstate(invalid="ignore", divide="ignore"):
+            null_eta = observation.intercept(spike_sums(data) / seen)
     else:
-        per_unit = data.Y[:] / np.where(e > 0, e, 1.0)[:, None]
-        null_eta = fit_intercept(per_unit, seen * (len(seen) / seen.sum()), observation, data.offset)[0]
+        parts = [np.multiply(*weights_of(rows)) for rows in tiles_of(n)]
+        weights = np.concatenate([np.broadcast_to(w, (len(w), np.shape(parts[0])[1])) for w in parts])
+        per_unit = data.Y[:] if data.exposure is None else door.per_unit(data.Y[:], data.exposure)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            weights = weights * (n / weights.sum(axis=0))
+        null_eta = fit_intercept(per_unit, weights, observation, data.offset)[0]
 
     def tile(rows):
         y, known = np.asarray(data.Y[rows], np.float64), 0.0 if data.offset is None else data.offset[rows]
@@ -39,12 +62,15 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
             eta = np.where(silent, intercept, eta)
         at = [eta] if null_eta is None else [eta, np.broadcast_to(null_eta + known, y.shape)]
         # Rows that do not count may have infinite rates, which 0 times is not 0.
-        counts = seen[rows, None] > 0
-        return [w[rows] @ np.where(counts, of(observation, y, z, e[rows, None]), 0.0) for z in at]
+        w, e = weights_of(rows)
+        counts = w * e > 0
+        values = (np.where(counts, of(observation, y, z, e), 0.0) for z in at)
+        return [w[:, 0] @ value if w.shape[1] == 1 else np.einsum("tn,tn->n", w, value) for value in values]
 
-    totals = sum(map(np.array, over_tiles(tile, len(w), rows_at_once(data.X))))
+    totals = sum(map(np.array, over_tiles(tile, n, rows_at_once(data.X))))
+    totals = np.where(seen > 0, totals, np.nan)
     if score_type == "log-likelihood":
-        return totals[0] / w[e > 0].sum(), None  # per bin that was observed
+        return totals[0] / np.where(observed > 0, observed, np.nan), None  # per bin that was observed
     return totals
 
 
@@ -55,27 +81,31 @@ def share_explained(of_model, of_null) -> np.ndarray:
 
 
 def spike_sums(data) -> np.ndarray:
-    """Sum the counts by their weights, (neuron,)."""
+    """Sum the responses by their weights, (neuron,)."""
     n = len(data.Y)
     weights = np.ones(n) if data.weights is None else data.weights
-    return sum(over_tiles(lambda rows: weights[rows] @ np.asarray(data.Y[rows], np.float64), n))
+
+    def tile(rows):
+        y = np.asarray(data.Y[rows], np.float64)
+        return weights[rows] @ (y if data.own is None else y * data.own[rows])
+
+    return sum(over_tiles(tile, n))
 
 
 def _deviance(observation, y, eta, exposure):
-    """Compute the unit deviance of a count whose expectation is exposure times the rate."""
+    """Compute the unit deviance of a response whose expectation is exposure times the mean."""
     with np.errstate(invalid="ignore"):
         return exposure * observation.deviance(y / np.where(exposure > 0, exposure, 1.0), eta)
 
 
 def _log_likelihood(observation, y, eta, exposure):
-    """Compute the log-probability of a count whose expectation is exposure times the rate."""
+    """Compute the log-probability of a response whose expectation is exposure times the mean."""
     with np.errstate(invalid="ignore"):
-        value = observation.log_likelihood(y, eta)
-        if np.all(exposure == 1) and np.isfinite(value).all():
-            return value
-        rate = observation.rate(eta)
-        value += (1 - exposure) * rate + scipy.special.xlogy(y, exposure)
-    return np.where(np.isinf(rate), -np.inf, value)  # no count is that large
+        if isinstance(observation, Poisson) and np.all(exposure == 1):
+            value = observation.log_likelihood(y, eta)
+            if np.isfinite(value).all():
+                return value
+        return observation.total_log_likelihood(y, eta, exposure)
 
 
 class Folds(NamedTuple):
@@ -192,22 +222,51 @@ def _checked(train, test, what: str) -> Folds:
     return Folds(train, test)
 
 
+def as_given(data: Training) -> Training:
+    """Counts and weights as they were given, of data per unit of exposure."""
+    e = data.exposure
+    if e is None:
+        return data
+    if e.ndim == 1:
+        return replace(data, Y=data.Y * e[:, None].astype(data.Y.dtype), weights=data.weights / e)
+    own = np.divide(data.own, e, out=np.zeros(e.shape), where=e > 0)
+    return replace(data, Y=np.where(e > 0, data.Y * e, data.Y), own=own)
+
+
 def score_folds(observation, data: Training, folds: Folds, coef, intercept, scoring: str) -> np.ndarray:
     """Scores of the held-out rows, (strength, fold, neuron); coef is (strength, fold, feature, neuron)."""
     S, F, d, N = coef.shape
+    per_neuron = np.ndim(getattr(observation, "dispersion", 0.0)) > 0
     scores = np.empty((S, F, N))
-    if data.exposure is not None:  # counts and weights as they were given
-        counts = data.Y * data.exposure[:, None].astype(data.Y.dtype)
-        data = replace(data, Y=counts, weights=data.weights / data.exposure)
+    data = as_given(data)
+    if isinstance(observation, Gaussian) and data.own is None:
+        return _score_by_moments(observation, data, folds, coef, intercept, scoring)
     for f, test in enumerate(folds.test.T):
         left_out = data.take(np.flatnonzero(test))
         # All strengths at once: as neurons next to each other.
         flat = np.moveaxis(coef[:, f], 0, 1).reshape(d, S * N), intercept[:, f].reshape(S * N)
-        wide = {"Y": np.tile(left_out.Y, (1, S))}
-        if data.offset is not None and data.offset.shape[1] > 1:
-            wide["offset"] = np.tile(left_out.offset, (1, S))
-        model, null = score_sums(observation, replace(left_out, **wide), *flat, scoring)
+        given = {name: getattr(left_out, name) for name in ("Y", "offset", "own", "exposure")}
+        wide = {
+            name: np.tile(a, (1, S)) for name, a in given.items() if (np.ndim(a) == 2 and a.shape[1] > 1) or name == "Y"
+        }
+        many = observation.with_dispersion(np.tile(observation.dispersion, S)) if per_neuron else observation
+        model, null = score_sums(many, replace(left_out, **wide), *flat, scoring)
         scores[:, f] = (share_explained(model, null) if scoring == "D2" else model).reshape(S, N)
+    return scores
+
+
+def _score_by_moments(observation, data: Training, folds: Folds, coef, intercept, scoring: str) -> np.ndarray:
+    """Scores as of `score_folds` of normal responses, from the moments of the rows of each fold."""
+    scores = np.empty((coef.shape[0], coef.shape[1], coef.shape[3]))
+    variance = np.asarray(observation.dispersion, np.float64)
+    for f, test in enumerate(folds.test.T):
+        held = data.take(np.flatnonzero(test))
+        moments = Moments.of(held.X, held.Y, held.weights, held.offset)
+        misfit = moments.misfit(np.moveaxis(coef[:, f], 0, 1), intercept[:, f])
+        if scoring == "D2":
+            scores[:, f] = share_explained(misfit, np.broadcast_to(moments.square, misfit.shape))
+        else:
+            scores[:, f] = -0.5 * (np.log(2 * np.pi * variance) + misfit / variance)
     return scores
 
 

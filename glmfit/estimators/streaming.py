@@ -57,23 +57,36 @@ class RowView(_View):
 
 
 class CountView(_View):
-    """Counts per unit of exposure, from an array or a source."""
+    """Responses per unit of exposure, from an array or a source; in the place of a NaN what every model allows."""
 
-    def __init__(self, counts, keep: np.ndarray | None, exposure: np.ndarray | None):
+    def __init__(self, counts, keep: np.ndarray | None, exposure: np.ndarray | None, neutral: float):
         # What is divided is rounded: in double precision it is the same recording as in memory.
         double = counts.dtype == np.float64 or exposure is not None
         super().__init__(counts, keep, np.float64 if double else np.float32)
-        self.exposure = exposure
+        self.exposure, self.neutral = exposure, np.asarray(neutral, self.dtype)
 
     def __getitem__(self, rows) -> np.ndarray:
         y = super().__getitem__(rows)
-        if self.exposure is None:
-            return y
-        e = self.exposure[rows]
-        return y / np.where(e > 0, e, 1.0)[:, None]
+        if self.keep is not None and not self.keep[rows].all():
+            y = np.where(self.keep[rows][:, None], y, self.neutral)
+        if np.isnan(np.sum(y)):
+            y = np.where(np.isnan(y), self.neutral, y)
+        return y if self.exposure is None else door.per_unit(y, self.exposure[rows])
 
 
-def read_fitted(estimator, X, y, sample_weight, offset, exposure, max_memory: float) -> Training:
+class OwnView(_View):
+    """Weights of single responses that are read as they are needed: 0 where the response is a NaN."""
+
+    def __init__(self, counts, own: np.ndarray | None):
+        super().__init__(counts, None, np.float64)
+        self.own = own
+
+    def __getitem__(self, rows) -> np.ndarray:
+        seen = ~np.isnan(super().__getitem__(rows))
+        return seen if self.own is None else seen * self.own[rows]
+
+
+def read_fitted(estimator, X, y, sample_weight, offset, exposure, epochs, max_memory: float) -> Training:
     """Check the data of a fit: X and y are loaded where they fit in memory, and else read in every pass, as views."""
     X, y = (_readable(a, max_memory) for a in (X, y))
     source, counts = as_source(X), as_source(y)
@@ -81,8 +94,8 @@ def read_fitted(estimator, X, y, sample_weight, offset, exposure, max_memory: fl
         shape = np.shape(y) if counts is None else counts.shape
         if bytes_in_memory(source.shape, 1 if len(shape) < 2 else shape[1], source.dtype) > max_memory:
             y = y if counts is None else counts
-            return _read_streamed(estimator, source, y, sample_weight, offset, exposure)
-    return door.read_training(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
+            return _read_streamed(estimator, source, y, sample_weight, offset, exposure, epochs)
+    return door.read_training(estimator, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
 
 
 def _readable(array, max_memory: float):
@@ -117,28 +130,30 @@ def bytes_in_memory(shape, n_neurons: int, dtype) -> int:
     return n_rows * (2 * n_features + 1 + 7 * n_neurons) * np.dtype(dtype).itemsize
 
 
-def _read_streamed(estimator, source: RowSource, y, sample_weight, offset, exposure) -> Training:
+def _read_streamed(estimator, source: RowSource, y, sample_weight, offset, exposure, epochs) -> Training:
     """Check what rows are read from, but for the features; what does not count has weight 0."""
     watch = Watch([source, y, offset, exposure])  # weights are copied
-    data = _look(estimator, source, y, sample_weight, offset, exposure, reset=True)
+    data = _look(estimator, source, y, sample_weight, offset, exposure, epochs, reset=True)
     weights = data.weights
-    if data.exposure is not None:
+    if data.exposure is not None and data.exposure.ndim == 1:
         weights = data.exposure if weights is None else weights * data.exposure
     keep = _positive(weights)
     if keep is not None and keep.sum() < 2:
         raise ValueError(f"X has {int(keep.sum())} rows that count; a fit needs at least 2, of positive weight.")
-    counts = CountView(data.Y.given, keep, data.exposure)
-    return replace(data, X=RowView(source, keep, watch), Y=counts, weights=weights)
+    counts, own = CountView(data.Y.given, keep, data.exposure, estimator._family().neutral), data.own
+    if data.exposure is not None and data.exposure.ndim == 2:
+        own.own = data.exposure if own.own is None else own.own * data.exposure
+    return replace(data, X=RowView(source, keep, watch), Y=counts, weights=weights, own=own)
 
 
-def read_scored(estimator, X, y, sample_weight, offset, exposure) -> Recording:
+def read_scored(estimator, X, y, sample_weight, offset, exposure, epochs) -> Recording:
     """Check what a score is asked of; features that are read from somewhere stay there."""
     source, counts = as_source(X), as_source(y)
     if source is None:
-        return door.read_scoring(estimator, *as_arrays(X, y), sample_weight, offset, exposure)
+        return door.read_scoring(estimator, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
     y = y if counts is None else counts
-    data = _look(estimator, source, y, sample_weight, offset, exposure, reset=False)
-    door.total_weights(data)
+    data = _look(estimator, source, y, sample_weight, offset, exposure, epochs, reset=False)
+    door.total_weights(replace(data, own=None))
     return replace(data, X=RowView(source, _positive(data.weights)))
 
 
@@ -147,9 +162,10 @@ def _positive(weights: np.ndarray | None) -> np.ndarray | None:
     return None if weights is None or weights.all() else weights > 0
 
 
-def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, reset: bool) -> Training:
+def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, epochs, reset: bool) -> Training:
     """Check a recording but for its features, once: rows that lack these or the offset get the weight 0."""
-    data, n_rows = door.read_recording(estimator, source, y, sample_weight, offset, exposure, reset), len(source)
+    data = door.read_recording(estimator, source, y, sample_weight, offset, exposure, epochs, reset)
+    n_rows, observation = len(source), estimator._family()
     missing = np.zeros(n_rows, bool) if source.left_out is None else np.asarray(source.left_out, bool)
     if missing.shape != (n_rows,):
         raise ValueError(f"left_out of X has shape {missing.shape}; it needs one entry per row, ({n_rows},).")
@@ -159,14 +175,24 @@ def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, rese
         offset = np.where(missing[:, None], 0.0, offset)
     weights = np.where(missing, 0.0, 1.0 if data.weights is None else data.weights)
     weights = None if (weights == 1).all() else weights
-    Y = CountView(data.Y, _positive(weights), None)
-    fraction, spikes = np.zeros(Y.shape[1], bool), np.zeros(Y.shape[1])
+    keep = _positive(weights)
+    Y, own = CountView(data.Y, keep, None, observation.neutral), OwnView(data.Y, data.own)
+    fraction, spikes, n_seen, some_nan = np.zeros(Y.shape[1], bool), *np.zeros((2, Y.shape[1])), False
     for rows in tiles_of(n_rows, _LOOK):
-        y = Y[rows]
-        door.check_part(y, None if data.exposure is None else data.exposure[rows], rows.start)
-        fraction |= np.any(y != np.rint(y), axis=0)
-        spikes += y.sum(axis=0, dtype=np.float64)
-    if reset:
+        y, of = Y[rows], own[rows] > 0
+        counts = np.ones(len(y), bool) if keep is None else keep[rows]
+        given = np.asarray(data.Y.fetch(rows) if isinstance(data.Y, RowSource) else data.Y[rows], np.float64)
+        given = np.where(counts[:, None], given, observation.neutral)
+        door.check_part(given, None if data.exposure is None else data.exposure[rows], rows.start, observation)
+        some_nan |= bool(np.isnan(given).any())
+        fraction |= np.any((y != np.rint(y)) & of, axis=0)
+        seen = of & counts[:, None]
+        spikes += np.where(seen, y, 0).sum(axis=0, dtype=np.float64)
+        n_seen += seen.sum(axis=0)
+    if reset and observation.counts:
         door.warn_of_fractions(fraction)
-    checked = vars(data) | {"Y": Y, "weights": weights, "offset": offset}
+    n_masked = (n_rows if keep is None else int(keep.sum())) - n_seen.astype(int)
+    needed = some_nan or data.own is not None or np.ndim(data.exposure) == 2
+    weighed = {"Y": Y, "weights": weights, "offset": offset, "own": own if needed else None, "n_masked": n_masked}
+    checked = vars(data) | weighed
     return Training(**checked, n_dropped=int(missing.sum()), spike_count=spikes)

@@ -13,7 +13,7 @@ import numpy as np
 
 from glmfit.numerics import Array, elementwise, namespace
 
-_WHOLE = ("sample", "wrong", "spread_constant", "quantile", "with_dispersion")  # methods that are not formulas
+_WHOLE = ("sample", "wrong", "spread_constant", "quantile", "draw", "with_dispersion")  # methods that are not formulas
 
 
 def by_element(formula: Callable) -> Callable:
@@ -50,6 +50,10 @@ class Observation(eqx.Module):
         Whether the dispersion is a scale of the loss: the log-likelihood is minus the loss over it, and a constant.
     takes_exposure : bool
         Whether a response may be the sum over an exposure (of a bin, or trials), whose mean response has this loss.
+    counts : bool
+        Whether responses are counts of events, without a limit.
+    neutral : float
+        Response that stands where none counts: one that the model allows.
 
     Notes
     -----
@@ -67,6 +71,8 @@ class Observation(eqx.Module):
     constant: eqx.AbstractClassVar[float | None]
     has_scale: ClassVar[bool] = False
     takes_exposure: ClassVar[bool] = False
+    counts: ClassVar[bool] = False
+    neutral: ClassVar[float] = 0.0
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -226,6 +232,10 @@ class Observation(eqx.Module):
         -------
         jax.Array
         """
+
+    def draw(self, key: jax.Array, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        """Draw responses over an exposure, float64: `sample` in single precision."""
+        return np.asarray(self.sample(key, np.asarray(eta, np.float32)), np.float64)
 
     @abc.abstractmethod
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:

@@ -103,6 +103,10 @@ class Binomial(Bernoulli):
         coefficient = gammaln(exposure + 1.0) - gammaln(y + 1.0) - gammaln(exposure - y + 1.0)
         return coefficient - exposure * self.loss(share, eta)
 
+    def draw(self, key: jax.Array, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        trials = jnp.asarray(np.broadcast_to(exposure, np.shape(eta)), jnp.float32)
+        return np.asarray(jax.random.binomial(key, trials, self.mean(jnp.asarray(eta, jnp.float32))), np.float64)
+
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return (y < 0) | (y != np.rint(y)), "whole counts >= 0"
 

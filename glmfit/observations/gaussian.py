@@ -67,6 +67,9 @@ class Gaussian(Observation):
         drawn = eta + jnp.sqrt(self._of(eta)) * jax.random.normal(key, eta.shape, eta.dtype)
         return drawn.astype(eta.dtype if dtype is None else dtype)
 
+    def draw(self, key: jax.Array, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        return eta + super().draw(key, np.zeros_like(eta))  # single precision is not enough for large means
+
     def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         from scipy.stats import norm
 

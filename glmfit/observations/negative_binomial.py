@@ -32,6 +32,7 @@ class NegativeBinomial(Observation):
 
     name: ClassVar[str] = "negative-binomial"
     constant: ClassVar[float | None] = 1.0
+    counts: ClassVar[bool] = True
     dispersion: Any = 1.0
 
     def _share(self, eta: Array) -> tuple[Array, Array]:

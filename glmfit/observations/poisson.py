@@ -28,6 +28,7 @@ from glmfit.observations.base import Observation
 
 # jax.random.poisson works in int32 and saturates; above this the spread is below 3e-5 of the rate.
 _LARGEST_SAMPLED_RATE = 2.0**30
+_SILENT = -1e4  # linear predictor of rate 0
 
 
 class Poisson(Observation):
@@ -42,6 +43,7 @@ class Poisson(Observation):
 
     constant: ClassVar[float | None] = 1.0
     takes_exposure: ClassVar[bool] = True
+    counts: ClassVar[bool] = True
 
     def rate(self, eta: Array) -> Array:
         """Compute the expected count per bin f(eta) > 0, another name of `mean`.
@@ -119,6 +121,12 @@ class Poisson(Observation):
         in_range = rate <= _LARGEST_SAMPLED_RATE
         counts = jax.random.poisson(key, jnp.where(in_range, rate, 0.0)).astype(rate.dtype)
         return jnp.where(in_range, counts, rate).astype(rate.dtype if dtype is None else dtype)
+
+    def draw(self, key: jax.Array, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        if np.ndim(exposure):
+            expected = np.asarray(self.rate(np.asarray(eta, np.float64)), np.float64) * exposure
+            eta = np.where(expected > 0, self.intercept(expected), _SILENT)
+        return super().draw(key, eta)
 
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return y < 0, "counts >= 0"

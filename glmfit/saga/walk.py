@@ -3,7 +3,7 @@
 What is fitted to the rows is another matter; docs/theory/spectral_basis.md has the mathematics.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np

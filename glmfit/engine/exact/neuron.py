@@ -92,7 +92,7 @@ class OneNeuron(Problem):
 
     @property
     def recedes(self) -> bool | None:
-        """Whether one neuron's predictor can go for ever where rows let it (`Observation.recession`), if others keep it.
+        """Whether one neuron's predictor can go for ever in some rows (`Observation.recession`) and stay in others.
 
         Of counts it falls in silent rows, and stays in those with spikes. None where that is too much to compute. The
         direction is free of penalties.

@@ -1,0 +1,200 @@
+"""Least squares with a ridge: normal responses, fitted exactly from the moments of the rows.
+
+One factorisation serves all fits whose rows count the same; theory: docs/theory/observation_models.md.
+"""
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+
+from ...status import Status
+from ..loop import Run
+from ..metric import rough_standard
+from ..problem import Params
+from ..tiles import one_thread_each, rows_at_once, sums_over_tiles
+
+_EPS = np.finfo(float).eps
+_ROUNDINGS = 64  # units in the last place of the terms of a moment, which tiles add up
+_ABSENT = 1e-13  # share of the largest eigenvalue: what is less is the rounding of the moments
+_PAYS = 40  # fits for each set of rows and feature, from which on steps of all fits would be cheaper
+
+
+class Moments(NamedTuple):
+    """Weighted moments of rows: of features, centred, and of responses less what is known of their predictors."""
+
+    mean: np.ndarray  # (feature,)
+    gram: np.ndarray  # (feature, feature), centred
+    response: np.ndarray  # mean, (neuron,)
+    cross: np.ndarray  # (feature, neuron), centred
+    square: np.ndarray  # of responses, centred, (neuron,)
+
+    @classmethod
+    def of(cls, X, Y, weights: np.ndarray | None = None, offset: np.ndarray | None = None, columns=slice(None)):
+        """Take the moments of rows in double precision: one pass, of some of the columns of Y.
+
+        Weights are (row,), at least one positive; offsets (row, 1 or neuron).
+        """
+        shift = rough_standard(X, weights)[0] if isinstance(X, np.ndarray) else np.zeros(X.shape[1])
+        first = np.asarray(Y[:256], np.float64)[:, columns].mean(axis=0)
+
+        def tile(rows):
+            x, y = np.asarray(X[rows], np.float64) - shift, np.asarray(Y[rows], np.float64)[:, columns] - first
+            if offset is not None:
+                y = y - (offset[rows] if offset.shape[1] == 1 else offset[rows][:, columns])
+            w = np.ones(len(x)) if weights is None else np.asarray(weights[rows], np.float64)
+            if not w.all():
+                x, y, w = x[w > 0], y[w > 0], w[w > 0]
+            wx = x * w[:, None]
+            return w.sum(), w @ x, wx.T @ x, w @ y, wx.T @ y, np.einsum("t,tn,tn->n", w, y, y)
+
+        total, x, xx, y, xy, yy = sums_over_tiles(tile, len(Y), rows_at_once(X))
+        x, y = x / total, y / total
+        return cls(shift + x, xx / total - np.outer(x, x), first + y, xy / total - np.outer(x, y), yy / total - y**2)
+
+    def misfit(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+        """Mean squared residual of models, coef (feature, ..., neuron), intercept (..., neuron)."""
+        inside = np.tensordot(self.gram, coef, 1) - 2 * self.cross.reshape(len(coef), *[1] * (coef.ndim - 2), -1)
+        left = self.response - intercept - np.tensordot(self.mean, coef, 1)
+        return np.maximum(self.square + np.einsum("f...,f...->...", coef, inside) + left**2, 0.0)
+
+
+class Factor:
+    """Eigenvectors of a centred Gram matrix in units in which a ridge is one number."""
+
+    def __init__(self, gram: np.ndarray, units: np.ndarray):
+        self.units = units[:, None]
+        with one_thread_each():
+            values, self.vectors = np.linalg.eigh(gram / np.outer(units, units))
+        self.values = np.maximum(values, 0.0)[:, None]
+        self.least = _ABSENT * self.values[-1, 0]
+
+    def solve(self, right: np.ndarray, ridge: np.ndarray) -> np.ndarray:
+        """Solve for columns of a right-hand side (feature, fit), each with its ridge (fit,); what is absent is 0."""
+        return self.vectors @ (self._inverse(ridge) * (self.vectors.T @ (right / self.units))) / self.units
+
+    def squared_norm(self, gradient: np.ndarray, ridge: np.ndarray) -> np.ndarray:
+        """``g' H^-1 g`` of gradients (feature, fit)."""
+        return np.sum(self._inverse(ridge) * (self.vectors.T @ (gradient / self.units)) ** 2, axis=0)
+
+    def largest(self, ridge: np.ndarray) -> np.ndarray:
+        """Largest eigenvalue of the inverse, (fit,)."""
+        return self._inverse(ridge).max(axis=0)
+
+    def _inverse(self, ridge: np.ndarray) -> np.ndarray:
+        whole = self.values + ridge
+        kept = whole > self.least
+        return np.where(kept, 1 / np.where(kept, whole, 1.0), 0.0)
+
+
+class LeastSquaresRun(Run):
+    """All fits of normal responses with a ridge, each set of rows at once."""
+
+    name = "LeastSquares"
+
+    def _begin(self) -> None:
+        """There is nothing to begin with."""
+
+    def _fit(self, fits: np.ndarray) -> None:
+        sets, of_fit = sets_of(self.problem)
+        for key in dict.fromkeys(of_fit[fits].tolist()):
+            self._fit_set(sets[key], fits[of_fit[fits] == key])
+        self.epochs[fits] = 1
+        self.passes += len(fits) / self.problem.n_neurons
+        self._note(1)
+        self._tell(1, "solved", self.params)
+        self.notebook.note(self)
+
+    def _fit_set(self, key, fits: np.ndarray) -> None:
+        problem, known = self.problem, self.problem.design
+        name = "moments", key
+        if name not in known:
+            weights = None if problem.row_weights is None else problem._weights_of(int(fits[0]))
+            known[name] = Moments.of(problem.X, problem.counts, weights, problem.known)
+        moments, neurons = known[name], problem.neuron[fits]
+        ridge = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), self.params.coef.shape)[:, fits]
+        if (units := problem.penalty.units) is not None:
+            units = np.broadcast_to(np.where(units > 0, units, 1.0), len(ridge))
+            name = "factor", key, units.tobytes()
+            if name not in known:
+                known[name] = Factor(moments.gram, units)
+            self._solve(moments, known[name], fits, neurons, ridge, ridge.max(axis=0))
+            return
+        alike, which = np.unique(ridge, axis=1, return_inverse=True)  # strengths of every coefficient
+        for column in range(alike.shape[1]):
+            some = np.flatnonzero(which.ravel() == column)
+            factor = Factor(
+                moments.gram + np.diag(alike[:, column]), np.sqrt(np.maximum(np.diag(moments.gram), 1e-300))
+            )
+            self._solve(moments, factor, fits[some], neurons[some], ridge[:, some], np.zeros(len(some)))
+
+    def _solve(self, moments: Moments, factor: Factor, fits, neurons, ridge, plain: np.ndarray) -> None:
+        """Solve, correct once by what is left of the gradient, and bound the gap by what is left then.
+
+        Products are those of all neurons, so that no bit of one depends on which others have the same rows.
+        """
+        problem, right = self.problem, moments.cross
+        every, strength = np.zeros_like(right), np.ones(right.shape[1])
+        every[:, neurons], strength[neurons] = ridge, plain
+
+        def left(coef):
+            return moments.gram @ coef + every * coef - right
+
+        coef = factor.solve(right, strength)
+        coef -= factor.solve(left(coef), strength)
+        gradient = left(coef)
+        # Rounding of the moments, which the gradient rests on.
+        size = np.sqrt(np.maximum(np.diag(moments.gram), 0.0))[:, None]
+        terms = size * (np.sqrt(np.maximum(moments.square, 0.0)) + np.sum(size * np.abs(coef), axis=0))
+        slack = _ROUNDINGS * _EPS * np.linalg.norm((terms + every * np.abs(coef)) / factor.units, axis=0)
+        decrement = (np.sqrt(factor.squared_norm(gradient, strength)) + slack * np.sqrt(factor.largest(strength))) ** 2
+        inside = np.sum(coef * (0.5 * (moments.gram @ coef + every * coef) - right), axis=0)
+        intercept = moments.response - moments.mean @ coef
+        coef, intercept, decrement = coef[:, neurons], intercept[neurons], decrement[neurons]
+        self.params.coef[:, fits], self.params.intercept[fits] = coef, intercept
+        self.objective[fits] = problem.null_objective[fits] + inside[neurons]
+        self._judge(
+            fits, Params(coef, intercept), decrement, resolved=(factor.values + plain > factor.least).all(axis=0)
+        )
+
+    def _judge(self, fits, params: Params, decrement: np.ndarray, resolved: np.ndarray) -> None:
+        """Bound the gaps; where some direction is not resolved only if nothing is to be gained along it."""
+        problem = self.problem
+        bound = decrement / 2 + problem.rounding_of(params, self.objective[fits], fits)
+        if not resolved.all():
+            bound = np.where(resolved | problem.left_out_is_settled(params.coef), bound, np.inf)
+        self.is_bound[fits] = np.isfinite(bound)
+        self.target[fits] = self._targets(fits, self.objective[fits])
+        self.gap[fits] = np.where(self.is_bound[fits], bound, decrement / 2)
+        status = np.where(bound <= self.target[fits], int(Status.CONVERGED), int(Status.PRECISION_FLOOR))
+        self.status[fits] = np.where(self.is_bound[fits], status, int(Status.UNPROVED))
+        self.open[fits] = False
+
+
+def sets_of(problem) -> tuple[list, np.ndarray]:
+    """Sets of rows that count the same, by a key each, and which one every fit has, (fit,)."""
+    fold = np.zeros(problem.n_neurons, int) if problem.fold is None else problem.fold
+    if problem.own is None:
+        pattern = np.zeros(problem.n_neurons, int)
+    else:
+        if "patterns" not in problem.design:
+            columns = (np.ascontiguousarray(problem.own[:, n]) for n in range(problem.own.shape[1]))
+            digests = [hashlib.sha256(column).hexdigest() for column in columns]
+            problem.design["patterns"] = np.unique(digests, return_inverse=True)[1]
+        pattern = problem.design["patterns"][problem.neuron]
+    whole = -1 if problem.fold is None else 0
+    keys = [(int(f) + whole, int(p)) for f, p in zip(fold, pattern, strict=True)]
+    sets = list(dict.fromkeys(keys))
+    place = {key: i for i, key in enumerate(sets)}
+    return sets, np.array([place[key] for key in keys])
+
+
+def least_squares_serves(problem) -> bool:
+    """Whether the fits of a problem are those of normal responses with a ridge or none, and few sets of rows."""
+    if problem.observation.constant != 0 or not problem.penalty.smooth or len(problem.devices) > 1:
+        return False
+    if problem.own is None:
+        return True
+    if not isinstance(problem.own, np.ndarray):
+        return False
+    return len(sets_of(problem)[0]) * (problem.n_features + 1) <= _PAYS * problem.n_neurons

@@ -1,0 +1,244 @@
+"""Dispersion: how much responses vary about their means, by Pearson's statistic or by maximum likelihood.
+
+Theory: docs/theory/observation_models.md.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import digamma, polygamma
+
+from ..checks import check_positive, shorten
+from ..data.counts import Training
+from ..engine.population import PopulationProblem
+from ..engine.problem import Params
+from ..engine.tiles import over_tiles, rows_at_once
+from ..observations import Gaussian, NegativeBinomial, Observation
+from ..status import Status
+
+SMALLEST, LARGEST = 1e-6, 1e4  # of a negative binomial: below the first it is Poisson's
+_SETTLED = 2e-4  # change of the logarithm from one fit to the next
+_MOST_FITS, _MOST_STEPS = 30, 60
+_TABLE = 2000  # largest count whose number of bins is counted
+_SOME_ROWS = 16_384  # over which the statistic is taken for the report
+_REFUTED, _NOTICED = 4.0, 1.1  # standard errors of the statistic under the model; smaller excesses matter little
+_NO_FIT = (Status.NO_SPIKES, Status.ALL_ONES, Status.NO_DATA)
+
+
+def read_dispersion(given, observation: Observation, n_neurons: int) -> np.ndarray | None:
+    """Check the dispersion of a negative binomial, a number or (neuron,); None is estimated."""
+    if given is None:
+        return None
+    if not isinstance(observation, NegativeBinomial):
+        raise ValueError(
+            f"dispersion is {shorten(given)}, but only observation_model='NegativeBinomial' takes one: leave it at None. "
+            "(That of Gaussian and Gamma responses changes no coefficient, and is estimated after the fit.)"
+        )
+    if np.ndim(given) == 0:
+        given = np.full(n_neurons, check_positive("dispersion", given))
+    given = np.asarray(given, np.float64)
+    if given.shape != (n_neurons,) or not np.all((given > 0) & np.isfinite(given)):
+        raise ValueError(
+            f"dispersion is {shorten(given)}; it must be a number > 0, or one per neuron, ({n_neurons},), the variance "
+            "being mean + dispersion mean^2. None estimates it; for 0 use observation_model='Poisson', 'exp'."
+        )
+    return np.clip(given, 1e-8, 1e8)
+
+
+def degrees(problem: PopulationProblem, coef: np.ndarray) -> np.ndarray:
+    """Estimate the degrees of freedom of fits, intercept included, (neuron,): exact for normal errors and a ridge."""
+    if not problem.penalty.smooth:
+        return 1.0 + np.count_nonzero(coef, axis=0)
+    if "basis" not in problem.design:
+        return np.full(problem.n_neurons, 1.0 + problem.n_features)
+    basis, curvature = problem.basis, problem.null_curvature
+    ridge = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), coef.shape)
+    along = (basis.whiten[:, : basis.rank] ** 2).T @ ridge
+    with np.errstate(invalid="ignore"):
+        return 1.0 + np.sum(curvature / (curvature + along), axis=0)
+
+
+def scale_of(problem: PopulationProblem, data: Training, observation: Observation, params: Params, loss) -> np.ndarray:
+    """Estimate the scale of normal or gamma responses, (neuron,); ``loss`` is the mean loss of the fits."""
+    n_seen = problem.n_counted - data.n_masked
+    if isinstance(observation, Gaussian):
+        spread = 2 * loss
+    else:
+        spread, _, _ = _statistic(data, observation, params, slice(None))
+    return np.maximum(spread, 0.0) * n_seen / np.maximum(n_seen - degrees(problem, params.coef), 1.0)
+
+
+def pearson(
+    problem: PopulationProblem, data: Training, observation: Observation, params: Params, status
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pearson's statistic over its degrees of freedom, and whether it refutes the model for counts, (neuron,) each.
+
+    Over some thousand rows spread over the recording. Its standard error under the model is that of the rows'
+    fourth moments, for Poisson counts 2 + 1 / mean.
+    """
+    step = max(1, len(data.X) // _SOME_ROWS)
+    mean, error, n_rows = _statistic(data, observation, params, slice(None, None, step))
+    n_seen = problem.n_counted - data.n_masked
+    left = np.maximum(1 - degrees(problem, params.coef) / np.maximum(n_seen, 1), 1 / np.maximum(n_seen, 1))
+    value = np.where(np.isin(status, _NO_FIT) | (n_rows == 0), np.nan, mean / left)
+    with np.errstate(invalid="ignore"):
+        return value, (value > 1 + _REFUTED * error) & (value > _NOTICED) & observation.counts
+
+
+def _statistic(data: Training, observation: Observation, params: Params, rows: slice):
+    """Weighted mean of squared residuals over variances, its standard error for Poisson counts, rows that count."""
+    chosen = np.arange(len(data.X))[rows]
+
+    def tile(part):
+        at = chosen[part]
+        y, x = np.asarray(_rows(data.Y, at), np.float64), np.asarray(_rows(data.X, at), np.float64)
+        eta = x @ params.coef + params.intercept
+        eta = eta if data.offset is None else eta + data.offset[at]
+        mean, variance = observation.mean(eta), observation.variance(eta)
+        w = np.ones((len(at), 1)) if data.weights is None else data.weights[at, None]
+        w = np.broadcast_to(w if data.own is None else w * _rows(data.own, at), y.shape)
+        e = np.ones((1, 1)) if data.exposure is None else data.exposure[at].reshape(len(at), -1)
+        square = np.where(w > 0, w * (y - mean) ** 2 / np.maximum(variance, 1e-300), 0.0)
+        units = np.where(w > 0, w / np.where(e > 0, e, 1.0), 0.0)
+        noise = np.where(w > 0, 2 + 1 / np.maximum(e * mean, 1e-3 / len(data.X)), 0.0)
+        return np.stack([square.sum(axis=0), units.sum(axis=0), noise.sum(axis=0), (w > 0).sum(axis=0)])
+
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        square, units, noise, n = sum(over_tiles(tile, len(chosen)))
+        return square / units, np.sqrt(noise) / n, n
+
+
+def _rows(given, at: np.ndarray) -> np.ndarray:
+    """Rows by number, also of what is read a run at a time."""
+    if isinstance(given, np.ndarray) or len(at) < 2:
+        return given[at]
+    start, step = int(at[0]), int(at[1] - at[0])
+    if step == 1:
+        return given[start : int(at[-1]) + 1]
+    return np.concatenate([given[int(i) : int(i) + 1] for i in at])
+
+
+# ---------------------------------------------------------------------- of a negative binomial
+
+
+class Profile:
+    """Log-likelihood of counts as a function of the dispersion at predictors that are known: slope and curvature.
+
+    In u = -log dispersion, per neuron. The counts enter by how many bins have each, the predictors by a pass.
+    """
+
+    def __init__(self, data: Training):
+        self._data = data
+        self._tails = _tails(data)
+
+    def slope(self, params: Params, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """First and second derivative in u, (neuron,) each."""
+        data, r, tabled = self._data, np.exp(u), self._tails is not None
+
+        def tile(rows):
+            y, x = np.asarray(data.Y[rows], np.float64), np.asarray(data.X[rows], np.float64)
+            eta = x @ params.coef + params.intercept
+            eta = eta if data.offset is None else eta + data.offset[rows]
+            mu = np.exp(np.minimum(eta, 300.0))
+            whole = r + mu
+            first = (mu - y) / whole - np.log1p(mu / r)
+            second = mu / (r * whole) - (mu - y) / whole**2
+            if not tabled:
+                first += digamma(y + r) - digamma(r)
+                second += polygamma(1, y + r) - polygamma(1, r)
+            w = np.ones((len(y), 1)) if data.weights is None else data.weights[rows, None]
+            w = w if data.own is None else w * data.own[rows]
+            return np.stack([np.sum(w * first, axis=0), np.sum(w * second, axis=0)])
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            first, second = sum(over_tiles(tile, len(data.Y), rows_at_once(data.X)))
+        if tabled:
+            steps = r + np.arange(len(self._tails))[:, None]
+            first = first + np.sum(self._tails / steps, axis=0)
+            second = second - np.sum(self._tails / steps**2, axis=0)
+        return r * first, r * first + r**2 * second
+
+    def best(self, params: Params, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Best u at some parameters, by Newton's steps in a bracket, and the slope at the u given, (neuron,) each."""
+        low, high = (np.full_like(u, -np.log(a)) for a in (LARGEST, SMALLEST))
+        at, start = u.copy(), None
+        for _ in range(_MOST_STEPS):
+            slope, bend = self.slope(params, at)
+            start = slope if start is None else start
+            low, high = np.where(slope > 0, at, low), np.where(slope > 0, high, at)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                newton = at - slope / bend
+            inside = (bend < 0) & (newton > low) & (newton < high)
+            after = np.where(inside, newton, (low + high) / 2)
+            moved, at = np.abs(after - at), after
+            if np.all((moved < _SETTLED / 20) | (high - low < _SETTLED / 20)):
+                break
+        return at, start
+
+
+def _tails(data: Training) -> np.ndarray | None:
+    """Weight of the bins with more than k events, (k, neuron); None if counts are large or no whole numbers."""
+    if not isinstance(data.Y, np.ndarray):
+        return None
+    largest = data.Y.max(initial=0.0)
+    if largest > _TABLE or np.any(data.Y != np.rint(data.Y)):
+        return None
+    weights = np.ones(len(data.Y)) if data.weights is None else data.weights
+    table = np.zeros((int(largest) + 1, data.Y.shape[1]))
+    for n in range(data.Y.shape[1]):
+        w = weights if data.own is None else weights * data.own[:, n]
+        table[:, n] = np.bincount(data.Y[:, n].astype(int), w, minlength=len(table))
+    return table[::-1].cumsum(axis=0)[::-1][1:]
+
+
+def first_dispersion(data: Training, mean: np.ndarray, square: np.ndarray) -> np.ndarray:
+    """Dispersion that the variance of the counts asks for without any features, (neuron,)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = (square - mean**2 - mean) / mean**2
+    return np.clip(np.where(np.isfinite(value), value, 1.0), 1e-2, 10.0)
+
+
+def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.ndarray, Params]:
+    """Maximise the profile likelihood over the dispersion of every neuron, each fit certified.
+
+    ``fit(data, neurons, dispersion, start)`` gives the parameters at a dispersion (neuron,). By the envelope theorem the
+    slope of the profile is that of the likelihood at the fit: it brackets the maximum. The next dispersion is the best
+    at the predictors of the fit, which hardly depend on it, or the middle of the bracket where that lies outside.
+
+    Returns the dispersion, (neuron,), and parameters near those of the fit there.
+    """
+    whole = isinstance(data.X, np.ndarray)
+    u, params = -np.log(first), None
+    low, high = (np.full_like(u, -np.log(a)) for a in (LARGEST, SMALLEST))
+    open_ = np.arange(len(u))
+    for _ in range(_MOST_FITS):
+        some = take_neurons(data, open_) if whole and len(open_) < len(u) else data
+        which = open_ if some is not data else np.arange(len(u))
+        start = None if params is None else Params(*(a[..., which] for a in params))
+        found = fit(some, which, np.exp(-u[which]), start)
+        if params is None:
+            params = Params(*(a.copy() for a in found))
+        params.coef[:, which], params.intercept[which] = found
+        after, slope = Profile(some).best(found, u[which])
+        low[which], high[which] = np.where(slope > 0, u[which], low[which]), np.where(slope > 0, high[which], u[which])
+        middle = (low[which] + high[which]) / 2
+        after = np.where((after >= low[which]) & (after <= high[which]), after, middle)
+        moved = np.abs(after - u[which])
+        u[which] = after
+        open_ = which[moved > _SETTLED]
+        if not len(open_):
+            break
+    return np.exp(-u), params
+
+
+def take_neurons(data: Training, neurons: np.ndarray) -> Training:
+    """Data of some neurons, in memory."""
+    given = {name: getattr(data, name) for name in ("Y", "own", "offset", "exposure")}
+    parts = {
+        name: np.ascontiguousarray(a[:, neurons]) for name, a in given.items() if np.ndim(a) == 2 and a.shape[1] > 1
+    }
+    names = [data.neuron_names[n] for n in neurons]
+    return replace(
+        data, **parts, neuron_names=names, spike_count=data.spike_count[neurons], n_masked=data.n_masked[neurons]
+    )
