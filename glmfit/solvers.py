@@ -19,10 +19,10 @@ if _TYPE_CHECKING:
 
 __all__ = [
     "NCE", "OVE", "SAGA", "SGD", "BoundMajorization", "ConjugateGradients", "GaussNewton", "ImplicitSGD",
-    "ImportanceSampling", "IncrementalMajorization", "LeastSquares", "LeftBatches", "LoopOptions", "Newton", "ProximalNewton",
-    "SampledPairs", "SampledSoftmax", "SampledSolution", "Schedule", "SoftmaxProx", "SoftmaxSGD", "Solution",
-    "StationaryOptions", "StationarySolution", "StochasticMajorization", "TowerAdam", "TowerLBFGS", "TunedStep",
-    "TwoSidedSolver", "UMax", "tune_step", "untuned_step",
+    "ImportanceSampling", "IncrementalMajorization", "LeastSquares", "LeftBatches", "LoopOptions", "Newton",
+    "ProximalNewton", "SampledPairs", "SampledSoftmax", "SampledSolution", "Schedule", "SoftmaxProx", "SoftmaxSGD",
+    "Solution", "StationaryOptions", "StationarySolution", "StochasticMajorization", "TowerAdam", "TowerLBFGS",
+    "TunedStep", "TwoSidedSolver", "UMax", "tune_step", "untuned_step",
 ]  # fmt: skip
 
 __getattr__, __dir__ = _names_of_rooms(__name__, __all__, ("..pairs", "..engine", "..saga", "..stochastic"))

@@ -5,7 +5,7 @@ import inspect
 import cases
 
 from glmfit import observations, penalties
-from glmfit.engine import ProximalNewton
+from glmfit.engine import LeastSquares, ProximalNewton
 from glmfit.estimators.parameters import SOLVERS
 
 
@@ -25,5 +25,6 @@ def test_every_penalty_is_registered():
 
 
 def test_every_solver_is_registered():
-    known = set(SOLVERS.values()) - {ProximalNewton}  # whose laws are those of penalties with kinks
+    # Whose laws are those of penalties with kinks, and of normal responses.
+    known = set(SOLVERS.values()) - {ProximalNewton, LeastSquares}
     assert {type(s) for s in cases.SOLVERS.values()} == known

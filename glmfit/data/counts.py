@@ -173,7 +173,7 @@ def check_exposure(exposure, observation: Observation, name: str) -> None:
 
 
 def per_unit(Y, exposure) -> np.ndarray:
-    """Counts per unit of exposure, (time,) or (time, neuron); 0 where there is none."""
+    """Divide counts by their exposure, (time,) or (time, neuron), where there is some."""
     exposure = exposure[:, None] if exposure.ndim == 1 else exposure
     return Y / np.where(exposure > 0, exposure, 1.0)
 
@@ -213,7 +213,7 @@ def _refuse_wrong(observation: Observation, Y, first_row: int = 0) -> None:
     name = observation.name.replace("-", " ")
     arrays.refuse_some(
         bad, Y, "neuron",
-        f"y has {{n}} responses (first at {{at}}, value {{first:g}}) that the {name} model cannot take; it needs {needs}.",
+        f"y has {{n}} responses (first at {{at}}, value {{first:g}}) that {name} cannot be; it needs {needs}.",
         first_row,
     )  # fmt: skip
 

@@ -111,7 +111,7 @@ def read_weights(sample_weight, n_rows: int) -> np.ndarray | None:
 def read_response_weights(
     values, name: str, n_rows: int, n_neurons: int
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Check weights or exposures of rows, (row,), or of single responses, (row, neuron): one of these, the other None."""
+    """Check weights or exposures of rows (row,), or of single responses (row, neuron): one of these, the other None."""
     why = "A weight of 0 leaves a row out, for one neuron where weights are (time, neuron)."
     if name == "exposure":
         why = (
@@ -120,7 +120,7 @@ def read_response_weights(
     if isinstance(values, Number) or getattr(values, "shape", None) == ():
         values = np.full(n_rows, values)
     if values is None or len(arrays.shape_of(values) or ()) != 2:
-        return read_factor(values, name, n_rows, "row", why), None
+        return read_factor(values, name, n_rows, "bin" if name == "exposure" else "row", why), None
     needs = f"one number per row, ({n_rows},), or per row and neuron, ({n_rows}, {n_neurons})"
     values = arrays.numbers(values, name, needs, shape=(n_rows, n_neurons))
     bad = ~(np.isfinite(values) & (values >= 0))

@@ -301,8 +301,10 @@ class FitWeights:
 
     def __getitem__(self, rows) -> np.ndarray:
         p = self._of
-        own = np.asarray(p.own[rows], np.float64)[:, p.neuron] * p.scale
-        return own if p.sets is None else own * p.sets[rows][:, np.zeros(1, int) if p.fold is None else p.fold]
+        own = np.take(np.asarray(p.own[rows], np.float64), p.neuron, axis=1) * p.scale
+        if p.sets is None:
+            return own
+        return own * (p.sets[rows] if p.fold is None else np.take(p.sets[rows], p.fold, axis=1))
 
 
 def select(penalty: Penalty, index) -> Penalty:

@@ -13,6 +13,7 @@ import numpy as np
 from .. import penalties
 from ..checks import warn_user
 from ..data.counts import Training
+from ..data.standard_form import StandardForm
 from ..display import ProgressBar, counted
 from ..engine import ConjugateGradients, LeastSquares, Newton, ProximalNewton
 from ..engine.devices import devices_for, newton_pays
@@ -27,7 +28,6 @@ from .default_strength import residual, warn_if_flat
 from .parameters import SOLVERS, choose_solver, key_for, precision, read_strengths
 from .population_model import PROVED
 from .scores import Folds
-from .standard_form import StandardForm
 
 
 class Fits:

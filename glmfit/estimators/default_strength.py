@@ -11,10 +11,10 @@ from scipy.stats import chi2
 
 from ..checks import warn_user
 from ..data.counts import Training
+from ..data.standard_form import StandardForm
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
 from ..engine.tiles import over_tiles, rows_at_once
-from .standard_form import StandardForm
 
 _PRIOR = 1.5  # one over the variance of the linear predictor that the weakest prior allows
 _SMALLEST = 0.1  # of the median range of the features: smaller ones count as that, as other rows may vary more

@@ -21,7 +21,7 @@ SMALLEST, LARGEST = 1e-6, 1e4  # of a negative binomial: below the first it is P
 _SETTLED = 2e-4  # change of the logarithm from one fit to the next
 _MOST_FITS, _MOST_STEPS = 30, 60
 _TABLE = 2000  # largest count whose number of bins is counted
-_SOME_ROWS = 16_384  # over which the statistic is taken for the report
+_SOME_ROWS, _RUN = 16_384, 256  # over which the statistic is taken for the report; neighbours where they are read
 _REFUTED, _NOTICED = 4.0, 1.1  # standard errors of the statistic under the model; smaller excesses matter little
 _NO_FIT = (Status.NO_SPIKES, Status.ALL_ONES, Status.NO_DATA)
 
@@ -32,7 +32,7 @@ def read_dispersion(given, observation: Observation, n_neurons: int) -> np.ndarr
         return None
     if not isinstance(observation, NegativeBinomial):
         raise ValueError(
-            f"dispersion is {shorten(given)}, but only observation_model='NegativeBinomial' takes one: leave it at None. "
+            f"dispersion is {shorten(given)}, but only observation_model='NegativeBinomial' has one to give. "
             "(That of Gaussian and Gamma responses changes no coefficient, and is estimated after the fit.)"
         )
     if np.ndim(given) == 0:
@@ -65,7 +65,7 @@ def scale_of(problem: PopulationProblem, data: Training, observation: Observatio
     if isinstance(observation, Gaussian):
         spread = 2 * loss
     else:
-        spread, _, _ = _statistic(data, observation, params, slice(None))
+        spread, _, _ = _statistic(data, observation, params, np.arange(len(data.X)))
     return np.maximum(spread, 0.0) * n_seen / np.maximum(n_seen - degrees(problem, params.coef), 1.0)
 
 
@@ -77,8 +77,7 @@ def pearson(
     Over some thousand rows spread over the recording. Its standard error under the model is that of the rows'
     fourth moments, for Poisson counts 2 + 1 / mean.
     """
-    step = max(1, len(data.X) // _SOME_ROWS)
-    mean, error, n_rows = _statistic(data, observation, params, slice(None, None, step))
+    mean, error, n_rows = _statistic(data, observation, params, _some_rows(data))
     n_seen = problem.n_counted - data.n_masked
     left = np.maximum(1 - degrees(problem, params.coef) / np.maximum(n_seen, 1), 1 / np.maximum(n_seen, 1))
     value = np.where(np.isin(status, _NO_FIT) | (n_rows == 0), np.nan, mean / left)
@@ -86,9 +85,18 @@ def pearson(
         return value, (value > 1 + _REFUTED * error) & (value > _NOTICED) & observation.counts
 
 
-def _statistic(data: Training, observation: Observation, params: Params, rows: slice):
+def _some_rows(data: Training) -> np.ndarray:
+    """Choose rows spread over the recording: some thousand, or short runs of a twentieth where they are read."""
+    n = len(data.X)
+    if isinstance(data.X, np.ndarray):
+        return np.arange(0, n, max(1, n // _SOME_ROWS))
+    length = max(1, min(_RUN, n // 400))
+    starts = np.linspace(0, n - length, max(1, min(_SOME_ROWS, n // 20) // length)).astype(int)
+    return np.unique(starts[:, None] + np.arange(length))
+
+
+def _statistic(data: Training, observation: Observation, params: Params, chosen: np.ndarray):
     """Weighted mean of squared residuals over variances, its standard error for Poisson counts, rows that count."""
-    chosen = np.arange(len(data.X))[rows]
 
     def tile(part):
         at = chosen[part]
@@ -111,12 +119,10 @@ def _statistic(data: Training, observation: Observation, params: Params, rows: s
 
 def _rows(given, at: np.ndarray) -> np.ndarray:
     """Rows by number, also of what is read a run at a time."""
-    if isinstance(given, np.ndarray) or len(at) < 2:
+    if isinstance(given, np.ndarray):
         return given[at]
-    start, step = int(at[0]), int(at[1] - at[0])
-    if step == 1:
-        return given[start : int(at[-1]) + 1]
-    return np.concatenate([given[int(i) : int(i) + 1] for i in at])
+    runs = np.split(at, np.flatnonzero(np.diff(at) > 1) + 1)
+    return np.concatenate([given[int(run[0]) : int(run[-1]) + 1] for run in runs])
 
 
 # ---------------------------------------------------------------------- of a negative binomial
@@ -202,9 +208,9 @@ def first_dispersion(data: Training, mean: np.ndarray, square: np.ndarray) -> np
 def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.ndarray, Params]:
     """Maximise the profile likelihood over the dispersion of every neuron, each fit certified.
 
-    ``fit(data, neurons, dispersion, start)`` gives the parameters at a dispersion (neuron,). By the envelope theorem the
-    slope of the profile is that of the likelihood at the fit: it brackets the maximum. The next dispersion is the best
-    at the predictors of the fit, which hardly depend on it, or the middle of the bracket where that lies outside.
+    ``fit(data, neurons, dispersion, start)`` gives the parameters at a dispersion (neuron,). By the envelope theorem
+    the slope of the profile is that of the likelihood at the fit: it brackets the maximum. The next dispersion is the
+    best at the predictors of the fit, which hardly depend on it, or the middle of the bracket where that is outside.
 
     Returns the dispersion, (neuron,), and parameters near those of the fit there.
     """
@@ -233,7 +239,7 @@ def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.nd
 
 
 def take_neurons(data: Training, neurons: np.ndarray) -> Training:
-    """Data of some neurons, in memory."""
+    """Take some neurons of data in memory."""
     given = {name: getattr(data, name) for name in ("Y", "own", "offset", "exposure")}
     parts = {
         name: np.ascontiguousarray(a[:, neurons]) for name, a in given.items() if np.ndim(a) == 2 and a.shape[1] > 1

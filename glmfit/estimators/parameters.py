@@ -117,9 +117,10 @@ def read_solver(name, kwargs, allowed: dict = SOLVERS, parameters: Iterable[str]
 def choose_solver(problem: PopulationProblem) -> str:
     """Name the solver for a problem.
 
-    "LeastSquares" for Gaussian responses and smooth penalties, unless many neurons have masks of their own. On a GPU "Newton" for smooth penalties on all coefficients, while all Hessians take at most 1e13 floating-point
-    operations and have room there. For rows that are read as they are needed, or shared by several devices,
-    "ConjugateGradients" if the penalty is smooth, else "ProximalNewton". For rows in memory, on whatever device
+    "LeastSquares" for Gaussian responses and smooth penalties, unless many neurons have masks of their own. On a GPU
+    "Newton" for smooth penalties on all coefficients, while all Hessians take at most 1e13 floating-point operations
+    and have room there. For rows that are read as they are needed, or shared by several devices, "ConjugateGradients"
+    if the penalty is smooth, else "ProximalNewton". For rows in memory, on whatever device
 
     - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if the features have full
       rank and single precision resolves all their directions;

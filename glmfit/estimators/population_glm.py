@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from .. import penalties
 from ..checks import check_flag
 from ..data.counts import Training
+from ..data.standard_form import StandardForm, mean_of
 from ..engine import Newton
 from ..engine.checkpoint import Checkpoint, facts_of
 from ..engine.population import PopulationProblem
@@ -26,14 +27,13 @@ from .dispersion import first_dispersion, most_likely, read_dispersion
 from .model import WholeFit, from_json, to_json
 from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices, read_solver
 from .population_model import PROVED, PopulationModel
-from .standard_form import StandardForm, mean_of
 from .streaming import RowView, read_fitted
 
 SEARCH_TOL = 1e-5  # of the fits around which a dispersion is sought
 
 
 class PopulationGLM(PopulationModel):
-    r"""GLM of one or many neurons' responses, spike counts unless told, fitted to a certified distance from the optimum.
+    r"""GLM of spike counts, or other responses, of neurons, fitted to a certified distance from the optimum.
 
     Per neuron n, with the mean f(eta) per bin and eta = X coef + intercept, it minimises for Poisson counts
 

@@ -229,7 +229,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         return chosen
 
     def _at_dispersion(self, data: Training) -> Observation:
-        """Observation model at a dispersion: where it is not given, that of a fit with the default ridge to all rows."""
+        """Observation model at a dispersion: if not given, that of a fit with the default ridge to all rows."""
         family = self._family()
         dispersion = read_dispersion(self.dispersion, family, data.Y.shape[1])
         if isinstance(family, NegativeBinomial) and dispersion is None:

@@ -280,14 +280,14 @@ class FitReport(CertifiedReport):
         if self.is_overdispersed is not None and np.any(self.is_overdispersed):
             low, middle, high = np.nanquantile(self.dispersion, (0, 0.5, 1))
             lines.append(
-                f"Counts of {int(self.is_overdispersed.sum())} of {len(self.neuron)} neurons vary more than the model has "
-                f"it: Pearson dispersion {middle:.2f} ({low:.2f} to {high:.2f}), 1 if it is right. See "
+                f"Counts of {int(self.is_overdispersed.sum())} of {len(self.neuron)} neurons vary more than the model "
+                f"has it: Pearson dispersion {middle:.2f} ({low:.2f} to {high:.2f}), 1 if it is right. See "
                 "docs/how_to/observation_models.md."
             )
         if self.observation_model == "NegativeBinomial":
             lines.append(
-                "Gaps are those of the fit at the dispersion chosen (dispersion_); over the dispersion the likelihood is "
-                "not convex, and nothing is proved of it."
+                "Gaps are those of the fit at the dispersion chosen (dispersion_); over the dispersion the likelihood "
+                "is not convex, and nothing is proved of it."
             )
         return lines
 

@@ -223,7 +223,7 @@ def _checked(train, test, what: str) -> Folds:
 
 
 def as_given(data: Training) -> Training:
-    """Counts and weights as they were given, of data per unit of exposure."""
+    """Return counts and weights as they were given, of data per unit of exposure."""
     e = data.exposure
     if e is None:
         return data

@@ -117,7 +117,22 @@ def find(observation_model: Any, inverse_link: Any = None) -> Observation:
 
 
 def from_inverse_link(inverse_link: str | Callable) -> Observation:
-    """Find the Poisson model of an inverse link, "softplus" or "exp"; see `find`.
+    """Find the Poisson model of an inverse link.
+
+    Parameters
+    ----------
+    inverse_link : str or callable
+        "softplus" or "exp", or one of the functions `jax.nn.softplus`, `jax.numpy.exp` and `numpy.exp`.
+
+    Returns
+    -------
+    Observation
+        `PoissonSoftplus` or `PoissonExp`.
+
+    Raises
+    ------
+    ValueError
+        For anything else: the curvature bounds that certify a fit are proved for these two links only.
 
     Examples
     --------

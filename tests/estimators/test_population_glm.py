@@ -191,7 +191,7 @@ def test_names_of_features_and_neurons_are_remembered_and_checked(data):
 def test_rows_with_nan_are_left_out_and_counted(data):
     X, Y = (a.copy() for a in data)
     X[3, 1] = X[100:110] = np.nan
-    Y[5, 0] = Y[105, 1] = np.nan
+    Y[5] = Y[105, 1] = np.nan
     weights = np.random.default_rng(0).uniform(0.5, 2, T)
     bad = np.isnan(X).any(axis=1) | np.isnan(Y).any(axis=1)
     model = PopulationGLM().fit(X, Y, weights)

@@ -19,6 +19,7 @@ from glmfit.engine.host import HostRows
 from glmfit.engine.population import FoldedProblem
 from glmfit.estimators import cv_fits, population_glm_cv
 from glmfit.estimators.scores import Folds, choose_strengths
+from glmfit.observations import PoissonSoftplus
 from glmfit.penalties import Ridge
 from glmfit.solvers import LoopOptions
 
@@ -633,9 +634,9 @@ def test_ctrl_c_in_the_last_fit_leaves_what_it_began_with(data, monkeypatch):
 
 def test_strengths_that_ended_are_compared_without_the_one_on_its_way(data):
     X, Y = data
-    recording = SimpleNamespace(X=X, Y=Y[:, :2])
+    recording = SimpleNamespace(X=X, Y=Y[:, :2], own=None)
     folds = Folds(np.ones((T, 1), bool), np.ones((T, 1), bool))
-    fits = cv_fits.Fits(recording, None, Ridge, np.array(STRENGTHS), folds, None, LoopOptions(), 1e-5)
+    fits = cv_fits.Fits(recording, PoissonSoftplus(), Ridge, np.array(STRENGTHS), folds, None, LoopOptions(), 1e-5)
     assert not fits.comparable.any()
     fits.gap[1:, :, :] = 1e-3
     np.testing.assert_array_equal(fits.comparable, [[False, False], [True, True], [True, True]])

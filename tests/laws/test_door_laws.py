@@ -188,8 +188,8 @@ MISTAKES = {
             r"sample_weight has shape \(119,\); it needs one number per row",
         ),
         "two dimensions": (
-            {"sample_weight": np.ones((T, 2))},
-            r"sample_weight has shape \(120, 2\); it needs one n",
+            {"sample_weight": np.ones((T, 7))},
+            r"sample_weight has shape \(120, 7\); it needs one n",
         ),
         "negative": ({"sample_weight": changed(ONES, 3, -1)}, "sample_weight is -1 at row 3; it needs finite numbers"),
         "NaN": ({"sample_weight": changed(ONES, 3, np.nan)}, "sample_weight is nan at row 3; it needs finite numbers"),

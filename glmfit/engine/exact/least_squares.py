@@ -172,7 +172,7 @@ class LeastSquaresRun(Run):
 
 
 def sets_of(problem) -> tuple[list, np.ndarray]:
-    """Sets of rows that count the same, by a key each, and which one every fit has, (fit,)."""
+    """Find the sets of rows that count the same, by a key each, and which one every fit has, (fit,)."""
     fold = np.zeros(problem.n_neurons, int) if problem.fold is None else problem.fold
     if problem.own is None:
         pattern = np.zeros(problem.n_neurons, int)

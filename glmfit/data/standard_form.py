@@ -8,11 +8,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..data.counts import Training
 from ..engine.problem import Params
 from ..engine.result import LoopOptions, Solution
 from ..engine.tiles import over_tiles, rows_at_once, weighted
 from ..observations import Bernoulli, Gamma, Gaussian, NegativeBinomial, Observation
+from .counts import Training
 
 
 @dataclass(frozen=True)
