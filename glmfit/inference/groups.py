@@ -13,7 +13,9 @@ from numpy.typing import ArrayLike
 
 from ..display import Display, Summary, counted, long_frame
 from ..estimators import PopulationGLM
+from ..estimators.scores import as_given
 from ..numerics import DataLike, PerRow
+from ..observations import NegativeBinomial
 from ..penalties.by_name import read_labels, read_members
 from .wald import NO_OPTIMUM, FittedData, data_of_fit
 
@@ -81,6 +83,7 @@ def drop_groups(
     sample_weight: PerRow = None,
     offset: PerRow = None,
     exposure: PerRow = None,
+    epochs: Mapping[Any, Any] | None = None,
 ) -> GroupTable:
     r"""Fit the model anew without each group of features, and test what is lost.
 
@@ -88,7 +91,7 @@ def drop_groups(
     ----------
     model : PopulationGLM
         Fitted without a penalty or with a ridge.
-    X, y, sample_weight, offset, exposure :
+    X, y, sample_weight, offset, exposure, epochs :
         The data of the fit, in any form that it takes; what rows are read from must fit in the model's ``max_memory``.
     groups : dict or array, optional
         Name -> feature indices or names, one, a list or a slice; or a label per feature, (feature,); each feature by
@@ -109,10 +112,10 @@ def drop_groups(
     bound of their gap. That the statistic is chi-squared is asymptotic (Wilks), and approximate with a ridge, where the
     degrees of freedom are differences of effective ones. One fit per group, all neurons at once.
     """
-    fit = data_of_fit(model, X, y, sample_weight, offset, exposure)
+    fit = data_of_fit(model, X, y, sample_weight, offset, exposure, epochs)
     named = _groups(fit, groups)
     full, ridge, rank = model.report_, bool(np.any(fit.ridge > 0)), model.report_.rank
-    loss, saturated, scale = fit.loss, fit.problem.saturated_loss, 2 * fit.data.weights.sum()
+    loss, saturated, scale = fit.loss, fit.saturated_loss, 2 * fit.n_observed / fit.scale
     rests = [_without(fit, members, ridge) for members in named.values()]
     loss_rest, gap, proved, converged, left = (np.stack(part) for part in zip(*rests, strict=True))  # (group, neuron)
     whole = fit.degrees if ridge else rank + 1.0
@@ -158,11 +161,16 @@ def _without(fit: FittedData, members, ridge: bool) -> tuple:
         return full.null_objective, 0 * ones, ones > 0, ones > 0, ones
     strength = model.strength_
     strength = np.asarray(strength)[rest] if np.ndim(strength) == 2 else strength
-    smaller = PopulationGLM(**model.get_params(deep=False) | {"regularizer_strength": strength})
+    changes = {"regularizer_strength": strength}
+    if isinstance(fit.observation, NegativeBinomial):
+        changes["dispersion"] = model.dispersion_  # the test is at one dispersion
+    smaller = PopulationGLM(**model.get_params(deep=False) | changes)
     data = replace(data, X=data.X[:, rest])
+    given = as_given(data)
+    weights = given.weights if given.own is None else given.weights[:, None] * given.own
     with warnings.catch_warnings():  # what does not converge is said by the table
         warnings.simplefilter("ignore", UserWarning)
-        smaller.fit(data.X, data.Y, data.weights, data.offset)
+        smaller.fit(data.X, given.Y, weights, given.offset, given.exposure)
     report, fit = smaller.report_, FittedData(smaller, data)
     left = fit.degrees if ridge else np.full(len(full.neuron), report.rank + 1.0)
     return fit.loss, report.gap, report.gap_is_bound, report.converged, left

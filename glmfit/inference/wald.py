@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike
 
-from .. import observations, penalties
+from .. import penalties
 from ..checks import check_choice, check_real
 from ..data.counts import Training, read_training
+from ..data.standard_form import StandardForm
 from ..design import as_source
 from ..display import Display, Summary, long_frame
 from ..engine import passes
@@ -23,13 +25,14 @@ from ..estimators import PopulationGLM
 from ..estimators.model import check_is_fitted
 from ..estimators.streaming import as_arrays, bytes_in_memory
 from ..numerics import DataLike, PerRow
+from ..observations import NegativeBinomial
 from ..status import Status
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COVARIANCES = ("fisher", "observed", "robust")
-NO_OPTIMUM = (Status.NO_SPIKES, Status.SEPARABLE, Status.NON_FINITE)
+NO_OPTIMUM = (Status.NO_SPIKES, Status.ALL_ONES, Status.NO_DATA, Status.SEPARABLE, Status.NON_FINITE)
 _MOST_FEATURES = 2000
 _SMOOTH = ("UnRegularized", "Ridge")
 _ROUNDING = 1e-6  # of objectives of the same data
@@ -55,8 +58,8 @@ class WaldTable(Display):
         Effective degrees of freedom, intercept included, (neuron,): directions the data have without a penalty, fewer
         with a ridge.
     dispersion : numpy.ndarray
-        Pearson's statistic over the residual degrees of freedom, (neuron,): 1 for Poisson counts; well above it
-        "robust" errors are in place.
+        Pearson's statistic over the residual degrees of freedom, (neuron,): 1 if the model is right; well above it
+        "robust" errors are in place. Variances of Gaussian and gamma responses have their estimated dispersion.
     level, covariance : float, str
         Coverage of the intervals, and what the errors rest on.
     """
@@ -101,6 +104,7 @@ def wald_table(
     offset: PerRow = None,
     exposure: PerRow = None,
     combinations: ArrayLike | None = None,
+    epochs: Mapping[Any, Any] | None = None,
 ) -> WaldTable:
     r"""Compute standard errors and Wald intervals of the coefficients of a fit, or of sums of them.
 
@@ -108,7 +112,7 @@ def wald_table(
     ----------
     model : PopulationGLM
         Fitted without a penalty or with a ridge.
-    X, y, sample_weight, offset, exposure :
+    X, y, sample_weight, offset, exposure, epochs :
         The data of the fit, in any form that it takes; what rows are read from must fit in the model's ``max_memory``.
     level : float
         Coverage of the intervals, in (0, 1).
@@ -159,8 +163,9 @@ def wald_table(
     """
     check_choice("covariance", covariance, COVARIANCES)
     check_real("level", level, 1.0, hint="The usual one is 0.95.")
-    fit = data_of_fit(model, X, y, sample_weight, offset, exposure)
+    fit = data_of_fit(model, X, y, sample_weight, offset, exposure, epochs)
     (coef, intercept), names = fit.params, fit.features
+    intercept = intercept + fit.form.shift
     if combinations is not None:
         combinations = np.asarray(combinations, np.float64)
         if combinations.ndim != 2 or combinations.shape[1] != len(coef) or not np.isfinite(combinations).all():
@@ -186,27 +191,64 @@ def wald_table(
     )  # fmt: skip
 
 
+def _of_mean_one(rows: Training) -> Training:
+    """Rescale weights to mean one over the rows that count, times the exposure, for each neuron if it has its own."""
+    weights = np.ones(len(rows.X)) if rows.weights is None else rows.weights
+    exposure = rows.exposure
+    own = rows.own if rows.own is None or rows.own.dtype != bool else rows.own.astype(np.float64)
+    if exposure is None or exposure.ndim == 1:
+        weights = weights / np.mean(weights if exposure is None else weights / exposure)
+    else:
+        weights = weights / np.mean(weights)
+    if own is not None:
+        without = own if exposure is None or exposure.ndim == 1 else own / np.where(exposure > 0, exposure, 1.0)
+        counted = np.maximum(np.count_nonzero(own, axis=0), 1)
+        mean = (weights[:, None] * without).sum(axis=0) / counted
+        if exposure is not None and exposure.ndim == 1:
+            mean = (weights[:, None] / exposure[:, None] * without).sum(axis=0) / counted
+        own = own / np.where(mean > 0, mean, 1.0)
+    return replace(rows, weights=weights, own=own)
+
+
 class FittedData:
-    """A fitted model and the rows of its fit, whose weights have mean one, times the exposure."""
+    """A fitted model and the rows of its fit, in standard form; weights have mean one, times the exposure."""
 
     def __init__(self, model: PopulationGLM, data: Training):
-        self.model, self.data, self.params = model, data, Params(*model._matrix())
+        self.model, self.data, self.observation = model, data, model._observation()
+        self.form = StandardForm.of(data, self.observation)
+        coef, intercept = model._matrix()
+        self.params = Params(coef, intercept - self.form.shift)
         self.features = [str(name) for name in getattr(model, "feature_names_in_", range(model.n_features_in_))]
-        self.observation = observations.from_inverse_link(model.inverse_link_function)
         shape = self.params.coef.shape
-        penalty = penalties.make(model.regularizer, model.strength_, *shape)
-        self.ridge = np.broadcast_to(np.asarray(penalty.ridge_strength, np.float64), shape)
-        self.problem = PopulationProblem(data.X, data.Y, self.observation, penalty, data.weights, offset=data.offset)
+        self.penalty = penalties.make(model.regularizer, model.strength_, *shape)
+        self.ridge = np.broadcast_to(np.asarray(self.penalty.ridge_strength, np.float64), shape)
+        common = {"offset": data.offset, "own": self.form.own}
+        free = penalties.Ridge(0.0)
+        self.problem = PopulationProblem(data.X, self.form.Y, self.form.observation, free, data.weights, **common)
+        # Of F over nats of one response: what is 1 unless responses have a scale.
+        self.scale = np.broadcast_to(np.asarray(model.dispersion_) if self.observation.has_scale else 1.0, shape[1:])
 
     @cached_property
-    def objective(self) -> np.ndarray:
-        """Objective of the model on these rows, (neuron,)."""
-        return self.problem.evaluate(self.params).objective
-
-    @property
     def loss(self) -> np.ndarray:
         """Mean loss without penalty, (neuron,)."""
-        return self.objective - np.asarray(self.problem.penalty.value(self.params.coef))
+        return self.problem.evaluate(self.params).objective * self.form.unit + self.form.constant
+
+    @property
+    def objective(self) -> np.ndarray:
+        """Objective of the model on these rows, (neuron,)."""
+        return self.loss + np.asarray(self.penalty.value(self.params.coef))
+
+    @property
+    def saturated_loss(self) -> np.ndarray:
+        """Mean loss of a model that predicts every response, (neuron,)."""
+        return self.problem.saturated_loss * self.form.unit + self.form.constant
+
+    @cached_property
+    def n_observed(self) -> np.ndarray:
+        """Sum of the weights of every neuron: F times this is the loss of all responses, (neuron,)."""
+        weights = self.data.weights[:, None]
+        total = np.sum(weights if self.data.own is None else weights * self.data.own, axis=0)
+        return np.broadcast_to(total, self.params.intercept.shape)
 
     @property
     def degrees(self) -> np.ndarray:
@@ -215,34 +257,43 @@ class FittedData:
 
     def information(self, i: int, covariance: str = "fisher", combinations: np.ndarray | None = None):
         """Of one neuron: standard errors (feature or combination,), that of the intercept, degrees, dispersion."""
-        data, (coef, intercept), observation = self.data, self.params, self.observation
+        data, (coef, intercept), standard = self.data, self.params, self.form.observation
         if self.model.report_.status[i] in NO_OPTIMUM:
             return np.full(len(coef if combinations is None else combinations), np.nan), np.nan, 0.0, np.nan
-        y, weights, (mean, scale) = np.asarray(data.Y[:, i], np.float64), data.weights, self.problem.standard
+        y, (mean, scale) = np.asarray(self.form.Y[:, i], np.float64), self.problem.standard
         eta, offset = passes.predictor(data.X, coef[:, i], intercept[i]), None
         if data.offset is not None:
             offset = data.offset[:, i if data.offset.shape[1] > 1 else 0]
             eta = eta + offset
-        rate = np.asarray(observation.rate(eta), np.float64)
+        seen = data.weights if data.own is None else data.weights * data.own[:, i]
+        weights = data.weights if self.form.own is None else data.weights * self.form.own[:, i]
         place = coef[:, i], intercept[i], mean, scale, np.float64, offset
         n_rows = len(data.X)
-        # The curvature is linear in y: at the expected counts it is the expected one.
-        J = n_rows * passes.hessian(data.X, y if covariance == "observed" else rate, weights, observation, *place)[0]
-        inverse, outside = _inverse(J + np.diag(np.append(weights.sum() * self.ridge[:, i] / scale**2, 0.0)))
-        spread = inverse
+        # The curvature is linear in y: at the expected responses it is the expected one.
+        expected = np.asarray(standard.mean(eta), np.float64)
+        of_neuron = self.observation if np.ndim(getattr(self.observation, "dispersion", 0.0)) == 0 else (
+            self.observation.with_dispersion(self.observation.dispersion[i]))  # fmt: skip
+        counts, log_mean = np.asarray(data.Y[:, i], np.float64), eta + self.form.shift[i]
+        rate, variance = (np.asarray(of(log_mean), np.float64) for of in (of_neuron.mean, of_neuron.variance))
+        at = (y, weights) if covariance == "observed" else (expected, weights)
+        if covariance != "observed" and isinstance(self.observation, NegativeBinomial):
+            at = expected, seen * (rate + 1 / of_neuron.dispersion)  # trials, too, are counts
+        J = n_rows * passes.hessian(data.X, *at, standard, *place)[0]
+        inverse, outside = _inverse(J + np.diag(np.append(seen.sum() * self.ridge[:, i] / scale**2, 0.0)))
+        spread = inverse * self.scale[i]
         if covariance == "robust":
-            square = weights * np.asarray(observation.derivative(y, eta), np.float64) ** 2  # times the weights again
+            square = weights * np.asarray(standard.derivative(y, eta), np.float64) ** 2  # times the weights again
             spread = inverse @ (n_rows * passes.hessian(data.X, square, weights, _GIVEN, *place)[0]) @ inverse
         # From standardised features to the user's: coef = v / scale, intercept = v_0 - (mean / scale) v.
         wanted = np.diag(1 / scale) if combinations is None else combinations / scale
         back = np.vstack([np.append(wanted, np.zeros((len(wanted), 1)), axis=1), np.append(-mean / scale, 1.0)])
-        variance = np.einsum("ij,jk,ik->i", back, spread, back)
+        variance_of = np.einsum("ij,jk,ik->i", back, spread, back)
         undetermined = np.linalg.norm(back @ outside, axis=1) > 1e-6 * np.linalg.norm(back, axis=1)
-        error = np.where(undetermined, np.inf, np.sqrt(np.maximum(variance, 0.0)))
-        df = float(np.sum(inverse * J.T))
+        error = np.where(undetermined, np.inf, np.sqrt(np.maximum(variance_of, 0.0)))
+        df, n_seen = float(np.sum(inverse * J.T)), int(np.count_nonzero(seen))
         with np.errstate(divide="ignore", invalid="ignore"):
-            pearson = np.sum(weights * np.where(rate > 0, (y - rate) ** 2 / np.maximum(rate, 1e-300), 0.0))
-        return error[:-1], error[-1], df, pearson / (n_rows - df) if n_rows > df else np.nan
+            pearson = np.sum(seen * np.where(variance > 0, (counts - rate) ** 2 / np.maximum(variance, 1e-300), 0.0))
+        return error[:-1], error[-1], df, pearson / (n_seen - df) if n_seen > df else np.nan
 
 
 def _inverse(H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -255,7 +306,7 @@ def _inverse(H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return inside @ inside.T, vectors[:, ~kept] / root[:, None]
 
 
-def data_of_fit(model, X, y, sample_weight, offset, exposure) -> FittedData:
+def data_of_fit(model, X, y, sample_weight, offset, exposure, epochs=None) -> FittedData:
     """Check the model and that these are the rows it was fitted to: the same numbers in another place are others."""
     if not isinstance(model, PopulationGLM):
         of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
@@ -278,15 +329,15 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure) -> FittedData:
             )
     X, y = as_arrays(X, y)
     check_is_fitted(model)
-    rows, report = read_training(model, X, y, sample_weight, offset, exposure, reset=False), model.report_
+    rows = read_training(model, X, y, sample_weight, offset, exposure, epochs, reset=False)
+    report = model.report_
     if rows.X.shape[1] > _MOST_FEATURES:
         raise ValueError(f"X has {rows.X.shape[1]} features; the information matrix is formed up to {_MOST_FEATURES}.")
     if len(rows.X) != report.n_rows:
         raise ValueError(f"X has {len(rows.X)} rows that count, the fit had {report.n_rows}; give the data of the fit.")
     if not np.allclose(rows.spike_count, report.spike_count, rtol=1e-5):
         raise ValueError("y holds other numbers of spikes than the fit had; give the data of the fit.")
-    weights, exposure = (np.ones(len(rows.X)) if a is None else a for a in (rows.weights, rows.exposure))
-    fit = FittedData(model, replace(rows, weights=weights / np.mean(weights / exposure)))
+    fit = FittedData(model, _of_mean_one(rows))
     scale = np.maximum(np.abs(report.objective), report.null_objective - report.objective)
     other = ~(np.abs(fit.objective - report.objective) <= _ROUNDING * scale) & ~np.isin(report.status, NO_OPTIMUM)
     if other.any():

@@ -332,7 +332,7 @@ def test_nan_in_a_block_is_named_by_its_row():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"Y": (7, 1, np.inf)}, "y is inf at row 7, neuron 1"),
+        ({"Y": (7, 1, np.inf)}, r"1 infinite values \(first at row 7, neuron 1\)"),
         ({"Y": (5000, 2, -1.0)}, "first at row 5000, neuron 2, value -1"),
         ({"exposure": np.zeros(T)}, "has spikes but exposure 0"),
         ({"length": T - 1}, "X has 6000 rows but y has 5999"),
