@@ -3,10 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
 from ...compilation import full_precision, jit
-from ...engine import ConjugateGradients, Newton, ProximalNewton
+from ...data.standard_form import StandardForm
+from ...engine import ConjugateGradients, LeastSquares, Newton, ProximalNewton
 from ...engine.population import PopulationProblem
 from ...engine.problem import Params
 from ...engine.result import LoopOptions
@@ -20,7 +22,7 @@ from .results import FitState, Outcome, merge, of_certified, of_table
 from .view import AGREE, Part, View
 
 PROXIMAL_STEPS = 10_000
-_ON_HOST = {"ConjugateGradients": ConjugateGradients, "ProximalNewton": ProximalNewton, "Newton": Newton}
+_ON_HOST = {kind.__name__: kind for kind in (ConjugateGradients, LeastSquares, ProximalNewton, Newton)}
 _EPOCHS, _CLASS_EPOCHS, _JOINT_EPOCHS = 200, 500, 1000
 _OFF = 1e-2  # share of the improvement by which two evaluations of a known model may differ
 _NEGLIGIBLE = 1e-4  # nats over the whole recording that no fit need gain
@@ -126,25 +128,75 @@ class Fitting:
         )  # fmt: skip
         return of_table(found, view.n_together)
 
+    def _run_in_form(self, problem, form: StandardForm, penalty, start: Params, method) -> Outcome:
+        """Fit a population in standard form, and look at the outcome as NeMoS sees it."""
+        seen = _AsGiven(problem, form, penalty)
+        warm = seen.better_of(start)
+        warm = warm and Params(warm.coef, warm.intercept - form.shift)
+        options = form.options(LoopOptions(self.tol, self.solver.maxiter or _EPOCHS, _NEGLIGIBLE))
+        found = form.solution(method.run(problem, warm, key=self.solver.key, options=options))
+        return of_certified(seen, start, found, self.view.dtype)
+
     def _fit_proved(self, part: Part, X, Y, start: Params, batch_size: int | None) -> Outcome:
         solver, view = self.solver, self.view
         if view.certified:
-            problem, budget = PopulationProblem(X, Y, view.loss, part.penalty, None, view.dtype), _EPOCHS
+            form = view.loss.standard_form(Y)
+            penalty = _in_units(part.penalty, form)
+            problem = PopulationProblem(X, form.Y, form.observation, penalty, None, view.dtype, own=form.own)
             method = SAGA(batch_size=batch_size, step_limit=solver.stepsize or np.inf)
             if self.is_free and (chosen := _ON_HOST.get(choose_solver(problem))):
                 method = chosen()
-        else:
-            pairs = Pairs(np.arange(len(X)), Y.argmax(axis=1), np.ones(len(X)))
-            strength = float(part.penalty.ridge_strength)
-            problem = SoftmaxProblem(X, pairs, view.n_classes, strength, True, None, view.dtype)
-            method, budget = ConjugateGradients(), _CLASS_EPOCHS
+            return self._run_in_form(problem, form, part.penalty, start, method)
+        pairs = Pairs(np.arange(len(X)), Y.argmax(axis=1), np.ones(len(X)))
+        strength = float(part.penalty.ridge_strength)
+        problem = SoftmaxProblem(X, pairs, view.n_classes, strength, True, None, view.dtype)
         warm = None
-        if np.any(start.coef):  # every neuron from the null model where the start given is worse
+        if np.any(start.coef):  # from the null model where the start given is worse
             worse = ~(problem.evaluate(start).objective <= problem.null_objective)
-            null = problem.null_params()
-            warm = Params(*(np.where(worse, old, new) for old, new in zip(null, start, strict=True)))
-        options = LoopOptions(self.tol, solver.maxiter or budget, _NEGLIGIBLE)
-        return of_certified(problem, start, method.run(problem, warm, key=solver.key, options=options), view.dtype)
+            warm = Params(*(np.where(worse, old, new) for old, new in zip(problem.null_params(), start, strict=True)))
+        options = LoopOptions(self.tol, solver.maxiter or _CLASS_EPOCHS, _NEGLIGIBLE)
+        found = ConjugateGradients().run(problem, warm, key=solver.key, options=options)
+        return of_certified(problem, start, found, view.dtype)
+
+
+class _AsGiven:
+    """A population problem in standard form, as its user sees it."""
+
+    def __init__(self, problem: PopulationProblem, form: StandardForm, penalty):
+        self._problem, self._form, self.penalty = problem, form, penalty
+
+    def evaluate(self, params: Params):
+        """Objective of the user at parameters of the user."""
+        found = self._problem.evaluate(Params(params.coef, params.intercept - self._form.shift))
+        return found._replace(objective=self._seen(found.objective))
+
+    def better_of(self, start: Params) -> Params | None:
+        """Return a start, with the null model where that is better; None for a model without coefficients."""
+        if not np.any(start.coef):
+            return None
+        worse = ~(self.evaluate(start).objective <= self._seen(self._problem.null_objective))
+        null = self._form.params(self._problem.null_params())
+        return Params(*(np.where(worse, old, new) for old, new in zip(null, start, strict=True)))
+
+    @property
+    def saturated_loss(self) -> np.ndarray:
+        """Mean loss of a model that predicts every response exactly, (neuron,)."""
+        return self._seen(self._problem.saturated_loss)
+
+    @property
+    def design_rank(self) -> int:
+        """Directions of the design that were resolved."""
+        return self._problem.design_rank
+
+    def _seen(self, objective: np.ndarray) -> np.ndarray:
+        return objective * self._form.unit + self._form.constant
+
+
+def _in_units(penalty, form: StandardForm):
+    """Penalty of the problem in standard form."""
+    if np.all(form.unit == 1):
+        return penalty
+    return eqx.tree_at(lambda p: p.strength, penalty, np.asarray(penalty.strength, np.float64) / form.unit)
 
 
 def _columns(array: np.ndarray, which: np.ndarray) -> np.ndarray:

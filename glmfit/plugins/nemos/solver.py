@@ -98,8 +98,9 @@ class SAGA:
     -----
     Three routes, told in ``solver_state_.route`` (docs/how_to/use_with_nemos.md):
 
-    - "certified": Poisson with softplus or exp link, with any of the five regularizers and any feature mask, by SAGA or
-      Newton's method; classifiers with a ridge or without a penalty. Gaps are bounds wherever one can be proved.
+    - "certified": Poisson with softplus or exp link, negative binomial and gamma with exp, Bernoulli with logistic,
+      Gaussian with identity, with any of the five regularizers and any feature mask, by the solver that `PopulationGLM`
+      would take; classifiers with a ridge or without a penalty. Gaps are bounds wherever one can be proved.
     - "table": any other observation model, link or classifier: SAGA with a safeguarded step and an estimated gap.
     - "proximal": a loss that is no generalised linear model, or a run that jax is tracing: accelerated proximal
       gradient steps, each of which descends.

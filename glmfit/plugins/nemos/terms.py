@@ -5,7 +5,8 @@ NeMoS's. A regularizer that is none of the five, or a group that reaches over co
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, Self
 
 import equinox as eqx
@@ -16,25 +17,35 @@ import numpy as np
 from nemos import inverse_link_function_utils
 
 from ... import penalties
-from ...observations import PoissonExp, PoissonSoftplus
+from ...data.standard_form import StandardForm
+from ...observations import (
+    Bernoulli,
+    Gamma,
+    Gaussian,
+    NegativeBinomial,
+    Observation,
+    PoissonExp,
+    PoissonSoftplus,
+)
 from ...observations.base import RowLoss
 
 REGULARIZERS = ("UnRegularized", "Ridge", "Lasso", "ElasticNet", "GroupLasso")
 # A link is known by what it is, not by its name: a user's own `softplus` may bend anywhere.
 _LINKS = inverse_link_function_utils.LINK_NAME_TO_FUNC
-_SOFTPLUS, _EXP, _LOG_SOFTMAX = (
+_SOFTPLUS, _EXP, _LOG_SOFTMAX, _LOGISTIC = (
     [function, *(f for name, f in _LINKS.items() if name.rsplit(".", 1)[-1] == function.__name__)]
-    for function in (jax.nn.softplus, jnp.exp, jax.nn.log_softmax)
+    for function in (jax.nn.softplus, jnp.exp, jax.nn.log_softmax, jax.scipy.special.expit)
 )
+_LOGISTIC += [jax.nn.sigmoid, jax.lax.logistic]
+_IDENTITY = [lambda x: x]
 
 
 def candidates(solver: Any, model, params, args, out, Y):
     """Propose what the loss of a row may be, the best first; each is verified before it is used."""
     observation, link = getattr(model, "observation_model", None), getattr(model, "inverse_link_function", None)
     if observation is not None and callable(link):
-        poisson = type(observation) is nemos.observation_models.PoissonObservations
-        ours = PoissonSoftplus() if _computes(link, _SOFTPLUS) else PoissonExp() if _computes(link, _EXP) else None
-        if poisson and ours is not None and Y.min() >= 0:
+        ours = _known(observation, link)
+        if ours is not None and not ours.observation.wrong(Y)[0].any():
             yield ours
         coupled = isinstance(observation, nemos.observation_models.CategoricalObservations)
         settings = _settings(observation)
@@ -42,6 +53,52 @@ def candidates(solver: Any, model, params, args, out, Y):
             yield _NemosLoss(type(observation), settings, link, out, out[-1] if coupled else 1)
     if jax.tree.structure(params) == jax.tree.structure(type(params)(params.coef, params.intercept)):
         yield _GivenLoss(solver.unregularized_loss, params, args, out)
+
+
+@dataclass(frozen=True)
+class KnownLoss:
+    """An observation model with proved bounds; NeMoS's loss of a response is ``factor`` times ours, and a term in y."""
+
+    observation: Observation
+    factor: float = 1.0
+
+    def loss(self, y, eta):
+        """Compute NeMoS's loss of responses."""
+        return self.factor * self.observation.loss(y, eta) + self._extra(y)
+
+    def _extra(self, y):
+        if isinstance(self.observation, Gaussian):
+            return y * y
+        r = 1 / self.observation.dispersion if isinstance(self.observation, NegativeBinomial) else 1.0
+        return y * np.log(r)
+
+    def standard_form(self, Y: np.ndarray) -> StandardForm:
+        """Bring responses (time, neuron) to the form that the engine fits, with NeMoS's objective."""
+        form = StandardForm.of(SimpleNamespace(Y=Y, weights=None, own=None), self.observation)
+        constant = self.factor * form.constant
+        if isinstance(self.observation, NegativeBinomial):
+            constant = constant + self._extra(np.mean(Y, axis=0, dtype=np.float64))
+        return replace(form, unit=self.factor * form.unit, constant=constant, scale=self.factor * form.scale)
+
+
+def _known(observation, link) -> KnownLoss | None:
+    """Find our observation model of one of NeMoS's, and its link."""
+    models = nemos.observation_models
+    if type(observation) is models.PoissonObservations:
+        ours = PoissonSoftplus() if _computes(link, _SOFTPLUS) else PoissonExp() if _computes(link, _EXP) else None
+        return None if ours is None else KnownLoss(ours)
+    kinds = {"GaussianObservations": (Gaussian, _IDENTITY), "BernoulliObservations": (Bernoulli, _LOGISTIC)}
+    kinds |= {"GammaObservations": (Gamma, _EXP), "NegativeBinomialObservations": (NegativeBinomial, _EXP)}
+    of_nemos = next((name for name in kinds if type(observation) is getattr(models, name, None)), None)
+    if of_nemos is None:
+        return None
+    kind, links = kinds[of_nemos]
+    if not links or not _computes(link, links):
+        return None
+    if kind is NegativeBinomial:
+        scale = observation.scale
+        return None if scale is None or not float(scale) > 0 else KnownLoss(NegativeBinomial(float(scale)))
+    return KnownLoss(kind(), 2.0 if kind is Gaussian else 1.0)
 
 
 def _computes(link, functions) -> bool:

@@ -14,8 +14,7 @@ import numpy as np
 
 from ...compilation import full_precision
 from ...engine.problem import Params
-from ...observations import Observation
-from .terms import Penalties, candidates, never_changes, read_penalty
+from .terms import KnownLoss, Penalties, candidates, never_changes, read_penalty
 
 AGREE = {4: 1e-4, 8: 1e-8}  # relative difference of two evaluations of one loss, per bytes of a number
 
@@ -34,7 +33,7 @@ class View:
 
     X: np.ndarray  # (time, feature), leaves side by side
     Y: np.ndarray  # (time, column)
-    loss: Any  # Observation or RowLoss
+    loss: Any  # KnownLoss or RowLoss
     sizes: tuple[int, ...]  # features of each leaf
     mask: np.ndarray | None  # (feature, column)
     penalty: Penalties
@@ -43,7 +42,7 @@ class View:
     @property
     def certified(self) -> bool:
         """Whether the loss is one with proved bounds."""
-        return isinstance(self.loss, Observation)
+        return isinstance(self.loss, KnownLoss)
 
     @cached_property
     def n_classes(self) -> int:
