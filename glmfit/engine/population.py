@@ -258,7 +258,7 @@ class PopulationProblem(OneNeuron):
 
     def select(self, neuron: int) -> "PopulationProblem":
         """Return the problem of one fit on its rows alone, sharing what is known of the design if those are all."""
-        if self.n_neurons == 1 and self.fold is None:
+        if self.n_neurons == 1 and self.fold is None and self.own is None:
             return self
         column, X, weights, offset = self.neuron[neuron], self.X, self.weights, self.known
         if self.in_memory:

@@ -1,0 +1,412 @@
+"""Laws of fits of every observation model: within their bounds of the optimum, masks, weights and offsets included."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+from oracles import responses as oracle
+
+from glmfit import PopulationGLM, PopulationGLMCV, Status
+from glmfit.inference import drop_groups, wald_table
+
+every_model = pytest.mark.parametrize("name", oracle.NAMES)
+T, D, N = 400, 3, 3
+PENALTIES = (("UnRegularized", None), ("Ridge", 1e-3), ("Ridge", 0.1), ("Lasso", 0.01), ("Lasso", 0.1))
+PROVED = (Status.CONVERGED, Status.PRECISION_FLOOR)
+
+
+def make(name, regularizer=None, strength=None, model=PopulationGLM, **parameters):
+    """Estimator by the oracle's name of an observation model."""
+    link = name if name in ("softplus", "exp") else None
+    observation = "Poisson" if link else name
+    given = {} if model is PopulationGLMCV else {"regularizer_strength": strength}
+    return model(link, regularizer, observation_model=observation, **given, **parameters)
+
+
+def recording(name, seed, t=T, d=D, n=N, dispersion=0.5):
+    """Features, responses, and what else a fit needs of them."""
+    rng = np.random.default_rng([seed, 71])
+    X = rng.normal(size=(t, d)) @ (np.eye(d) + 0.3 * rng.normal(size=(d, d))) + rng.normal(size=d)
+    eta = (X - X.mean(axis=0)) @ rng.normal(size=(d, n)) * 0.3 + rng.normal(size=n) * 0.3
+    trials = rng.integers(1, 9, size=t) if name == "Binomial" else np.ones(t, int)
+    Y = oracle.draw(name, rng, eta, dispersion, trials[:, None])
+    if name == "Gaussian":
+        Y = Y * 10.0 ** rng.integers(-3, 4, size=n) + 100 * rng.normal(size=n)
+    more = {"exposure": trials.astype(float)} if name == "Binomial" else {}
+    return X, Y, more, rng
+
+
+def random_problem(name, seed):
+    """Return a recording with random weights, masks and offsets."""
+    n = 1 + 2 * (seed % 3 > 0)
+    X, Y, more, rng = recording(name, seed, n=n)
+    if rng.random() < 0.5:
+        shape = (T,) if rng.random() < 0.5 else (T, n)
+        more["sample_weight"] = rng.uniform(0.2, 3, shape) * (rng.random(shape) > 0.1)
+    if rng.random() < 0.5:
+        more["offset"] = 0.3 * rng.normal(size=(T, n) if rng.random() < 0.5 else T)
+    if rng.random() < 0.6:
+        Y = np.where(rng.random(Y.shape) < 0.2, np.nan, Y)
+        Y[: T // 2, 0] = np.nan
+    return X, Y, more, rng
+
+
+def of_neuron(name, X, Y, more, n):
+    """What the oracle takes of one neuron: rows that count, responses, weights, offset."""
+    y = Y[:, n]
+    trials = more.get("exposure", np.ones(len(X)))
+    weight = np.asarray(more.get("sample_weight", 1.0))
+    weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, Y.shape)[:, n]
+    offset = np.asarray(more.get("offset", 0.0))
+    offset = np.broadcast_to(offset[:, None] if offset.ndim == 1 else offset, Y.shape)[:, n]
+    keep = ~np.isnan(y) & (weight > 0)
+    v = weight * (trials if name == "Binomial" else 1.0)
+    return X[keep], (y / trials if name == "Binomial" else y)[keep], v[keep], offset[keep]
+
+
+def check_random_problem(name, seed):
+    """Every bound holds, and the coefficients are those of the oracle."""
+    X, Y, more, rng = random_problem(name, seed)
+    regularizer, strength = PENALTIES[rng.integers(len(PENALTIES))]
+    parameters = {"dispersion": float(rng.uniform(0.05, 2))} if name == "NegativeBinomial" else {}
+    model = make(name, regularizer, strength, tol=10.0 ** rng.integers(-10, -2), **parameters)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, Y, **more)
+    report, a = model.report_, parameters.get("dispersion", 1.0)
+    penalty = {"ridge": strength or 0.0} if regularizer != "Lasso" else {"lasso": strength}
+    for n in range(Y.shape[1]):
+        if report.status[n] == Status.SEPARABLE:
+            continue
+        given = of_neuron(name, X, Y, more, n)
+        at = oracle.optimum(name, *given, **penalty, dispersion=a)
+        best = oracle.objective(name, *given, *at, **penalty, dispersion=a)
+        here = oracle.objective(name, *given, model.coef_[:, n], model.intercept_[n], **penalty, dispersion=a)
+        size = 1e-13 * (1 + abs(best))
+        assert report.status[n] in PROVED and report.gap_is_bound[n]
+        assert here - best <= report.gap[n] + size
+        assert abs(here - report.objective[n]) <= 1e-11 * (1 + abs(here))
+        assert here - best <= report.target[n] + size or report.status[n] != Status.CONVERGED
+
+
+@every_model
+def test_bounds_hold_on_random_problems(name):
+    for seed in range(12):
+        check_random_problem(name, seed)
+
+
+@every_model
+@pytest.mark.slow
+def test_bounds_hold_on_many_random_problems(name):
+    for seed in range(12, 300):
+        check_random_problem(name, seed)
+
+
+@every_model
+@pytest.mark.parametrize("regularizer, strength", PENALTIES)
+def test_coefficients_are_those_of_the_oracle(name, regularizer, strength):
+    X, Y, more, _ = recording(name, 5, t=1500)
+    parameters = {"dispersion": 0.7} if name == "NegativeBinomial" else {}
+    solver = "Newton" if name != "Gaussian" and regularizer != "Lasso" else "auto"
+    model = make(name, regularizer, strength, tol=1e-14, solver_name=solver, **parameters)
+    with warnings.catch_warnings():  # the last digits may be out of reach
+        warnings.simplefilter("ignore")
+        model.fit(X, Y, **more)
+    penalty = {"ridge": strength or 0.0} if regularizer != "Lasso" else {"lasso": strength}
+    for n in range(N):
+        given = of_neuron(name, X, Y, more, n)
+        coef, intercept = oracle.optimum(name, *given, **penalty, dispersion=0.7)
+        np.testing.assert_allclose(model.coef_[:, n], coef, rtol=1e-7, atol=1e-6)
+        np.testing.assert_allclose(model.intercept_[n], intercept, rtol=1e-7, atol=1e-6)
+
+
+@every_model
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
+def test_a_masked_bin_is_one_that_was_not_recorded(name, regularizer):
+    """NaN and weight 0 are the same, for one neuron the fit to its own rows, and nothing to the others."""
+    tol = 1e-12 if regularizer == "Ridge" else 1e-10
+    X, Y, more, rng = recording(name, 3)
+    seen = rng.random((T, N)) > 0.3
+    seen[:, 1] = True
+    parameters = {"dispersion": 0.6} if name == "NegativeBinomial" else {}
+    fits = [
+        make(name, regularizer, 1e-2, tol=tol, **parameters).fit(X, y, **more, **given)
+        for y, given in ((Y, {}), (np.where(seen, Y, np.nan), {}), (Y, {"sample_weight": seen * 1.0}))
+    ]
+    whole, missing, weighted = fits
+    np.testing.assert_allclose(missing.coef_, weighted.coef_, rtol=1e-9, atol=1e-12)
+    if regularizer == "Ridge":  # every step of the others is the same
+        np.testing.assert_array_equal(missing.coef_[:, 1], whole.coef_[:, 1])
+    np.testing.assert_allclose(missing.coef_[:, 1], whole.coef_[:, 1], rtol=1e-5, atol=1e-9)
+    assert missing.report_.n_masked.tolist() == (~seen).sum(axis=0).tolist() and missing.report_.n_dropped == 0
+    exposure = more.get("exposure")
+    for n in (0, 2):
+        rows = seen[:, n]
+        own = {} if exposure is None else {"exposure": exposure[rows]}
+        alone = make(name, regularizer, 1e-2, tol=tol, **parameters).fit(X[rows], Y[rows, n], **own)
+        slack = missing.report_.gap[n] + alone.report_.gap[0] + 1e-12 * abs(alone.report_.objective[0])
+        assert abs(missing.report_.objective[n] - alone.report_.objective[0]) <= slack
+        np.testing.assert_allclose(missing.coef_[:, n], alone.coef_, atol=2e-4 * np.abs(alone.coef_).max())
+        np.testing.assert_allclose(
+            missing.score(X, np.where(seen, Y, np.nan), per_neuron=True, **more)[n],
+            alone.score(X[rows], Y[rows, n], **own), rtol=1e-3, atol=1e-5,
+        )  # fmt: skip
+
+
+@every_model
+def test_folds_and_masks_go_together(name):
+    X, Y, more, rng = recording(name, 4)
+    Y[:, :2] = np.where(rng.random((T, 2)) < 0.2, np.nan, Y[:, :2])
+    parameters = {"dispersion": 0.6} if name == "NegativeBinomial" else {}
+    model = make(name, "Ridge", model=PopulationGLMCV, strengths=[1e-3, 1e-1], cv=3, cv_tol=1e-11, **parameters)
+    model.fit(X, Y, **more)
+    assert model.cv_converged_.all() and model.report_.converged.all()
+    held = np.arange(T) * 3 // T == 1
+    own = {name: value[~held] for name, value in more.items()}
+    alone = make(name, "Ridge", 1e-1, tol=1e-11, **parameters).fit(X[~held], Y[~held], **own)
+    own = {name: value[held] for name, value in more.items()}
+    of = "D2" if name in ("Gaussian", "Gamma") else "log-likelihood"
+    model.set_params(scoring=of).fit(X, Y, **more)
+    np.testing.assert_allclose(
+        model.cv_scores_[1, 1],
+        alone.score(X[held], Y[held], score_type=of, per_neuron=True, **own),
+        rtol=2e-4,
+        atol=1e-6,
+    )
+
+
+@every_model
+def test_likelihoods_variances_and_quantiles_are_those_of_scipy(name):
+    X, Y, more, _ = recording(name, 6)
+    model = make(name, "Ridge", 1e-3).fit(X, Y, **more)
+    a = np.asarray(getattr(model, "dispersion_", 1.0))
+    trials = more.get("exposure", np.ones(T))[:, None]
+    eta = X @ model.coef_ + model.intercept_
+    expected = oracle.log_likelihood(name, Y, eta, a, trials)
+    found = model.score(X, Y, score_type="log-likelihood", per_neuron=True, **more)
+    np.testing.assert_allclose(found, expected.mean(axis=0), rtol=1e-9)
+    mean = trials * model.predict(X)
+    pearson = (Y - mean) / np.sqrt(trials * oracle.variance(name, eta, a))
+    np.testing.assert_allclose(model.residuals(X, Y, **more), pearson, rtol=1e-9, atol=1e-9)
+    deviance = model.residuals(X, Y, kind="deviance", **more)
+    d2 = model.score(X, Y, per_neuron=True, **more)
+    np.testing.assert_allclose(1 - np.sum(deviance**2, axis=0) / np.sum(
+        null_residuals(model, name, X, Y, more) ** 2, axis=0), d2, rtol=1e-7)  # fmt: skip
+    low, high = model.predict_interval(X, level=0.9, **more)
+    inside = np.mean((Y >= low) & (Y <= high))
+    assert 0.87 <= inside and np.all(low <= mean + 1e-9) and np.all(mean <= high + 1)
+    drawn = model.simulate(X, random_state=1, **more)
+    spread = np.sqrt(np.sum(trials * oracle.variance(name, eta, a), axis=0))
+    assert np.all(np.abs(drawn.sum(axis=0) - mean.sum(axis=0)) <= 5 * spread)
+    assert not model._family().wrong(drawn)[0].any()
+
+
+def null_residuals(model, name, X, Y, more):
+    null = make(name, "UnRegularized", **({"dispersion": model.dispersion_} if name == "NegativeBinomial" else {}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        null.fit(0 * X, Y, **more)
+    return null.residuals(X, Y, kind="deviance", **more)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.01])
+def test_the_dispersion_is_that_of_the_largest_likelihood(ridge):
+    X, Y, *_ = recording("NegativeBinomial", 8, t=1500, dispersion=0.4)
+    Y[:, 2] = np.random.default_rng(0).poisson(1.0, len(Y))
+    model = make("NegativeBinomial", "Ridge" if ridge else None, ridge or None).fit(X, Y)
+    for n in range(N):
+        best = oracle.dispersion_of(X, Y[:, n], ridge=ridge)
+        if best > 1e-4:
+            assert abs(model.dispersion_[n] / best - 1) < 1e-3
+        else:
+            assert model.dispersion_[n] < 1e-3
+    assert np.all(model.report_.converged) and "not convex" in str(model.report_)
+    assert make("NegativeBinomial").fit(X, Y[:, 0]).dispersion_ == pytest.approx(
+        oracle.dispersion_of(X, Y[:, 0]), rel=0.05
+    )
+
+
+def test_counts_that_are_poisson_have_the_smallest_dispersion_and_the_fit_of_poisson():
+    X, Y, *_ = recording("exp", 9, t=1000)
+    Y[:, 0] = np.random.default_rng(0).binomial(4, 0.3, len(Y))  # vary less
+    negative = make("NegativeBinomial", None).fit(X, Y)
+    poisson = make("exp", None).fit(X, Y)
+    assert negative.dispersion_[0] == pytest.approx(1e-6, rel=1e-3)
+    np.testing.assert_allclose(negative.coef_[:, 0], poisson.coef_[:, 0], atol=1e-3)
+    assert not poisson.report_.is_overdispersed[0] and poisson.report_.dispersion[0] < 1
+
+
+def test_counts_that_vary_more_than_poisson_are_told():
+    X, Y, *_ = recording("NegativeBinomial", 10, t=2000, dispersion=1.0)
+    poisson, negative = make("exp", None).fit(X, Y), make("NegativeBinomial", None).fit(X, Y)
+    assert poisson.report_.is_overdispersed.all() and not negative.report_.is_overdispersed.any()
+    table = wald_table(poisson, X, Y)
+    np.testing.assert_allclose(poisson.report_.dispersion, table.dispersion, rtol=1e-6)
+    assert "vary more than the model has it" in str(poisson.report_)
+    assert "vary more" not in str(negative.report_)
+
+
+@every_model
+def test_errors_and_tests_are_those_of_the_information_matrix(name):
+    X, Y, more, rng = recording(name, 11)
+    Y[rng.random(Y.shape) < 0.2] = np.nan
+    parameters = {"dispersion": 0.5} if name == "NegativeBinomial" else {}
+    model = make(name, "UnRegularized", tol=1e-12, **parameters).fit(X, Y, **more)
+    table = {kind: wald_table(model, X, Y, covariance=kind, **more) for kind in ("fisher", "observed")}
+    tested = drop_groups(model, X, Y, {"two": [0, 1]}, **more)
+    for n in range(N):
+        rows, y, v, offset = of_neuron(name, X, Y, more, n)
+        a = np.ravel(getattr(model, "dispersion_", np.ones(N)))[n]
+        eta, ones = rows @ model.coef_[:, n] + model.intercept_[n], np.column_stack([rows, np.ones(len(rows))])
+        scale = a if name in ("Gaussian", "Gamma") else 1.0
+        bend = {"observed": oracle.slopes(name, y, eta, a)[1]}
+        bend["fisher"] = oracle.slopes(name, oracle.mean(name, eta), eta, a)[1]
+        for kind, curvature in bend.items():
+            covariance = scale * np.linalg.inv((ones.T * (v * curvature)) @ ones)
+            np.testing.assert_allclose(table[kind].standard_error[:, n], np.sqrt(np.diag(covariance))[:-1], rtol=1e-5)
+            np.testing.assert_allclose(table[kind].intercept_standard_error[n], np.sqrt(covariance[-1, -1]), rtol=1e-5)
+        less = oracle.optimum(name, rows[:, 2:], y, v, offset, dispersion=a)
+        full = oracle.optimum(name, rows, y, v, offset, dispersion=a)
+        lost = oracle.objective(name, rows[:, 2:], y, v, offset, *less, dispersion=a)
+        lost -= oracle.objective(name, rows, y, v, offset, *full, dispersion=a)
+        np.testing.assert_allclose(tested.statistic[0, n], 2 * v.sum() * lost / scale, rtol=1e-4)
+
+
+def test_least_squares_is_exact_and_shares_what_it_can(monkeypatch):
+    """Folds, strengths and neurons have one set of moments for each fold; the gap is that of rounding."""
+    from glmfit.engine.exact import least_squares
+
+    made = []
+    original = least_squares.Moments.of.__func__
+    monkeypatch.setattr(least_squares.Moments, "of", classmethod(lambda cls, *a: made.append(1) or original(cls, *a)))
+    X, Y, *_ = recording("Gaussian", 12)
+    model = PopulationGLMCV(observation_model="Gaussian", strengths=np.logspace(-5, 1, 9), cv=4).fit(X, Y)
+    assert model.report_.solver_name == "LeastSquares" and model.cv_converged_.all()
+    assert len(made) == 4 + 1 + 4  # folds, all rows, and what was held out
+    scale = np.var(Y, axis=0)
+    assert np.all(model.cv_gap_ <= 1e-12 * scale) and np.all(model.report_.gap <= 1e-12 * scale)
+    for per_coefficient in (1e-2, np.outer([0.0, 1e-2, 1.0], [1.0, 2.0, 3.0])):
+        fit = make("Gaussian", "Ridge", per_coefficient).fit(X, Y)
+        ridge = np.broadcast_to(per_coefficient, (D, N))
+        centred, response = X - X.mean(axis=0), Y - Y.mean(axis=0)
+        for n in range(N):
+            exact = np.linalg.solve(centred.T @ centred / T + np.diag(ridge[:, n]), centred.T @ response[:, n] / T)
+            np.testing.assert_allclose(fit.coef_[:, n], exact, rtol=1e-9)
+        assert fit.report_.converged.all()
+
+
+@pytest.mark.parametrize(
+    "name, y, more, message",
+    [
+        (
+            "NegativeBinomial",
+            [-1.0, 2, 3],
+            {},
+            "first at row 0, neuron 0, value -1.*it needs counts >= 0",
+        ),
+        ("Bernoulli", [0, 1, 2.0], {}, r"first at row 2, neuron 0, value 2\).*it needs responses 0 or 1"),
+        ("Gamma", [0.0, 1, 2], {}, r"first at row 0, neuron 0, value 0\).*it needs values > 0"),
+        ("Binomial", [1.0, 2, 3], {}, "needs the trials of every bin: pass exposure"),
+        ("Binomial", [1.0, 2, 3], {"exposure": [3.0, 3, 2]}, r"y is 3 at row 2, neuron 0, of 2 trials \(exposure\)"),
+        ("Binomial", [1.5, 2, 3], {"exposure": [3.0, 3, 3]}, "it needs whole counts >= 0"),
+        ("Gaussian", [1.0, 2, 3], {"exposure": [3.0, 3, 3]}, "exposure is given, but observation_model is 'Gaussian'"),
+        (
+            "exp",
+            [1.0, 2, 3],
+            {"sample_weight": np.ones((3, 2))},
+            r"sample_weight has shape \(3, 2\); it needs",
+        ),
+        ("exp", [1.0, 2, 3], {"sample_weight": -np.ones((3, 1))}, "sample_weight is -1 at row 0, neuron 0"),
+        ("exp", [1.0, 2, 3], {"epochs": {"a": 1}}, "epochs are given, but neither X nor y has times"),
+        ("exp", [1.0, 2, 3], {"epochs": [1]}, "epochs is a list; it must map units"),
+        ("exp", [np.nan, np.nan, np.nan], {}, "every row has a NaN in X, y or offset"),
+    ],
+)
+def test_mistakes_get_an_error_that_says_what_to_do(name, y, more, message):
+    X = np.arange(6.0).reshape(3, 2) % 4
+    with pytest.raises((TypeError, ValueError), match=message):
+        make(name, "Ridge").fit(X, np.asarray(y, float), **more)
+
+
+@pytest.mark.parametrize(
+    "parameters, message",
+    [
+        ({"observation_model": "poisson"}, "observation_model is 'poisson'; allowed are 'Poisson', 'NegativeBinomial'"),
+        ({"observation_model": "NegativeBinomial", "inverse_link_function": "softplus"}, "loss is not convex"),
+        ({"observation_model": "Bernoulli", "inverse_link_function": "cloglog"}, "no constant of self-concordance"),
+        ({"dispersion": 1.0}, "only observation_model='NegativeBinomial' has one"),
+        ({"observation_model": "NegativeBinomial", "dispersion": -1}, "dispersion is -1"),
+        ({"observation_model": "NegativeBinomial", "dispersion": [1.0, 2.0]}, "one per neuron"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(parameters, message):
+    X, Y, *_ = recording("exp", 0)
+    with pytest.raises(ValueError, match=message):
+        PopulationGLM(**parameters).fit(X, Y)
+    with pytest.raises(ValueError, match=message):
+        PopulationGLMCV(**parameters).fit(X, Y)
+
+
+def test_least_squares_is_for_normal_responses():
+    X, Y, *_ = recording("exp", 0)
+    for parameters in ({}, {"observation_model": "Gaussian", "regularizer": "Lasso"}):
+        with pytest.raises(ValueError, match="LeastSquares needs Gaussian responses and a smooth penalty"):
+            PopulationGLM(solver_name="LeastSquares", **parameters).fit(X, Y)
+
+
+def test_neurons_without_data_or_at_an_end_have_a_status_and_leave_the_others_alone():
+    X, Y, *_ = recording("Bernoulli", 13, n=4)
+    Y[:, 1], Y[:, 2], Y[:, 3] = 1.0, 0.0, np.nan
+    with pytest.warns(UserWarning, match="1 of 4 neurons did not converge: 1 no data"):
+        model = make("Bernoulli", "Ridge").fit(X, Y)
+    assert [str(s) for s in model.report_.status] == ["converged", "all ones", "no spikes", "no data"]
+    predicted = model.predict(X)
+    assert np.all(predicted[:, 1] == 1) and np.all(predicted[:, 2] == 0) and np.all(np.isnan(predicted[:, 3]))
+    assert np.isfinite(model.score(X, Y)) and np.isnan(model.score(X, Y, per_neuron=True)[3])
+    alone = make("Bernoulli", "Ridge").fit(X, Y[:, 0])
+    np.testing.assert_allclose(model.coef_[:, 0], alone.coef_, atol=1e-6)
+
+
+def test_separable_choices_are_told_from_others():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    Y = np.column_stack([X[:, 0] > 0, (X[:, 0] > 0) ^ (np.arange(300) == 7)]).astype(float)
+    with pytest.warns(UserWarning, match="separable"):
+        model = make("Bernoulli", "UnRegularized").fit(X, Y)
+    assert model.report_.status[0] == Status.SEPARABLE
+    assert make("Bernoulli", "Ridge", 1e-4).fit(X, Y).report_.converged.all()
+
+
+def test_models_survive_their_files(tmp_path):
+    for name in ("NegativeBinomial", "Gamma", "Binomial"):
+        X, Y, more, _ = recording(name, 14)
+        for y in (Y, Y[:, 0]):
+            model = make(name, "Ridge").fit(X, y, **more)
+            back = PopulationGLM.load(model.save(tmp_path / f"{name}.npz"))
+            np.testing.assert_array_equal(back.predict(X), model.predict(X))
+            assert back.score(X, y, score_type="log-likelihood", **more) == model.score(
+                X, y, score_type="log-likelihood", **more)  # fmt: skip
+
+
+def test_units_have_epochs_of_their_own():
+    import pynapple as nap
+
+    X, Y, *_ = recording("exp", 15)
+    t = np.arange(T) * 0.02
+    features, counts = nap.TsdFrame(t, X), nap.TsdFrame(t, Y, columns=[4, 7, 9])
+    epochs = {7: nap.IntervalSet([0, 5], [2, 7])}
+    model = make("exp", "Ridge", 1e-3).fit(features, counts, epochs=epochs)
+    inside = ((t >= 0) & (t <= 2)) | ((t >= 5) & (t <= 7))
+    masked = np.where(inside[:, None] | (np.arange(N) != 1), Y, np.nan)
+    np.testing.assert_array_equal(model.coef_, make("exp", "Ridge", 1e-3).fit(X, masked).coef_)
+    assert model.score(features, counts, epochs=epochs) == model.score(X, masked)
+    spikes = nap.TsGroup({7: nap.Ts([0.5, 1.5])}, time_support=epochs[7])
+    np.testing.assert_array_equal(make("exp", "Ridge", 1e-3).fit(features, counts, epochs=spikes).coef_, model.coef_)
+    with pytest.raises(ValueError, match="epochs names unit 8, which y does not have; its units are 4, 7, 9"):
+        model.fit(features, counts, epochs={8: epochs[7]})
+
+
+def test_dense_features_only():
+    with pytest.raises(TypeError, match="dense data is required"):
+        make("Bernoulli", "Ridge").fit(scipy.sparse.eye_array(10), np.ones(10))
