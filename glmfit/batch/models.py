@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 import glmfit
 
 from ..design import schema as rule
@@ -138,9 +140,10 @@ def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
     """List checks by the parameter that each is about."""
     from ..checks import check_flag, check_positive, check_real, check_whole
     from ..estimators.cv_fits import read_tried
+    from ..estimators.dispersion import read_dispersion
     from ..estimators.parameters import read_solver
     from ..estimators.population_glm_cv import SOLVERS as CV_SOLVERS
-    from ..observations import from_inverse_link
+    from ..observations import find
 
     readers = dict.fromkeys(("tol", "cv_tol", "max_memory"), check_positive)
     readers |= {"certify": check_flag, "max_epochs": check_whole}
@@ -151,7 +154,8 @@ def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
     if estimator not in COUNT_ESTIMATORS:
         checks |= {"solver_name": model._make_solver, "regularizer_strength": model._strength, "step": model._read_step}
         return checks | {"step_decay": partial(check_real, "step_decay", model.step_decay, 1.0, closed=True)}
-    checks["inverse_link_function"] = partial(from_inverse_link, model.inverse_link_function)
+    checks["observation_model"] = partial(find, model.observation_model, model.inverse_link_function)
+    checks["dispersion"] = lambda: read_dispersion(model.dispersion, model._family(), np.size(model.dispersion))
     if estimator == "PopulationGLM":
         return checks | {"solver_name": partial(_check_solver, model), "regularizer": partial(_check_penalty, model)}
     solver = partial(read_solver, model.solver_name, model.solver_kwargs, CV_SOLVERS)
@@ -170,7 +174,7 @@ def _check_solver(model: Any) -> None:
     if smooth is not None and smooth == (model.regularizer in with_kinks):
         needs = "a smooth penalty" if smooth else "a penalty with kinks"
         raise ValueError(f'solver_name is {model.solver_name!r}, which needs {needs}; use "auto".')
-    if getattr(solver, "certificate", None) == "global" and model.inverse_link_function == "exp":
+    if getattr(solver, "certificate", None) == "global" and model._family().name == "exp":
         raise ValueError('certificate is "global", which the exp link has not; use "anchored".')
 
 
