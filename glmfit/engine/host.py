@@ -11,7 +11,7 @@ import numpy as np
 
 from ..bounds import ResidualSums
 from .passes import sums_of
-from .tiles import ALL, Tiles, column_sums, derivatives, n_cores, scratch, tiles_of, weighted
+from .tiles import ALL, Tiles, column_sums, derivatives, n_cores, scratch, tiles_of
 
 _MOST_ROWS = 16384  # of a tile, and numbers of it, of which Hessians are made
 _MOST_OF_A_TILE = 1 << 18
@@ -92,7 +92,7 @@ class HostRows(Tiles):
             eta = np.take(self.eta[rows], at, axis=1)
             eta += np.take(self.D[rows], at, axis=1) * step
             y = self._y(rows, at, self.dtype)
-            r, c = self._weigh(rows, at, *derivatives(self.observation, y, eta))
+            r, c = self._derivatives(rows, at, y, eta)
             self.eta[rows, at], self.curvature[rows, at] = eta, c
             return r.T @ self._x(rows), column_sums(r)
 
@@ -101,7 +101,7 @@ class HostRows(Tiles):
     def _slopes_of(self, rows: slice):
         """Put down the curvature where eta is, and sum the derivatives of some rows."""
         y = self._y(rows, ALL, self.dtype)
-        r, self.curvature[rows] = self._weigh(rows, ALL, *derivatives(self.observation, y, self.eta[rows]))
+        r, self.curvature[rows] = self._derivatives(rows, ALL, y, self.eta[rows])
         return r.T @ self._x(rows), column_sums(r)
 
     def furthest(self) -> np.ndarray:
@@ -246,8 +246,7 @@ class HostRows(Tiles):
             x, own, eta = self._predictors(rows, at[:-1], base)
             y, w = self._y(rows, ALL, np.float64), self._weight(rows, ALL)
             self.eta[rows] = eta
-            c = derivatives(observation, y.astype(self.dtype), self.eta[rows])[1]
-            self.curvature[rows] = c if w is None else weighted(c, w.astype(c.dtype))
+            self.curvature[rows] = derivatives(observation, y.astype(self.dtype), self.eta[rows], w)[1]
             return sums_of(observation, x, own, eta, y, w, dual)
 
         parts = self._over(tile, at.shape[1])
@@ -262,7 +261,7 @@ class HostRows(Tiles):
         def tile(rows):
             self.eta[rows] = self._predictors(rows, at[:-1], base)[2]
             y = self._y(rows, ALL, self.dtype)
-            self.curvature[rows] = self._weigh(rows, ALL, *derivatives(self.observation, y, self.eta[rows]))[1]
+            self.curvature[rows] = self._derivatives(rows, ALL, y, self.eta[rows])[1]
 
         self._over(tile)
 

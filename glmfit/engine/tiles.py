@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
@@ -218,12 +219,9 @@ class Tiles(Workers):
             return None
         return self.offset[tile] if self.offset.shape[1] == 1 else self.offset[tile][:, self.neuron[at]]
 
-    def _weigh(self, rows, at, r, c):
-        w = self._weight(rows, at)
-        if w is None:
-            return r, c
-        w = w.astype(r.dtype)
-        return weighted(r, w), weighted(c, w)
+    def _derivatives(self, rows: slice, at, y, eta) -> tuple[np.ndarray, np.ndarray]:
+        """First and second derivative of the loss of some rows and fits, times their weights."""
+        return derivatives(self.observation, y, eta, self._weight(rows, at))
 
 
 def rows_of_a_tile(n_fits: int) -> int:
@@ -250,24 +248,39 @@ def is_far(X, mean) -> bool:
     return bool(np.any(np.abs(mean) > 8 * np.maximum(some.std(axis=0), 1e-300)))
 
 
-def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First and second derivative of the loss in eta; float32 arrays hold at most `TILE` numbers.
+def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray, w=None) -> tuple[np.ndarray, np.ndarray]:
+    """First and second derivative of the loss in eta, times weights if given; float32 arrays of at most `TILE` numbers.
 
     They may be views that the next call in the same thread leaves alone, and read-only.
     """
     if eta.dtype != np.float32 or eta.size <= _FEW or is_forked():
-        return observation.derivatives(y, eta)
-    pad = _scratch()
-    for tile, values in zip(pad, (y, eta), strict=True):
-        np.copyto(tile[: eta.size].reshape(eta.shape), values)
+        r, c = observation.derivatives(y, eta)
+        if w is None:
+            return r, c
+        w = w.astype(r.dtype)
+        return weighted(r, w), weighted(c, w)
+    given = (y, eta) if w is None else (y, eta, w)
+    pad = _scratch()[: len(given)]
+    for tile, values in zip(pad, given, strict=True):
+        np.copyto(tile[: eta.size].reshape(eta.shape), values, casting="same_kind")
         tile[eta.size :] = 0
-    r, c = (np.asarray(a)[: eta.size].reshape(eta.shape) for a in _program(observation)(*pad))
+    program = _program(observation) if w is None else _weighted_program(observation)
+    r, c = (np.asarray(a)[: eta.size].reshape(eta.shape) for a in program(*pad))
     return r, c
 
 
 @functools.cache
 def _program(observation: Observation):
     return jit(observation.derivatives)
+
+
+@functools.cache
+def _weighted_program(observation: Observation):
+    def of(y, eta, w):
+        r, c = observation.derivatives(y, eta)
+        return jnp.where(w > 0, r * w, 0), jnp.where(w > 0, c * w, 0)
+
+    return jit(of)
 
 
 def scratch(shape: tuple[int, int]) -> np.ndarray:
@@ -279,7 +292,7 @@ def scratch(shape: tuple[int, int]) -> np.ndarray:
 
 
 def _scratch() -> list[np.ndarray]:
-    """Two tiles of this thread."""
+    """Three tiles of this thread."""
     if not hasattr(_own, "tiles"):
-        _own.tiles = [aligned_empty((TILE,), np.dtype(np.float32)) for _ in range(2)]
+        _own.tiles = [aligned_empty((TILE,), np.dtype(np.float32)) for _ in range(3)]
     return _own.tiles

@@ -129,56 +129,66 @@ def _rows(given, at: np.ndarray) -> np.ndarray:
 
 
 class Profile:
-    """Log-likelihood of counts as a function of the dispersion at predictors that are known: slope and curvature.
+    """Log-likelihood of counts as a function of the dispersion at the predictors of a fit, per neuron.
 
-    In u = -log dispersion, per neuron. The counts enter by how many bins have each, the predictors by a pass.
+    As a function of u = -log dispersion. The counts enter by how many bins have each, the predictors by a pass.
     """
 
-    def __init__(self, data: Training):
-        self._data = data
-        self._tails = _tails(data)
+    def __init__(self, data: Training, params: Params):
+        self._data, self._tails = data, _tails(data)
+        self._eta = self._predictors(slice(None), params) if isinstance(data.X, np.ndarray) else None
+        self._params = params
 
-    def slope(self, params: Params, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """First and second derivative in u, (neuron,) each."""
+    def _predictors(self, rows: slice, params: Params) -> np.ndarray:
+        eta = np.asarray(self._data.X[rows], np.float64) @ params.coef + params.intercept
+        eta = eta if self._data.offset is None else eta + self._data.offset[rows]
+        return np.minimum(eta, 300.0)
+
+    def slope(self, u: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """First and second derivative in u of some neurons, (neuron,) each."""
         data, r, tabled = self._data, np.exp(u), self._tails is not None
 
         def tile(rows):
-            y, x = np.asarray(data.Y[rows], np.float64), np.asarray(data.X[rows], np.float64)
-            eta = x @ params.coef + params.intercept
-            eta = eta if data.offset is None else eta + data.offset[rows]
-            mu = np.exp(np.minimum(eta, 300.0))
+            y = np.take(np.asarray(data.Y[rows], np.float64), which, axis=1)
+            eta = self._predictors(rows, self._params) if self._eta is None else self._eta[rows]
+            mu = np.exp(np.take(eta, which, axis=1))
             whole = r + mu
-            first = (mu - y) / whole - np.log1p(mu / r)
-            second = mu / (r * whole) - (mu - y) / whole**2
+            first = (mu - y) / whole
+            second = (mu / r - first) / whole
+            first -= np.log1p(mu / r)
             if not tabled:
                 first += digamma(y + r) - digamma(r)
                 second += polygamma(1, y + r) - polygamma(1, r)
             w = np.ones((len(y), 1)) if data.weights is None else data.weights[rows, None]
-            w = w if data.own is None else w * data.own[rows]
-            return np.stack([np.sum(w * first, axis=0), np.sum(w * second, axis=0)])
+            w = np.broadcast_to(w if data.own is None else w * np.take(data.own[rows], which, axis=1), y.shape)
+            return np.stack([np.einsum("tn,tn->n", w, part) for part in (first, second)])
 
         with np.errstate(over="ignore", invalid="ignore"):
             first, second = sum(over_tiles(tile, len(data.Y), rows_at_once(data.X)))
         if tabled:
             steps = r + np.arange(len(self._tails))[:, None]
-            first = first + np.sum(self._tails / steps, axis=0)
-            second = second - np.sum(self._tails / steps**2, axis=0)
+            first = first + np.sum(self._tails[:, which] / steps, axis=0)
+            second = second - np.sum(self._tails[:, which] / steps**2, axis=0)
         return r * first, r * first + r**2 * second
 
-    def best(self, params: Params, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Best u at some parameters, by Newton's steps in a bracket, and the slope at the u given, (neuron,) each."""
+    def best(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Best u, by Newton's steps in a bracket, and the slope at the u given, (neuron,) each."""
+        at, start = u.copy(), np.zeros_like(u)
         low, high = (np.full_like(u, -np.log(a)) for a in (LARGEST, SMALLEST))
-        at, start = u.copy(), None
-        for _ in range(_MOST_STEPS):
-            slope, bend = self.slope(params, at)
-            start = slope if start is None else start
-            low, high = np.where(slope > 0, at, low), np.where(slope > 0, high, at)
+        open_ = np.arange(len(u))
+        for step in range(_MOST_STEPS):
+            slope, bend = self.slope(at[open_], open_)
+            if step == 0:
+                start[:] = slope
+            here = at[open_]
+            low[open_], high[open_] = np.where(slope > 0, here, low[open_]), np.where(slope > 0, high[open_], here)
             with np.errstate(divide="ignore", invalid="ignore"):
-                newton = at - slope / bend
-            inside = (bend < 0) & (newton > low) & (newton < high)
-            after = np.where(inside, newton, (low + high) / 2)
-            moved, at = np.abs(after - at), after
-            if np.all((moved < _SETTLED / 20) | (high - low < _SETTLED / 20)):
+                newton = here - slope / bend
+            inside = (bend < 0) & (newton > low[open_]) & (newton < high[open_])
+            at[open_] = np.where(inside, newton, (low[open_] + high[open_]) / 2)
+            going = (np.abs(at[open_] - here) >= _SETTLED / 20) & (high[open_] - low[open_] >= _SETTLED / 20)
+            open_ = open_[going]
+            if not len(open_):
                 break
         return at, start
 
@@ -226,7 +236,7 @@ def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.nd
         if params is None:
             params = Params(*(a.copy() for a in found))
         params.coef[:, which], params.intercept[which] = found
-        after, slope = Profile(some).best(found, u[which])
+        after, slope = Profile(some, found).best(u[which])
         low[which], high[which] = np.where(slope > 0, u[which], low[which]), np.where(slope > 0, high[which], u[which])
         middle = (low[which] + high[which]) / 2
         after = np.where((after >= low[which]) & (after <= high[which]), after, middle)

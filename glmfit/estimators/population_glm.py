@@ -218,8 +218,9 @@ class PopulationGLM(PopulationModel):
                     '"ProximalNewton"), or a max_memory large enough to load them.'
                 )
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
-            observation, start = self._at_dispersion(data, options)
-            form, problem = self._make_problem(data, observation)
+            design: dict = {}  # what is computed of the features alone
+            observation, start = self._at_dispersion(data, options, design)
+            form, problem = self._make_problem(data, observation, design)
             if solver is None:
                 solver = SOLVERS[choose_solver(problem)]()
             if checkpoint is not None:
@@ -241,7 +242,9 @@ class PopulationGLM(PopulationModel):
         settled = np.isin(solution.status, PROVED).all() and np.any(problem.penalty.strength)
         return bool(settled) and problem.observation.constant != 0
 
-    def _at_dispersion(self, data: Training, options: LoopOptions) -> tuple[Observation, Params | None]:
+    def _at_dispersion(
+        self, data: Training, options: LoopOptions, design: dict
+    ) -> tuple[Observation, Params | None]:
         """Choose the dispersion where the fit depends on it; second the parameters of a fit nearby."""
         family = self._family()
         dispersion = read_dispersion(self.dispersion, family, data.Y.shape[1])
@@ -251,7 +254,7 @@ class PopulationGLM(PopulationModel):
             return family.with_dispersion(dispersion), None
 
         def fit(some: Training, which: np.ndarray, dispersion: np.ndarray, start: Params | None) -> Params:
-            form, problem = self._make_problem(some, family.with_dispersion(dispersion), which)
+            form, problem = self._make_problem(some, family.with_dispersion(dispersion), design, which)
             start = start and Params(start.coef, start.intercept - form.shift)
             rough = replace(options, tol=max(options.tol, SEARCH_TOL), verbose=False)
             solver = SOLVERS[choose_solver(problem)]()
@@ -265,7 +268,7 @@ class PopulationGLM(PopulationModel):
         return family.with_dispersion(dispersion), near
 
     def _make_problem(
-        self, data: Training, observation: Observation, which: np.ndarray | None = None
+        self, data: Training, observation: Observation, design: dict, which: np.ndarray | None = None
     ) -> tuple[StandardForm, PopulationProblem]:
         """Lay out data and penalty of all neurons, or of those ``which`` they are of.
 
@@ -288,6 +291,7 @@ class PopulationGLM(PopulationModel):
         given = {"dtype": dtype, "offset": data.offset, "devices": devices, "own": form.own}
         penalty = make(strength)
         problem = PopulationProblem(data.X, form.Y, form.observation, penalty, data.weights, **given)
+        problem.design = design
         if choose:
             strength = default_ridge(problem, data, units, form)
             problem.penalty, strength = make(strength), strength * form.unit

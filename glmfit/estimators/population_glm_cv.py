@@ -233,7 +233,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         family = self._family()
         dispersion = read_dispersion(self.dispersion, family, data.Y.shape[1])
         if isinstance(family, NegativeBinomial) and dispersion is None:
-            return PopulationGLM(observation_model="NegativeBinomial")._at_dispersion(data, self._read_options())[0]
+            return PopulationGLM(observation_model="NegativeBinomial")._at_dispersion(data, self._read_options(), {})[0]
         return family if dispersion is None else family.with_dispersion(dispersion)
 
     def _check_words(self) -> None:
