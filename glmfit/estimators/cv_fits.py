@@ -30,6 +30,9 @@ from .population_model import PROVED
 from .scores import Folds
 
 
+_OF_COUNTS = "mean_count", "size_of_counts", "saturated_loss", "_null"  # of a problem
+
+
 class Fits:
     """What the fits of a cross-validation share, and what was found so far: nan, and INTERRUPTED, where nothing was.
 
@@ -49,6 +52,7 @@ class Fits:
         self._train = np.column_stack([folds.train, np.ones(len(data.X), bool)])
         self._tol = np.append(np.full(folds.train.shape[1], cv_tol), min(cv_tol, options.tol))
         self._designs: dict = {True: {}, False: {}}  # of the features alone; by whether the penalty is smooth
+        self._of_counts: dict = {}  # what passes over the counts alone have found, by folds
         self._devices = devices_for(data.X.size * data.Y.shape[1] * len(self._tol) * len(strengths))
         shape = len(strengths), len(self._tol), data.Y.shape[1]
         self.coef = np.full((*shape[:2], data.X.shape[1], shape[2]), np.nan)  # (strength, fold, feature, neuron)
@@ -97,6 +101,7 @@ class Fits:
             weights=data.weights, dtype=precision(data.X.dtype), offset=data.offset, own=self.form.own,
         )  # fmt: skip
         problem.design, problem.devices = self._designs[penalty.smooth], self._devices
+        vars(problem).update(self._of_counts.get(folds.tobytes(), {}))
         negligible = np.tile(np.broadcast_to(self.options.negligible, shape[1]), len(folds))
         options = replace(self.options, tol=self._tol[fold], negligible=negligible)
         if self._chooses and least_squares_serves(problem):
@@ -104,6 +109,8 @@ class Fits:
         else:
             solver = Newton() if self._chooses and newton_pays(problem) else replace(solver, curved=curved)
         solution, self.solver_name = run_counted(solver, problem, start, options, bar), type(solver).__name__
+        known = {name: value for name, value in vars(problem).items() if name in _OF_COUNTS}
+        self._of_counts[folds.tobytes()] = known
         self.coef[s, folds] = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
         self.intercept[s, folds] = solution.params.intercept.reshape(shape)
         # A fit that was stopped before its first step is a constant rate, and nothing to compare.

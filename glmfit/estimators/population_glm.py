@@ -242,9 +242,7 @@ class PopulationGLM(PopulationModel):
         settled = np.isin(solution.status, PROVED).all() and np.any(problem.penalty.strength)
         return bool(settled) and problem.observation.constant != 0
 
-    def _at_dispersion(
-        self, data: Training, options: LoopOptions, design: dict
-    ) -> tuple[Observation, Params | None]:
+    def _at_dispersion(self, data: Training, options: LoopOptions, design: dict) -> tuple[Observation, Params | None]:
         """Choose the dispersion where the fit depends on it; second the parameters of a fit nearby."""
         family = self._family()
         dispersion = read_dispersion(self.dispersion, family, data.Y.shape[1])

@@ -457,3 +457,28 @@ def test_small_mapped_files_are_loaded_in_any_layout(tmp_path):
     np.testing.assert_array_equal(model.fit(mapped, Y).coef_, PopulationGLM(regularizer_strength=1e-2).fit(X, Y).coef_)
     with pytest.raises(ValueError, match="ascontiguousarray"):
         PopulationGLM(max_memory=SMALL).fit(mapped, Y)
+
+
+@pytest.mark.parametrize("observation_model", ["Poisson", "NegativeBinomial", "Bernoulli", "Gaussian", "Gamma"])
+def test_masks_and_other_responses_are_those_in_memory(observation_model):
+    X, Y = make()
+    rng = np.random.default_rng(0)
+    Y = {"Bernoulli": lambda: (Y > 0) * 1.0, "Gaussian": lambda: Y + rng.normal(size=Y.shape) - 3,
+         "Gamma": lambda: Y + rng.gamma(2, 0.3, Y.shape)}.get(observation_model, lambda: Y.astype(float))()  # fmt: skip
+    Y[rng.random(Y.shape) < 0.1] = np.nan
+    Y[: T // 2, 1] = np.nan
+    weights = rng.uniform(0.5, 2, size=Y.shape)
+    given = {"dispersion": 0.7} if observation_model == "NegativeBinomial" else {}
+    given |= {"observation_model": observation_model, "regularizer_strength": 1e-2, "tol": 1e-7}
+    streamed = PopulationGLM(max_memory=SMALL, **given).fit(Counted(X), Y, weights)
+    loaded = PopulationGLM(**given).fit(X, Y, weights)
+    assert streamed.report_.memory_bytes is not None and streamed.report_.converged.all()
+    slack = streamed.report_.gap + loaded.report_.gap + 1e-12
+    assert np.all(np.abs(streamed.report_.objective - loaded.report_.objective) <= slack)
+    np.testing.assert_allclose(streamed.coef_, loaded.coef_, atol=2e-3)
+    assert streamed.report_.n_masked.tolist() == np.isnan(Y).sum(axis=0).tolist()
+    np.testing.assert_allclose(streamed.report_.pseudo_r2, loaded.report_.pseudo_r2, atol=1e-5)
+    np.testing.assert_allclose(streamed.report_.spike_count, np.nansum(Y, axis=0))
+    of = {"score_type": "log-likelihood", "per_neuron": True}
+    np.testing.assert_allclose(streamed.score(Counted(X), Y, **of), streamed.score(X, Y, **of), rtol=1e-12)
+    np.testing.assert_allclose(streamed.report_.dispersion.mean(), loaded.report_.dispersion.mean(), rtol=0.3)

@@ -12,7 +12,7 @@ from ...status import Status
 from ..loop import Run
 from ..metric import rough_standard
 from ..problem import Params
-from ..tiles import one_thread_each, rows_at_once, sums_over_tiles
+from ..tiles import one_thread_each, rows_at_once, small_blas, sums_over_tiles
 
 _EPS = np.finfo(float).eps
 _ROUNDINGS = 64  # units in the last place of the terms of a moment, which tiles add up
@@ -98,7 +98,8 @@ class LeastSquaresRun(Run):
     def _fit(self, fits: np.ndarray) -> None:
         sets, of_fit = sets_of(self.problem)
         for key in dict.fromkeys(of_fit[fits].tolist()):
-            self._fit_set(sets[key], fits[of_fit[fits] == key])
+            with small_blas(self.problem.n_features):  # products of small arrays
+                self._fit_set(sets[key], fits[of_fit[fits] == key])
         self.epochs[fits] = 1
         self.passes += len(fits) / self.problem.n_neurons
         self._note(1)
