@@ -18,7 +18,8 @@ from ..observations import Gaussian, NegativeBinomial, Observation
 from ..status import Status
 
 SMALLEST, LARGEST = 1e-6, 1e4  # of a negative binomial: below the first it is Poisson's
-_SETTLED = 2e-4  # change of the logarithm from one fit to the next
+_SETTLED = 1e-4  # change of the logarithm from one fit to the next
+_ROUGH, _FINE = 1e-5, 1e-8  # tolerances of the fits, first and later
 _MOST_FITS, _MOST_STEPS = 30, 60
 _TABLE = 2000  # largest count whose number of bins is counted
 _SOME_ROWS, _RUN = 16_384, 256  # over which the statistic is taken for the report; neighbours where they are read
@@ -218,31 +219,37 @@ def first_dispersion(data: Training, mean: np.ndarray, square: np.ndarray) -> np
 def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.ndarray, Params]:
     """Maximise the profile likelihood over the dispersion of every neuron, each fit certified.
 
-    ``fit(data, neurons, dispersion, start)`` gives the parameters at a dispersion (neuron,). By the envelope theorem
-    the slope of the profile is that of the likelihood at the fit: it brackets the maximum. The next dispersion is the
-    best at the predictors of the fit, which hardly depend on it, or the middle of the bracket where that is outside.
+    ``fit(data, neurons, dispersion, start, tol)`` gives the parameters at a dispersion (neuron,). By the envelope
+    theorem the slope of the profile is that of the likelihood at the fit: it brackets the maximum. The next dispersion
+    is where the secant of the last two slopes is 0; at first, and where the slope has not come nearer to 0, the best at
+    the predictors of the fit; and the middle of the bracket where that is outside.
 
     Returns the dispersion, (neuron,), and parameters near those of the fit there.
     """
     whole = isinstance(data.X, np.ndarray)
     u, params = -np.log(first), None
     low, high = (np.full_like(u, -np.log(a)) for a in (LARGEST, SMALLEST))
+    before, slope_before = np.full((2, len(u)), np.nan)
     open_ = np.arange(len(u))
-    for _ in range(_MOST_FITS):
+    for k in range(_MOST_FITS):
         some = take_neurons(data, open_) if whole and len(open_) < len(u) else data
         which = open_ if some is not data else np.arange(len(u))
         start = None if params is None else Params(*(a[..., which] for a in params))
-        found = fit(some, which, np.exp(-u[which]), start)
+        found = fit(some, which, np.exp(-u[which]), start, _ROUGH if k < 2 else _FINE)
         if params is None:
             params = Params(*(a.copy() for a in found))
         params.coef[:, which], params.intercept[which] = found
-        after, slope = Profile(some, found).best(u[which])
-        low[which], high[which] = np.where(slope > 0, u[which], low[which]), np.where(slope > 0, high[which], u[which])
+        here, (after, slope) = u[which], Profile(some, found).best(u[which])
+        low[which], high[which] = np.where(slope > 0, here, low[which]), np.where(slope > 0, high[which], here)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            secant = here - slope * (here - before[which]) / (slope - slope_before[which])
+        nearer = np.abs(slope) < 0.5 * np.abs(slope_before[which])
+        usable = nearer & (secant > low[which]) & (secant < high[which])
+        after = np.where(usable, secant, after)
         middle = (low[which] + high[which]) / 2
         after = np.where((after >= low[which]) & (after <= high[which]), after, middle)
-        moved = np.abs(after - u[which])
-        u[which] = after
-        open_ = which[moved > _SETTLED]
+        before[which], slope_before[which], u[which] = here, slope, after
+        open_ = which[(np.abs(after - here) > _SETTLED) | (k < 2)]
         if not len(open_):
             break
     return np.exp(-u), params

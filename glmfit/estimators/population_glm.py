@@ -29,8 +29,6 @@ from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices
 from .population_model import PROVED, PopulationModel
 from .streaming import RowView, read_fitted
 
-SEARCH_TOL = 1e-5  # of the fits around which a dispersion is sought
-
 
 class PopulationGLM(PopulationModel):
     r"""GLM of spike counts, or other responses, of neurons, fitted to a certified distance from the optimum.
@@ -251,10 +249,10 @@ class PopulationGLM(PopulationModel):
         if dispersion is not None:
             return family.with_dispersion(dispersion), None
 
-        def fit(some: Training, which: np.ndarray, dispersion: np.ndarray, start: Params | None) -> Params:
+        def fit(some: Training, which: np.ndarray, dispersion: np.ndarray, start: Params | None, tol: float) -> Params:
             form, problem = self._make_problem(some, family.with_dispersion(dispersion), design, which)
             start = start and Params(start.coef, start.intercept - form.shift)
-            rough = replace(options, tol=max(options.tol, SEARCH_TOL), verbose=False)
+            rough = replace(options, tol=tol, verbose=False)
             solver = SOLVERS[choose_solver(problem)]()
             solution = solver.run(problem, start, key=key_for(solver, 0), options=form.options(rough))
             if solution.interrupted:
