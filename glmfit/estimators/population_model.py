@@ -274,11 +274,7 @@ class PopulationModel(RegressorMixin, Model):
             (time,) or (time, neuron), as y, NaN where X, y or offset has a NaN and in bins that are masked.
         """
         check_choice("kind", kind, ("pearson", "deviance", "response"))
-        eta, over, axis = self._exposed(X, offset, exposure)
-        data = door.read_recording(self, X, y, None, offset, exposure, epochs, reset=False)
-        Y = np.asarray(data.Y[:], np.float64)
-        Y = Y if data.own is None else np.where(data.own, Y, np.nan)
-        Y = Y[:, 0] if eta.ndim == 1 else Y
+        Y, eta, over, axis = self._observed(X, y, offset, exposure, epochs)
         observation = self._observation()
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(self._silent & ~np.isnan(eta), 0.0, observation.mean(eta))
@@ -288,7 +284,15 @@ class PopulationModel(RegressorMixin, Model):
             elif kind == "deviance":
                 unit = over * observation.deviance(np.where(np.isnan(Y), observation.neutral, Y / over), eta)
                 difference = np.sign(difference) * np.sqrt(unit)
-        return wrap(difference, axis or data.neurons, self._neurons, self.report_.neuron)
+        return wrap(difference, axis, self._neurons, self.report_.neuron)
+
+    def _observed(self, X, y, offset, exposure, epochs):
+        """Responses, NaN where they are masked, their predictors, the exposure as in `_exposed`, and the axis."""
+        eta, over, axis = self._exposed(X, offset, exposure)
+        data = door.read_recording(self, X, y, None, offset, exposure, epochs, reset=False)
+        Y = np.asarray(data.Y[:], np.float64)
+        Y = Y if data.own is None else np.where(data.own, Y, np.nan)
+        return Y[:, 0] if eta.ndim == 1 else Y, eta, over, axis or data.neurons
 
     def _exposed(self, X, offset, exposure):
         """Linear predictor, exposure as it goes with it (1 without one), and the axis of X."""

@@ -13,7 +13,15 @@ import numpy as np
 
 from glmfit.numerics import Array, elementwise, namespace
 
-_WHOLE = ("sample", "wrong", "spread_constant", "quantile", "draw", "with_dispersion")  # methods that are not formulas
+_WHOLE = (
+    "sample",
+    "wrong",
+    "spread_constant",
+    "quantile",
+    "cdf",
+    "draw",
+    "with_dispersion",
+)  # methods that are not formulas
 
 
 def by_element(formula: Callable) -> Callable:
@@ -214,6 +222,10 @@ class Observation(eqx.Module):
     @abc.abstractmethod
     def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         """Compute a quantile of the response over an exposure, with SciPy, of the shape of eta."""
+
+    @abc.abstractmethod
+    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        """Compute the probability of a response of at most y over an exposure, with SciPy; all broadcast."""
 
     @abc.abstractmethod
     def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:

@@ -86,6 +86,11 @@ class Bernoulli(Observation):
 
         return binom.ppf(level, exposure, self.mean(eta))
 
+    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        from scipy.stats import binom
+
+        return binom.cdf(y, exposure, self.mean(eta))
+
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return (y != 0) & (y != 1), "responses 0 or 1"
 

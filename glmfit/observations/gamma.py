@@ -84,5 +84,10 @@ class Gamma(Observation):
 
         return gamma.ppf(level, 1.0 / self._of(eta), scale=np.exp(eta) * self._of(eta))
 
+    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        from scipy.stats import gamma
+
+        return gamma.cdf(y, 1.0 / self._of(eta), scale=np.exp(eta) * self._of(eta))
+
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return y <= 0, "values > 0"

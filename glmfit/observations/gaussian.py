@@ -75,5 +75,10 @@ class Gaussian(Observation):
 
         return norm.ppf(level, eta, np.sqrt(self._of(eta)))
 
+    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        from scipy.stats import norm
+
+        return norm.cdf(y, eta, np.sqrt(self._of(eta)))
+
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return np.zeros(np.shape(y), bool), "finite numbers"

@@ -108,5 +108,11 @@ class NegativeBinomial(Observation):
         r = 1.0 / self._of(eta)
         return nbinom.ppf(level, r, r / (r + np.exp(eta)))
 
+    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        from scipy.stats import nbinom
+
+        r = 1.0 / self._of(eta)
+        return nbinom.cdf(y, r, r / (r + np.exp(eta)))
+
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return y < 0, "counts >= 0"

@@ -111,6 +111,11 @@ class Poisson(Observation):
 
         return poisson.ppf(level, exposure * self.mean(eta))
 
+    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+        from scipy.stats import poisson
+
+        return poisson.cdf(y, exposure * self.mean(eta))
+
     def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:
         """Draw Poisson counts with rate f(eta).
 

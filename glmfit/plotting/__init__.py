@@ -7,6 +7,7 @@ Colours are those of Okabe and Ito, which colour-blind readers can tell apart.
 """
 
 from .axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, label_panels, new_axes
+from .calibration import plot_binned_residuals, plot_calibration
 from .decoding import plot_confusion, plot_decoded, plot_responses
 from .parameters import plot_coupling, plot_filter, plot_recovery
 from .rates import plot_rate_against_spikes, plot_residuals, plot_signal, plot_tuning
@@ -16,6 +17,7 @@ from .scores import plot_cv_curves, plot_scores, plot_strengths, plot_time_resca
 __all__ = [
     "new_axes", "label_panels",
     "plot_filter", "plot_rate_against_spikes", "plot_signal", "plot_residuals", "plot_tuning", "plot_time_rescaling",
+    "plot_binned_residuals", "plot_calibration",
     "plot_convergence", "plot_bounds", "plot_report_overview",
     "plot_coupling", "plot_recovery", "plot_scores",
     "plot_confusion", "plot_decoded", "plot_responses",
