@@ -242,12 +242,10 @@ def _of_equal_size(x, n_bins) -> list[np.ndarray]:
 
 
 def _draw_counts(ax, seen, level) -> None:
-    """Number of bins with every count, and what models expect."""
+    """Draw the number of bins with every count, and what models expect."""
     y = next(iter(seen.values())).y
-    last = max(min(int(y.max()), _FEW), int(np.quantile(y, 0.999)))
-    width = -(-(last + 1) // _MOST_COUNTS)
-    low = width * np.arange(last // width + 1)  # first count of every interval; the last has no end
-    came = np.bincount(np.minimum(y.astype(int) // width, len(low) - 1), minlength=len(low))
+    low = _intervals(y)
+    came = np.bincount(np.searchsorted(low, y, side="right") - 1, minlength=len(low))
     at = np.arange(len(low))
     for (name, of), color in zip(seen.items(), colors_of_models(len(seen)), strict=True):
         expected, ends = _expected(of, low, level)
@@ -256,16 +254,26 @@ def _draw_counts(ax, seen, level) -> None:
     ax.plot(at[came > 0], came[came > 0], "o", ms=3.5, color=BLACK, label="counted")
     ax.set_yscale("log")
     ax.set_ylim(0.5, 2 * len(y))
-    words = [f"{k}" if width == 1 else f"{k}–{k + width - 1}" for k in low[:-1]] + [f"{low[-1]}+"]
-    step = -(-len(low) // (13 if width == 1 else 5))
+    step = -(-len(low) // 12)
     some = np.arange((len(low) - 1) % step, len(low), step)  # the last is one of them
-    ax.set_xticks(some, [words[k] for k in some])
+    ax.set_xticks(some, [f"{k}+" if k == low[-1] else f"{k}" for k in low[some]])
     legend(ax, loc="upper right")
-    name_axes(ax, "count", "number of bins")
+    each = low[-1] == len(low) - 1
+    name_axes(ax, "count" if each else "count (lower end of the interval)", "number of bins")
+
+
+def _intervals(y) -> np.ndarray:
+    """Choose the first count of every interval, of which the last has no end: 0, 1, 2, ... where counts are small."""
+    last = max(min(int(y.max()), _FEW), int(np.quantile(y, 0.999)))
+    first = int(np.quantile(y, 0.001)) if last >= _MOST_COUNTS else 0
+    width = -(-(last + 1 - first) // _MOST_COUNTS)
+    low = np.arange(first, last + 1, width)
+    low[0] = 0
+    return low
 
 
 def _expected(of: _Seen, low, level) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Number of bins that the model expects in every interval of counts, and the range of chance.
+    """Compute how many bins the model expects in every interval of counts, and the range of chance.
 
     A sum of independent events of probabilities p has the mean sum p and the variance sum p (1 - p): its range is that
     of the binomial distribution with these two.
@@ -279,7 +287,7 @@ def _expected(of: _Seen, low, level) -> tuple[np.ndarray, tuple[np.ndarray, np.n
 
 
 def _draw_shares(ax, seen, level, n_bins) -> None:
-    """Share of yes against the predicted probability."""
+    """Draw the share of yes against the predicted probability."""
     largest = 0.0
     for (name, of), color in zip(seen.items(), colors_of_models(len(seen)), strict=True):
         p = of.observation.mean(of.eta)
@@ -298,7 +306,7 @@ def _draw_shares(ax, seen, level, n_bins) -> None:
 
 
 def _draw_probabilities(ax, seen, level) -> None:
-    """Cumulative share of the bins against the probability of a response at most as large."""
+    """Draw the cumulative share of the bins against the probability of a response at most as large."""
     half = float(scipy.stats.kstwo.ppf(level, len(next(iter(seen.values())).y)))
     ends = np.array([0.0, 1.0])
     ax.fill_between(ends, ends - half, ends + half, color=LIGHT, alpha=0.6, lw=0, label=f"{level:.0%} band")

@@ -720,3 +720,224 @@ def test_overview_of_responses(rng):
     np.testing.assert_allclose(score.patches[0].get_width(), alone.pseudo_r2)
     ax = plotting.plot_responses(model)
     np.testing.assert_allclose(ax.images[0].get_array(), model.predict())
+
+
+# ------------------------------------------------------------------------- calibration
+
+
+FAMILIES = ["Poisson", "NegativeBinomial", "Bernoulli", "Binomial", "Gaussian", "Gamma"]
+
+
+def drawn_from(family, rng, T=1200):
+    """Features, responses of two neurons, of which the second lacks bins, what is passed with them, a fitted model."""
+    X = rng.normal(size=(T, 2))
+    eta = X @ np.array([[0.5, -0.3], [0.2, 0.4]])
+    share, trials, exposure = 1 / (1 + np.exp(-eta)), rng.integers(0, 6, T), rng.choice([0.3, 1.0, 2.0], T)
+    given = {"Binomial": {"exposure": trials}, "Poisson": {"exposure": exposure}}.get(family, {})
+    y = {
+        "Poisson": lambda: rng.poisson(exposure[:, None] * np.logaddexp(0, eta)),
+        "NegativeBinomial": lambda: rng.poisson(np.exp(eta) * rng.gamma(2, 0.5, eta.shape)),
+        "Bernoulli": lambda: rng.random(eta.shape) < share,
+        "Binomial": lambda: rng.binomial(trials[:, None], share),
+        "Gaussian": lambda: rng.normal(eta),
+        "Gamma": lambda: rng.gamma(2, np.exp(eta) / 2),
+    }[family]().astype(float)
+    y[:100, 1] = np.nan
+    return X, y, given, PopulationGLM(observation_model=family).fit(X, y, **given)
+
+
+def bars(ax):
+    """Middles and half lengths of bars, and where they stand."""
+    points, _, (stems,) = ax.containers[0]
+    return points.get_xdata(), points.get_ydata(), [np.ptp(s[:, 1]) / 2 for s in stems.get_segments()]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_binned_residuals_are_means_of_pearson_residuals_and_two_standard_errors(family, rng):
+    X, y, given, model = drawn_from(family, rng)
+    offset = np.full(len(X), 0.1)
+    ax = plotting.plot_binned_residuals(model, X, y, neuron=1, n_bins=4, offset=offset, **given)
+    over, eta = given.get("exposure", np.ones(len(X))), X @ model.coef_[:, 1] + model.intercept_[1] + 0.1
+    observation = model._observation()
+    if hasattr(model, "dispersion_"):
+        observation = observation.with_dispersion(model.dispersion_[1])
+    mean = observation.mean(eta)
+    with np.errstate(invalid="ignore"):
+        residual = (y[:, 1] - over * mean) / np.sqrt(over * observation.variance(eta))
+    known = np.isfinite(residual)
+    assert known.sum() <= 1100
+    order = np.argsort(mean[known])
+    drawn, height, half = bars(ax)
+    for k, part in enumerate(np.array_split(order, 4)):  # up to a bin at the ends
+        here = residual[known][part]
+        np.testing.assert_allclose(drawn[k], mean[known][part].mean(), rtol=0.02, atol=0.01)
+        np.testing.assert_allclose(height[k], here.mean(), atol=0.03)
+        np.testing.assert_allclose(half[k], 2 * here.std(ddof=1) / np.sqrt(len(here)), rtol=0.1)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("predicted mean", "mean residual (SD)")
+
+
+def test_binned_residuals_against_features_time_and_what_the_model_lacks(rng):
+    import pandas as pd
+
+    X = pd.DataFrame({"speed": rng.normal(size=400), "reward": np.repeat([0.0, 1.0], 200)})
+    lacks = rng.normal(size=400)
+    y = rng.poisson(np.exp(-0.5 + lacks)).astype(float)
+    model = PopulationGLM().fit(X, y)
+    residual = model.residuals(X, y)
+    ax = plotting.plot_binned_residuals(model, X, y, against="reward")
+    x, height, half = bars(ax)
+    np.testing.assert_array_equal(x, [0, 1])  # a bar for every value
+    np.testing.assert_allclose(height, [residual[:200].mean(), residual[200:].mean()])
+    np.testing.assert_allclose(half[0], 2 * residual[:200].std(ddof=1) / np.sqrt(200))
+    assert ax.get_xlabel() == "reward"
+    np.testing.assert_array_equal(bars(plotting.plot_binned_residuals(model, X, y, against=1))[1], height)
+    ax = plotting.plot_binned_residuals(model, X.to_numpy(), y, against="time", n_bins=4, xlabel="trial")
+    np.testing.assert_allclose(bars(ax)[0], [49.5, 149.5, 249.5, 349.5])
+    assert ax.get_xlabel() == "trial"
+    ax = plotting.plot_binned_residuals(model, X, y, against=lacks, n_bins=5)
+    x, height, half = bars(ax)
+    assert height[0] < -half[0] and height[-1] > half[-1] and ax.get_xlabel() == "covariate"
+    nap = pytest.importorskip("pynapple")
+    t = 10 + 0.1 * np.arange(400)
+    timed = nap.TsdFrame(t=t, d=X.to_numpy(), columns=["speed", "reward"])
+    ax = plotting.plot_binned_residuals(
+        model, timed, y[:, None][:, 0], against="time", n_bins=2, epochs={"0": nap.IntervalSet(10, 29.95)}
+    )
+    np.testing.assert_allclose(bars(ax)[0], [t[:100].mean(), t[100:200].mean()])
+    assert ax.get_xlabel() == "time (s)"
+
+
+def counted(ax):
+    """Points of the number of bins, by place."""
+    of = line(ax, "counted")
+    return dict(zip(of.get_xdata(), of.get_ydata(), strict=True))
+
+
+@pytest.mark.parametrize("family", ["Poisson", "NegativeBinomial", "Binomial"])
+def test_calibration_of_counts_is_their_number_and_the_one_expected(family, rng):
+    X, y, given, model = drawn_from(family, rng)
+    ax = plotting.plot_calibration(model, X, y, neuron=1, level=0.9, **given)
+    over = given.get("exposure", np.ones(len(X)))
+    seen = ~np.isnan(y[:, 1]) & (over > 0)
+    eta, over, counts = (X @ model.coef_[:, 1] + model.intercept_[1])[seen], over[seen], y[seen, 1]
+    if family == "Poisson":
+        law = scipy.stats.poisson(over * np.logaddexp(0, eta))
+    elif family == "Binomial":
+        law = scipy.stats.binom(over, 1 / (1 + np.exp(-eta)))
+    else:
+        r = 1 / model.dispersion_[1]
+        law = scipy.stats.nbinom(r, r / (r + np.exp(eta)))
+    last = min(int(counts.max()), 12)
+    p = [law.pmf(k) for k in range(last)] + [law.sf(last - 1)]
+    expected = np.array([each.sum() for each in p])
+    np.testing.assert_allclose(line(ax, "model").get_ydata(), expected, rtol=1e-9)
+    for k in range(last + 1):
+        assert counted(ax).get(k, 0) == np.sum(counts >= last if k == last else counts == k)
+    draws = law.rvs(size=(2000, seen.sum()), random_state=1)
+    for k in (0, 1, last):
+        low, high = outline(ax.collections[0])[k]
+        number = np.sum(draws >= last if k == last else draws == k, axis=1)
+        assert 0.88 < np.mean((low <= number) & (number <= high)) <= (1.0 if expected[k] < 5 else 0.94)
+    assert ax.get_yscale() == "log" and texts(ax) == ["model", "counted"]
+    assert [t.get_text() for t in ax.get_xticklabels()][-1] == f"{last}+"
+
+
+def test_calibration_tells_an_overdispersed_neuron_from_poisson(rng):
+    X, y, _, right = drawn_from("NegativeBinomial", rng, T=5000)
+    wrong = PopulationGLM("exp").fit(X, y)
+    ax = plotting.plot_calibration({"Poisson": wrong, "negative binomial": right}, X, y)
+    assert texts(ax) == ["Poisson", "negative binomial", "counted"]
+    outside = [
+        sum(not band[k][0] <= n <= band[k][1] for k, n in counted(ax).items())
+        for band in (outline(c) for c in ax.collections[:2])
+    ]
+    assert outside[0] >= 5 and outside[1] <= 2
+
+
+def test_calibration_of_large_counts_is_in_intervals(rng):
+    y = rng.poisson(500, 4000).astype(float)
+    X = rng.normal(size=(4000, 1))
+    model = PopulationGLM("exp").fit(X, y)
+    ax = plotting.plot_calibration(model, X, y)
+    expected = line(ax, "model").get_ydata()
+    assert 10 <= len(expected) <= 20
+    np.testing.assert_allclose([expected.sum(), sum(counted(ax).values())], 4000)
+    assert ax.get_xlabel() == "count (lower end of the interval)"
+
+
+def test_calibration_of_yes_or_no_is_the_share_of_yes(rng):
+    X, y, _, model = drawn_from("Bernoulli", rng)
+    ax = plotting.plot_calibration(model, X, y, neuron=1, n_bins=5)
+    p, yes = model.predict(X)[100:, 1], y[100:, 1]
+    x, share = line(ax, "model").get_data()
+    for k, part in enumerate(np.array_split(np.argsort(p), 5)):
+        np.testing.assert_allclose([x[k], share[k]], [p[part].mean(), yes[part].mean()], atol=0.01)
+        low, high = np.sort(ax.collections[0].get_segments()[k][:, 1])
+        ends = scipy.stats.binom.ppf([0.025, 0.975], 220, x[k]) / 220
+        np.testing.assert_allclose([low, high], ends, atol=0.01)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("predicted probability", "share of yes")
+
+
+@pytest.mark.parametrize("family", ["Gaussian", "Gamma"])
+def test_calibration_of_measured_values_is_the_distribution_of_their_probability(family, rng):
+    X, y, _, model = drawn_from(family, rng)
+    wrong = PopulationGLM(observation_model=family).fit(X[:, :1], y**3 if family == "Gaussian" else y)
+    ax = plotting.plot_calibration(model, X, y, neuron=1)
+    eta, phi = (X @ model.coef_[:, 1] + model.intercept_[1])[100:], model.dispersion_[1]
+    law = (
+        scipy.stats.norm(eta, phi**0.5) if family == "Gaussian" else scipy.stats.gamma(1 / phi, scale=np.exp(eta) * phi)
+    )
+    u = np.sort(law.cdf(y[100:, 1]))
+    drawn = line(ax, "model")
+    np.testing.assert_allclose(drawn.get_xdata()[1:-1], u, rtol=1e-9)
+    np.testing.assert_allclose(drawn.get_ydata()[:-1], np.arange(1101) / 1100)
+    half = scipy.stats.kstwo.ppf(0.95, 1100)
+    assert scipy.stats.kstest(u, "uniform").statistic < half
+    np.testing.assert_allclose(outline(ax.collections[0])[1.0], (1 - half, 1 + half))
+    if family == "Gaussian":
+        ax = plotting.plot_calibration(wrong, X[:, :1], y**3, neuron=1)
+        drawn = line(ax, "model")
+        assert np.abs(drawn.get_xdata()[1:-1] - drawn.get_ydata()[1:-1]).max() > half
+
+
+def test_a_silent_neuron_is_calibrated(rng):
+    X, y = rng.normal(size=(300, 2)), np.zeros((300, 2))
+    y[::3, 1] = 1
+    for link in ("softplus", "exp"):
+        model = PopulationGLM(link).fit(X, y)
+        ax = plotting.plot_calibration(model, X, y, offset=np.full(300, 5.0))
+        assert counted(ax) == {0: 300}
+        np.testing.assert_allclose(line(ax, "model").get_ydata(), 300)
+
+
+def test_calibration_and_residuals_say_what_does_not_fit(rng):
+    X, y, _, model = drawn_from("Gaussian", rng)
+    for draw in (plotting.plot_calibration, plotting.plot_binned_residuals):
+        with pytest.raises(ValueError, match="neuron is 2; the model has neurons 0 to 1"):
+            draw(model, X, y, neuron=2)
+        with pytest.raises(TypeError, match="model is a str; it must be a fitted PopulationGLM"):
+            draw("Poisson", X, y)
+        with pytest.raises(NotFittedError):
+            draw(PopulationGLM(), X, y)
+        with pytest.raises(ValueError, match="n_bins is 0"):
+            draw(model, X, y, n_bins=0)
+        with pytest.raises(ValueError, match="neuron 1 has no bin where"):
+            draw(model, X[:100], y[:100], neuron=1)
+    for against in ("sped", 2, True, None, 0.5):
+        with pytest.raises(
+            ValueError, match=f'against is {against!r}; it must be "mean", "time", a feature, 0 to 1, or'
+        ):
+            plotting.plot_binned_residuals(model, X, y, against=against)
+    with pytest.raises(ValueError, match=r"against has shape \(3,\); it needs a value per time bin, \(1200,\)"):
+        plotting.plot_binned_residuals(model, X, y, against=np.ones(3))
+    with pytest.raises(ValueError, match="empty dict"):
+        plotting.plot_calibration({}, X, y)
+    with pytest.raises(ValueError, match="level is 95"):
+        plotting.plot_calibration(model, X, y, level=95)
+    positive = np.abs(np.nan_to_num(y)) + 0.1
+    with pytest.warns(UserWarning, match="not integers"):
+        quasi = PopulationGLM().fit(X, positive)
+    with pytest.raises(ValueError, match="models of counts and of measured values have no figure in common"):
+        plotting.plot_calibration({"a": model, "b": quasi}, X, positive)
+    with pytest.raises(ValueError, match="y has counts that are not whole numbers"):
+        plotting.plot_calibration(quasi, X, positive)
