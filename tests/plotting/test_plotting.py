@@ -791,7 +791,7 @@ def test_binned_residuals_against_features_time_and_what_the_model_lacks(rng):
     np.testing.assert_allclose(half[0], 2 * residual[:200].std(ddof=1) / np.sqrt(200))
     assert ax.get_xlabel() == "reward"
     np.testing.assert_array_equal(bars(plotting.plot_binned_residuals(model, X, y, against=1))[1], height)
-    ax = plotting.plot_binned_residuals(model, X.to_numpy(), y, against="time", n_bins=4, xlabel="trial")
+    ax = plotting.plot_binned_residuals(model, X, y, against="time", n_bins=4, xlabel="trial")
     np.testing.assert_allclose(bars(ax)[0], [49.5, 149.5, 249.5, 349.5])
     assert ax.get_xlabel() == "trial"
     ax = plotting.plot_binned_residuals(model, X, y, against=lacks, n_bins=5)
@@ -801,7 +801,7 @@ def test_binned_residuals_against_features_time_and_what_the_model_lacks(rng):
     t = 10 + 0.1 * np.arange(400)
     timed = nap.TsdFrame(t=t, d=X.to_numpy(), columns=["speed", "reward"])
     ax = plotting.plot_binned_residuals(
-        model, timed, y[:, None][:, 0], against="time", n_bins=2, epochs={"0": nap.IntervalSet(10, 29.95)}
+        model, timed, y, against="time", n_bins=2, epochs={"0": nap.IntervalSet(10, 29.95)}
     )
     np.testing.assert_allclose(bars(ax)[0], [t[:100].mean(), t[100:200].mean()])
     assert ax.get_xlabel() == "time (s)"
@@ -884,9 +884,8 @@ def test_calibration_of_measured_values_is_the_distribution_of_their_probability
     wrong = PopulationGLM(observation_model=family).fit(X[:, :1], y**3 if family == "Gaussian" else y)
     ax = plotting.plot_calibration(model, X, y, neuron=1)
     eta, phi = (X @ model.coef_[:, 1] + model.intercept_[1])[100:], model.dispersion_[1]
-    law = (
-        scipy.stats.norm(eta, phi**0.5) if family == "Gaussian" else scipy.stats.gamma(1 / phi, scale=np.exp(eta) * phi)
-    )
+    normal, gamma = scipy.stats.norm(eta, phi**0.5), scipy.stats.gamma(1 / phi, scale=np.exp(eta) * phi)
+    law = normal if family == "Gaussian" else gamma
     u = np.sort(law.cdf(y[100:, 1]))
     drawn = line(ax, "model")
     np.testing.assert_allclose(drawn.get_xdata()[1:-1], u, rtol=1e-9)
