@@ -75,8 +75,8 @@ def pearson(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pearson's statistic over its degrees of freedom, and whether it refutes the model for counts, (neuron,) each.
 
-    Over some thousand rows spread over the recording. Its standard error under the model is that of the rows'
-    fourth moments, for Poisson counts 2 + 1 / mean.
+    Over some thousand rows spread over the recording. Its standard error under the model is that of the rows' fourth
+    moments: squared residuals over their variance v vary by 2 + 1 / v, negative binomial ones by 6 dispersion more.
     """
     mean, error, n_rows = _statistic(data, observation, params, _some_rows(data))
     n_seen = problem.n_counted - data.n_masked
@@ -97,7 +97,9 @@ def _some_rows(data: Training) -> np.ndarray:
 
 
 def _statistic(data: Training, observation: Observation, params: Params, chosen: np.ndarray):
-    """Weighted mean of squared residuals over variances, its standard error for Poisson counts, rows that count."""
+    """Weighted mean of squared residuals over variances, its standard error for counts, rows that count."""
+
+    heavy = 2 + 6 * observation.dispersion if isinstance(observation, NegativeBinomial) else 2.0
 
     def tile(part):
         at = chosen[part]
@@ -110,12 +112,13 @@ def _statistic(data: Training, observation: Observation, params: Params, chosen:
         e = np.ones((1, 1)) if data.exposure is None else data.exposure[at].reshape(len(at), -1)
         square = np.where(w > 0, w * (y - mean) ** 2 / np.maximum(variance, 1e-300), 0.0)
         units = np.where(w > 0, w / np.where(e > 0, e, 1.0), 0.0)
-        noise = np.where(w > 0, 2 + 1 / np.maximum(e * mean, 1e-3 / len(data.X)), 0.0)
+        noise = heavy + 1 / np.maximum(e * variance, 1e-3 / len(data.X))
+        noise = np.where(w > 0, np.square(units) * noise, 0.0)
         return np.stack([square.sum(axis=0), units.sum(axis=0), noise.sum(axis=0), (w > 0).sum(axis=0)])
 
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         square, units, noise, n = sum(over_tiles(tile, len(chosen)))
-        return square / units, np.sqrt(noise) / n, n
+        return square / units, np.sqrt(noise) / units, n
 
 
 def _rows(given, at: np.ndarray) -> np.ndarray:
