@@ -30,6 +30,7 @@ TAGS = {
     "01": "one neuron", "02": "pynapple", "03": "cross-validation", "04": "NeMoS", "05": "recording, softmax",
     "06": "recording, softmax", "07": "response model", "08": "recording, population", "09": "recording, coupling",
     "10": "recording, cross-validation", "11": "batch", "12": "recording, inference",
+    "13": "recording, observation models", "14": "recording, observation models", "15": "recording, masks",
 }  # fmt: skip
 
 

@@ -98,7 +98,6 @@ def _some_rows(data: Training) -> np.ndarray:
 
 def _statistic(data: Training, observation: Observation, params: Params, chosen: np.ndarray):
     """Weighted mean of squared residuals over variances, its standard error for counts, rows that count."""
-
     heavy = 2 + 6 * observation.dispersion if isinstance(observation, NegativeBinomial) else 2.0
 
     def tile(part):

@@ -255,7 +255,7 @@ def _draw_counts(ax, seen, level) -> None:
     ax.set_yscale("log")
     ax.set_ylim(0.5, 2 * len(y))
     step = -(-len(low) // 12)
-    some = np.arange((len(low) - 1) % step, len(low), step)  # the last is one of them
+    some = np.append(np.arange(0, len(low) - step, step), len(low) - 1)
     ax.set_xticks(some, [f"{k}+" if k == low[-1] else f"{k}" for k in low[some]])
     legend(ax, loc="upper right")
     each = low[-1] == len(low) - 1
