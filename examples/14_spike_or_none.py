@@ -112,8 +112,7 @@ print(fits["Bernoulli", 2].report_)
 # Panel b: for bins of 1 ms, the share of held-out bins with a spike against
 # the predicted probability, in ten intervals of equally many bins. Pale bars
 # are the range of chance of a right model. Probabilities above 0.1 are about
-# right; smaller ones are too large, as a silent receptor is even less likely
-# to fire than the features can say. Panel c: sound filters of both
+# right, smaller ones are too large. Panel c: sound filters of both
 # models in bins of 1 ms. The Bernoulli filter is the log-odds of a spike, that
 # of the Poisson model the logarithm of its rate.
 
