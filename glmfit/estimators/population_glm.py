@@ -60,10 +60,10 @@ class PopulationGLM(PopulationModel):
     groups : array of shape (n_features,) or dict, optional
         For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names (one, a
         list or a slice).
-    solver_name : {"auto", "ConjugateGradients", "ProximalNewton", "SAGA", "Newton"}
+    solver_name : {"auto", "ConjugateGradients", "ProximalNewton", "SAGA", "Newton", "LeastSquares"}
         Algorithm. "auto" takes ConjugateGradients for smooth penalties (none, ridge) and ProximalNewton for those with
-        kinks, but for some cases (:func:`glmfit.estimators.choose_solver` has the rule); the report names the one that
-        ran.
+        kinks, LeastSquares for Gaussian responses, but for some cases (:func:`glmfit.estimators.choose_solver` has the
+        rule); the report names the one that ran.
     tol, max_epochs : float, int
         Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop, see Notes; budget, in steps of each neuron
         (SAGA: passes over the data).
