@@ -29,7 +29,6 @@ from .parameters import SOLVERS, choose_solver, key_for, precision, read_strengt
 from .population_model import PROVED
 from .scores import Folds
 
-
 _OF_COUNTS = "mean_count", "size_of_counts", "saturated_loss", "_null"  # of a problem
 
 
