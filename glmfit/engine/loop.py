@@ -117,7 +117,9 @@ class Run(Beginning):
                 group = self.groups[-1]
                 target = self._goals(group.fits, self.problem.null_objective[group.fits] - group.gained)
                 ready = group.is_ready(target) | (group.n_steps >= self.most_steps)
-                if ready.all() and group.first_order and not group.looks:
+                if ready.all() and not self.options.proves:
+                    self._leave(self.groups.pop())
+                elif ready.all() and group.first_order and not group.looks:
                     # Bounds by duality are as near as the gradient is, which single precision does not show.
                     self._look(group)
                     group.refine(_PRODUCTS)  # the step to come is to be as good as one can be
@@ -131,6 +133,13 @@ class Run(Beginning):
                 else:
                     self._step(group, ~ready, target)
                 self.notebook.note(self)
+
+    def _leave(self, group: Descent) -> None:
+        """Take fits as they are, without a proof."""
+        fits = group.fits
+        self.params.coef[:, fits], self.params.intercept[fits] = self.params_of(group)
+        self.gap[fits], self.status[fits], self.open[fits] = group.estimate, int(Status.UNPROVED), False
+        self.epochs[fits] = group.n_steps
 
     def _step(self, group: Descent, moving: np.ndarray, target: np.ndarray) -> None:
         slow = group.is_slow(target, moving)

@@ -34,6 +34,9 @@ class LoopOptions:
         (or None) at the start; a fit goes on from there as if nothing had happened, bit for bit.
     max_memory :
         Bytes for arrays as long as the recording, where a solver can do with fewer at a time.
+    proves :
+        Whether fits are wanted with their bounds; otherwise conjugate gradients end where the estimate is below the
+        target, UNPROVED, for a caller that goes on from there.
     """
 
     tol: float | np.ndarray = 1e-6
@@ -43,6 +46,7 @@ class LoopOptions:
     callback: Callable | None = None
     checkpoint: Any = None
     max_memory: float = np.inf
+    proves: bool = True
 
 
 def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray, fits=slice(None)) -> np.ndarray:

@@ -18,9 +18,9 @@ from ..observations import Gaussian, NegativeBinomial, Observation
 from ..status import Status
 
 SMALLEST, LARGEST = 1e-6, 1e4  # of a negative binomial: below the first it is Poisson's
-_SETTLED = 1e-4  # change of the logarithm from one fit to the next
-_ROUGH, _FINE = 1e-5, 1e-8  # tolerances of the fits, first and later
-_MOST_FITS, _MOST_STEPS = 30, 60
+_SETTLED, _MOVED = 1e-4, 5e-4  # change of the logarithm from one fit to the next, and at a fit that is certified
+_ROUGH, _FINE = 1e-3, 1e-8  # tolerances of the fits, first and later
+MOST_FITS, _MOST_STEPS = 30, 60
 _TABLE = 2000  # largest count whose number of bins is counted
 _SOME_ROWS, _RUN = 16_384, 256  # over which the statistic is taken for the report; neighbours where they are read
 _REFUTED, _NOTICED = 4.0, 1.1  # standard errors of the statistic under the model; smaller excesses matter little
@@ -219,7 +219,7 @@ def first_dispersion(data: Training, mean: np.ndarray, square: np.ndarray) -> np
 
 
 def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.ndarray, Params]:
-    """Maximise the profile likelihood over the dispersion of every neuron, each fit certified.
+    """Maximise the profile likelihood over the dispersion of every neuron, for a fit that is certified to settle it.
 
     ``fit(data, neurons, dispersion, start, tol)`` gives the parameters at a dispersion (neuron,). By the envelope
     theorem the slope of the profile is that of the likelihood at the fit: it brackets the maximum. The next dispersion
@@ -233,7 +233,7 @@ def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.nd
     low, high = (np.full_like(u, -np.log(a)) for a in (LARGEST, SMALLEST))
     before, slope_before = np.full((2, len(u)), np.nan)
     open_ = np.arange(len(u))
-    for k in range(_MOST_FITS):
+    for k in range(MOST_FITS):
         some = take_neurons(data, open_) if whole and len(open_) < len(u) else data
         which = open_ if some is not data else np.arange(len(u))
         start = None if params is None else Params(*(a[..., which] for a in params))
@@ -255,6 +255,13 @@ def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.nd
         if not len(open_):
             break
     return np.exp(-u), params
+
+
+def moved(data: Training, observation: NegativeBinomial, params: Params) -> np.ndarray | None:
+    """Return the best dispersion at the predictors of a fit, (neuron,); None if that is the one it was fitted at."""
+    u = -np.log(np.asarray(observation.dispersion))
+    after, _ = Profile(data, params).best(u)
+    return None if np.all(np.abs(after - u) <= _MOVED) else np.exp(-after)
 
 
 def take_neurons(data: Training, neurons: np.ndarray) -> Training:

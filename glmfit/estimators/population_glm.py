@@ -23,7 +23,7 @@ from ..numerics import DataLike, PerRow, Seed
 from ..observations import NegativeBinomial, Observation
 from ..saga import SAGA
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
-from .dispersion import first_dispersion, most_likely, read_dispersion
+from .dispersion import MOST_FITS, first_dispersion, most_likely, moved, read_dispersion
 from .model import WholeFit, from_json, to_json
 from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices, read_solver
 from .population_model import PROVED, PopulationModel
@@ -218,14 +218,20 @@ class PopulationGLM(PopulationModel):
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
             design: dict = {}  # what is computed of the features alone
             observation, start = self._at_dispersion(data, options, design)
-            form, problem = self._make_problem(data, observation, design)
-            if solver is None:
-                solver = SOLVERS[choose_solver(problem)]()
-            if checkpoint is not None:
-                file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
-                options = replace(options, checkpoint=file)
-            start = start and Params(start.coef, start.intercept - form.shift)
-            solution = solver.run(problem, start, key=key_for(solver, seed), options=form.options(options))
+            sought = isinstance(observation, NegativeBinomial) and self.dispersion is None
+            for _ in range(MOST_FITS):
+                form, problem = self._make_problem(data, observation, design)
+                if solver is None:
+                    solver = SOLVERS[choose_solver(problem)]()
+                if checkpoint is not None:
+                    file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
+                    options, checkpoint = replace(options, checkpoint=file), None
+                start = start and Params(start.coef, start.intercept - form.shift)
+                solution = solver.run(problem, start, key=key_for(solver, seed), options=form.options(options))
+                start, options = form.params(solution.params), replace(options, checkpoint=None)
+                if not sought or solution.interrupted or (dispersion := moved(data, observation, start)) is None:
+                    break
+                observation = observation.with_dispersion(dispersion)
             self._keep(problem, solution, data, observation, form)
             if not problem.in_memory:
                 data.X.watch.warn_of_changes()
@@ -252,7 +258,7 @@ class PopulationGLM(PopulationModel):
         def fit(some: Training, which: np.ndarray, dispersion: np.ndarray, start: Params | None, tol: float) -> Params:
             form, problem = self._make_problem(some, family.with_dispersion(dispersion), design, which)
             start = start and Params(start.coef, start.intercept - form.shift)
-            rough = replace(options, tol=tol, verbose=False)
+            rough = replace(options, tol=tol, verbose=False, proves=False)
             solver = SOLVERS[choose_solver(problem)]()
             solution = solver.run(problem, start, key=key_for(solver, 0), options=form.options(rough))
             if solution.interrupted:
