@@ -57,12 +57,15 @@ class StandardForm:
     @classmethod
     def _of_counts(cls, data: Training, r: np.ndarray) -> Self:
         mean = mean_of(data, lambda y: y)
-        trials = relative(data.Y, lambda y: y + r) if data.own is None else _Trials(data.own, data.Y, r)
         if isinstance(data.Y, np.ndarray):
-            trials = trials[:]
-        unit = r + mean
-        shares = relative(data.Y, lambda y: y / (y + r))
-        return cls(Bernoulli(), shares, trials, np.log(r), unit, -mean * np.log(r), np.ones(len(r)))
+            Y = np.asarray(data.Y, np.float64)
+            trials = Y + r
+            shares = Y / trials
+            trials = trials if data.own is None else data.own * trials
+        else:
+            shares = relative(data.Y, lambda y: y / (y + r))
+            trials = relative(data.Y, lambda y: y + r) if data.own is None else _Trials(data.own, data.Y, r)
+        return cls(Bernoulli(), shares, trials, np.log(r), r + mean, -mean * np.log(r), np.ones(len(r)))
 
     @property
     def spread(self) -> np.ndarray:

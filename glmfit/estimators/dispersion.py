@@ -22,7 +22,8 @@ _SETTLED, _MOVED = 1e-4, 5e-4  # change of the logarithm from one fit to the nex
 _ROUGH, _FINE = 1e-3, 1e-8  # tolerances of the fits, first and later
 MOST_FITS, _MOST_STEPS = 30, 60
 _TABLE = 2000  # largest count whose number of bins is counted
-_SOME_ROWS, _RUN = 16_384, 256  # over which the statistic is taken for the report; neighbours where they are read
+_SOME_ROWS, _LEAST_ROWS, _SOME_RESPONSES = 16_384, 2048, 1_000_000  # over which the statistic is taken for the report
+_RUN = 256  # neighbours among them where rows are read
 _REFUTED, _NOTICED = 4.0, 1.1  # standard errors of the statistic under the model; smaller excesses matter little
 _NO_FIT = (Status.NO_SPIKES, Status.ALL_ONES, Status.NO_DATA)
 
@@ -75,9 +76,13 @@ def pearson(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pearson's statistic over its degrees of freedom, and whether it refutes the model for counts, (neuron,) each.
 
-    Over some thousand rows spread over the recording. Its standard error under the model is that of the rows' fourth
-    moments: squared residuals over their variance v vary by 2 + 1 / v, negative binomial ones by 6 dispersion more.
+    1 for normal and gamma responses, whose scale it estimates. Of others over some thousand rows spread over the
+    recording. Its standard error under the model is that of the rows' fourth moments: squared residuals over their
+    variance v vary by 2 + 1 / v, negative binomial ones by 6 dispersion more.
     """
+    if observation.has_scale:  # which is this statistic
+        unknown = np.isin(status, _NO_FIT)
+        return np.where(unknown, np.nan, 1.0), np.zeros(len(unknown), bool)
     mean, error, n_rows = _statistic(data, observation, params, _some_rows(data))
     n_seen = problem.n_counted - data.n_masked
     left = np.maximum(1 - degrees(problem, params.coef) / np.maximum(n_seen, 1), 1 / np.maximum(n_seen, 1))
@@ -89,10 +94,11 @@ def pearson(
 def _some_rows(data: Training) -> np.ndarray:
     """Choose rows spread over the recording: some thousand, or short runs of a twentieth where they are read."""
     n = len(data.X)
+    some = min(_SOME_ROWS, max(_LEAST_ROWS, _SOME_RESPONSES // data.Y.shape[1]))
     if isinstance(data.X, np.ndarray):
-        return np.arange(0, n, max(1, n // _SOME_ROWS))
+        return np.arange(0, n, max(1, n // some))
     length = max(1, min(_RUN, n // 400))
-    starts = np.linspace(0, n - length, max(1, min(_SOME_ROWS, n // 20) // length)).astype(int)
+    starts = np.linspace(0, n - length, max(1, min(some, n // 20) // length)).astype(int)
     return np.unique(starts[:, None] + np.arange(length))
 
 
