@@ -410,3 +410,29 @@ def test_units_have_epochs_of_their_own():
 def test_dense_features_only():
     with pytest.raises(TypeError, match="dense data is required"):
         make("Bernoulli", "Ridge").fit(scipy.sparse.eye_array(10), np.ones(10))
+
+
+@every_model
+@pytest.mark.parametrize(
+    "where", ["Newton", "ConjugateGradients", *(pytest.param(w, marks=pytest.mark.thorough) for w in ("SAGA", "devices", "Newton there"))]
+)  # fmt: skip
+def test_every_solver_fits_every_model_with_masks(name, where, monkeypatch):
+    import jax
+
+    from glmfit.engine import solvers
+
+    X, Y, more, rng = recording(name, 21)
+    Y[rng.random(Y.shape) < 0.2] = np.nan
+    parameters = {"dispersion": 0.5} if name == "NegativeBinomial" else {}
+    best = make(name, "Ridge", 1e-2, tol=1e-10, **parameters).fit(X, Y, **more)
+    if where == "Newton there":
+        monkeypatch.setattr(solvers, "newton_serves", lambda problem: True)
+    there = {"devices": jax.devices()} if where in ("devices", "Newton there") else {}
+    there["solver_name"] = {"devices": "auto", "Newton there": "Newton"}.get(where, where)
+    model = make(name, "Ridge", 1e-2, tol=1e-6, **there, **parameters).fit(X, Y, **more)
+    report = model.report_
+    assert report.converged.all()
+    slack = report.gap + best.report_.gap + 1e-12 * (1 + np.abs(report.objective))
+    assert np.all(report.objective - best.report_.objective <= slack)
+    scale = np.nanstd(Y, axis=0) if name == "Gaussian" else np.ones(N)
+    np.testing.assert_allclose(model.coef_ / scale, best.coef_ / scale, atol=1e-2)
