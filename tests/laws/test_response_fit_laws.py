@@ -412,10 +412,12 @@ def test_dense_features_only():
         make("Bernoulli", "Ridge").fit(scipy.sparse.eye_array(10), np.ones(10))
 
 
+WHERE = ["Newton", "ConjugateGradients"]
+WHERE += [pytest.param(where, marks=pytest.mark.thorough) for where in ("SAGA", "devices", "Newton there")]
+
+
 @every_model
-@pytest.mark.parametrize(
-    "where", ["Newton", "ConjugateGradients", *(pytest.param(w, marks=pytest.mark.thorough) for w in ("SAGA", "devices", "Newton there"))]
-)  # fmt: skip
+@pytest.mark.parametrize("where", WHERE)
 def test_every_solver_fits_every_model_with_masks(name, where, monkeypatch):
     import jax
 
