@@ -258,10 +258,10 @@ class PopulationProblem(OneNeuron):
 
     def select(self, neuron: int) -> "PopulationProblem":
         """Return the problem of one fit on its rows alone, sharing what is known of the design if those are all."""
-        if self.n_neurons == 1 and self.fold is None and self.own is None:
+        if self.n_neurons == 1 and self.fold is None and self.own is None and isinstance(self.counts, np.ndarray):
             return self
         column, X, weights, offset = self.neuron[neuron], self.X, self.weights, self.known
-        if self.in_memory:
+        if isinstance(self.counts, np.ndarray):
             Y = np.ascontiguousarray(self.counts[:, [column]])
         else:
             Y = np.concatenate([self.counts[rows][:, [column]] for rows in tiles_of(self.n_rows, 65536)])

@@ -52,8 +52,6 @@ def degrees(problem: PopulationProblem, coef: np.ndarray) -> np.ndarray:
     """Estimate the degrees of freedom of fits, intercept included, (neuron,): exact for normal errors and a ridge."""
     if not problem.penalty.smooth:
         return 1.0 + np.count_nonzero(coef, axis=0)
-    if "basis" not in problem.design:
-        return np.full(problem.n_neurons, 1.0 + problem.n_features)
     basis, curvature = problem.basis, problem.null_curvature
     ridge = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), coef.shape)
     along = (basis.whiten[:, : basis.rank] ** 2).T @ ridge

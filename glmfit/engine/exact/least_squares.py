@@ -77,6 +77,10 @@ class Factor:
         """``g' H^-1 g`` of gradients (feature, fit)."""
         return np.sum(self._inverse(ridge) * (self.vectors.T @ (gradient / self.units)) ** 2, axis=0)
 
+    def resolves(self, ridge: np.ndarray) -> np.ndarray:
+        """Whether all directions stand out of the rounding of the moments, with a ridge (fit,)."""
+        return (self.values + ridge > self.least).all(axis=0)
+
     def largest(self, ridge: np.ndarray) -> np.ndarray:
         """Largest eigenvalue of the inverse, (fit,)."""
         return self._inverse(ridge).max(axis=0)
@@ -90,7 +94,10 @@ class Factor:
 class LeastSquaresRun(Run):
     """All fits of normal responses with a ridge, each set of rows at once."""
 
-    name = "LeastSquares"
+    @property
+    def name(self) -> str:
+        """What has run."""
+        return "LeastSquares" + "+Newton" * self.exact
 
     def _begin(self) -> None:
         """There is nothing to begin with."""
@@ -108,32 +115,38 @@ class LeastSquaresRun(Run):
 
     def _fit_set(self, key, fits: np.ndarray) -> None:
         problem, known = self.problem, self.problem.design
-        name = "moments", key
-        if name not in known:
+        at = "moments", key
+        if at not in known:
             weights = None if problem.row_weights is None else problem._weights_of(int(fits[0]))
-            known[name] = Moments.of(problem.X, problem.counts, weights, problem.known)
-        moments, neurons = known[name], problem.neuron[fits]
+            known[at] = Moments.of(problem.X, problem.counts, weights, problem.known)
+        moments = known[at]
         ridge = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), self.params.coef.shape)[:, fits]
         if (units := problem.penalty.units) is not None:
             units = np.broadcast_to(np.where(units > 0, units, 1.0), len(ridge))
-            name = "factor", key, units.tobytes()
-            if name not in known:
-                known[name] = Factor(moments.gram, units)
-            self._solve(moments, known[name], fits, neurons, ridge, ridge.max(axis=0))
-            return
-        alike, which = np.unique(ridge, axis=1, return_inverse=True)  # strengths of every coefficient
+            at = "factor", key, units.tobytes()
+            if at not in known:
+                known[at] = Factor(moments.gram, units)
+            strength = ridge.max(axis=0)
+            clear = known[at].resolves(strength)
+            if clear.any():
+                self._solve(moments, known[at], fits[clear], ridge[:, clear], strength[clear])
+            fits, ridge = fits[~clear], ridge[:, ~clear]
+        # Strengths of every coefficient, or features of scales so different that a ridge alone does not resolve them.
+        alike, which = np.unique(ridge, axis=1, return_inverse=True)
         for column in range(alike.shape[1]):
             some = np.flatnonzero(which.ravel() == column)
-            factor = Factor(
-                moments.gram + np.diag(alike[:, column]), np.sqrt(np.maximum(np.diag(moments.gram), 1e-300))
-            )
-            self._solve(moments, factor, fits[some], neurons[some], ridge[:, some], np.zeros(len(some)))
+            whole = moments.gram + np.diag(alike[:, column])
+            diagonal = np.diag(whole)
+            factor = Factor(whole, np.sqrt(np.where(diagonal > 0, diagonal, 1.0)))
+            self._solve(moments, factor, fits[some], ridge[:, some], np.zeros(len(some)))
 
-    def _solve(self, moments: Moments, factor: Factor, fits, neurons, ridge, plain: np.ndarray) -> None:
+    def _solve(self, moments: Moments, factor: Factor, fits, ridge, plain: np.ndarray) -> None:
         """Solve, correct once by what is left of the gradient, and bound the gap by what is left then.
 
-        Products are those of all neurons, so that no bit of one depends on which others have the same rows.
+        Products are those of all neurons, so that no bit of one depends on which others have the same rows. ``plain``
+        is the part of the ridge that the factor does not have inside, (fit,).
         """
+        neurons = self.problem.neuron[fits]
         problem, right = self.problem, moments.cross
         every, strength = np.zeros_like(right), np.ones(right.shape[1])
         every[:, neurons], strength[neurons] = ridge, plain
@@ -154,22 +167,28 @@ class LeastSquaresRun(Run):
         coef, intercept, decrement = coef[:, neurons], intercept[neurons], decrement[neurons]
         self.params.coef[:, fits], self.params.intercept[fits] = coef, intercept
         self.objective[fits] = problem.null_objective[fits] + inside[neurons]
-        self._judge(
-            fits, Params(coef, intercept), decrement, resolved=(factor.values + plain > factor.least).all(axis=0)
-        )
+        n_kept = (factor.values + plain > factor.least).sum(axis=0)
+        self._judge(fits, Params(coef, intercept), decrement, n_kept)
 
-    def _judge(self, fits, params: Params, decrement: np.ndarray, resolved: np.ndarray) -> None:
-        """Bound the gaps; where some direction is not resolved only if nothing is to be gained along it."""
+    def _judge(self, fits, params: Params, decrement: np.ndarray, n_kept: np.ndarray) -> None:
+        """Bound the gaps; where directions were left out only if those are what the features lack, to the last bit.
+
+        Exact Newton steps finish what is not proved.
+        """
         problem = self.problem
         bound = decrement / 2 + problem.rounding_of(params, self.objective[fits], fits)
-        if not resolved.all():
-            bound = np.where(resolved | problem.left_out_is_settled(params.coef), bound, np.inf)
+        lacks = n_kept < problem.n_features
+        if lacks.any():
+            settled = (n_kept >= problem.basis.rank) & problem.left_out_is_settled(params.coef)
+            bound = np.where(~lacks | settled, bound, np.inf)
         self.is_bound[fits] = np.isfinite(bound)
         self.target[fits] = self._targets(fits, self.objective[fits])
         self.gap[fits] = np.where(self.is_bound[fits], bound, decrement / 2)
-        status = np.where(bound <= self.target[fits], int(Status.CONVERGED), int(Status.PRECISION_FLOOR))
-        self.status[fits] = np.where(self.is_bound[fits], status, int(Status.UNPROVED))
+        proved = bound <= self.target[fits]
+        self.status[fits] = np.where(proved, int(Status.CONVERGED), int(Status.UNPROVED))
         self.open[fits] = False
+        for fit in fits[~proved]:
+            self._finish_exactly(int(fit))
 
 
 def sets_of(problem) -> tuple[list, np.ndarray]:
