@@ -75,7 +75,7 @@ class Training(Recording):
             seen = self.exposure > 0
             weights = self.own if self.weights is None else self.own * self.weights[:, None]
             without = np.divide(weights, self.exposure, out=np.zeros(weights.shape), where=seen).sum(axis=0)
-            return weights.sum(axis=0) / np.where(without > 0, without, np.inf)
+            return np.where(without > 0, weights.sum(axis=0) / np.where(without > 0, without, 1.0), 1.0)
         seen = self.exposure > 0
         return float(self.weights.sum() / (self.weights[seen] / self.exposure[seen]).sum())
 

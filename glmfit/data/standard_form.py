@@ -31,26 +31,30 @@ class StandardForm:
     unit: np.ndarray
     constant: np.ndarray
     scale: np.ndarray  # of F: the loss of a response, in nats, is F over it
+    offset: np.ndarray | None = None  # of the linear predictor, (time, 1 or neuron)
 
     @classmethod
     def of(cls, data: Training, observation: Observation) -> Self:
         """Bring data to their standard form; a negative binomial at the dispersion of its instance."""
         n = data.Y.shape[1]
         zero, one = np.zeros(n), np.ones(n)
-        common = {"shift": zero, "unit": one, "constant": zero, "scale": one}
+        offset = getattr(data, "offset", None)
+        common = {"shift": zero, "unit": one, "constant": zero, "scale": one, "offset": offset}
         if isinstance(observation, NegativeBinomial):
             return cls._of_counts(data, np.broadcast_to(1.0 / np.asarray(observation.dispersion, np.float64), (n,)))
         if isinstance(observation, Gaussian):
+            if offset is not None:  # known parts of predictors are taken off the responses
+                data = replace(data, Y=_less(data.Y, offset), offset=None)
             mean = mean_of(data, lambda y: y)
             variance = mean_of(data, lambda y: (y - mean) ** 2)
             common |= {"shift": mean, "constant": variance / 2, "scale": np.where(variance > 0, variance, 1.0)}
-            Y = relative(data.Y, lambda y: y - mean)
-            return cls(Gaussian(), Y, data.own, **common)
+            return cls(Gaussian(), relative(data.Y, lambda y: y - mean), data.own, **common | {"offset": None})
         if isinstance(observation, Gamma):
             mean = np.exp(mean_of(data, np.log))
             common |= {"shift": np.log(mean), "constant": np.log(mean)}
-            noise = mean_of(data, lambda y: (y / mean) ** 2) / mean_of(data, lambda y: y / mean) ** 2 - 1
-            common["scale"] = np.where(noise > 0, noise, 1.0)
+            with np.errstate(over="ignore", invalid="ignore"):
+                noise = mean_of(data, lambda y: (y / mean) ** 2) / mean_of(data, lambda y: y / mean) ** 2 - 1
+            common["scale"] = np.where((noise > 0) & np.isfinite(noise), noise, 1.0)
             return cls(Gamma(), relative(data.Y, lambda y: y / mean), data.own, **common)
         return cls(observation, data.Y, data.own, **common)
 
@@ -65,7 +69,8 @@ class StandardForm:
         else:
             shares = relative(data.Y, lambda y: y / (y + r))
             trials = relative(data.Y, lambda y: y + r) if data.own is None else _Trials(data.own, data.Y, r)
-        return cls(Bernoulli(), shares, trials, np.log(r), r + mean, -mean * np.log(r), np.ones(len(r)))
+        common = {"shift": np.log(r), "unit": r + mean, "constant": -mean * np.log(r), "scale": np.ones(len(r))}
+        return cls(Bernoulli(), shares, trials, **common, offset=getattr(data, "offset", None))
 
     @property
     def spread(self) -> np.ndarray:
@@ -134,6 +139,11 @@ def relative(Y: Any, function) -> Any:
     return function(np.asarray(Y, np.float64)) if isinstance(Y, np.ndarray) else _Function(Y, function)
 
 
+def _less(Y: Any, offset: np.ndarray) -> Any:
+    """Responses less an offset: an array, or what computes it as rows are asked for."""
+    return np.asarray(Y, np.float64) - offset if isinstance(Y, np.ndarray) else _Less(Y, offset)
+
+
 class _Function:
     """A function of responses that are read as they are needed."""
 
@@ -147,6 +157,17 @@ class _Function:
 
     def __getitem__(self, rows) -> np.ndarray:
         return self._function(np.asarray(self._given[rows], np.float64))
+
+
+class _Less(_Function):
+    """Responses that are read as they are needed, less an offset."""
+
+    def __init__(self, given: Any, offset: np.ndarray):
+        super().__init__(given, lambda y: y)
+        self._offset = offset
+
+    def __getitem__(self, rows) -> np.ndarray:
+        return super().__getitem__(rows) - self._offset[rows]
 
 
 class _Trials(_Function):

@@ -53,11 +53,22 @@ class Fits:
         self._designs: dict = {True: {}, False: {}}  # of the features alone; by whether the penalty is smooth
         self._of_counts: dict = {}  # what passes over the counts alone have found, by folds
         self._devices = devices_for(data.X.size * data.Y.shape[1] * len(self._tol) * len(strengths))
+        self.unit = self._units()  # of the standard form, (fold, neuron)
         shape = len(strengths), len(self._tol), data.Y.shape[1]
         self.coef = np.full((*shape[:2], data.X.shape[1], shape[2]), np.nan)  # (strength, fold, feature, neuron)
         self.intercept, self.gap = np.full((2, *shape), np.nan)  # (strength, fold, neuron), as all that follow
         self.status, self.epochs = np.full(shape, int(Status.INTERRUPTED)), np.zeros(shape, int)
         self.gap_is_bound = np.zeros(shape, bool)
+
+    def _units(self) -> np.ndarray:
+        """Units of the standard form in every fold, (fold, neuron): of a negative binomial its mean number of trials."""
+        data, form, train = self.data, self.form, self._train
+        if np.all(form.unit == 1):
+            return np.ones((train.shape[1], len(form.unit)))
+        counted = train * (1.0 if data.weights is None else data.weights[:, None])
+        seen = np.ones(data.Y.shape) if data.own is None else np.asarray(data.own, np.float64)
+        total, trials = counted.T @ seen, counted.T @ form.own
+        return np.where(total > 0, trials / np.where(total > 0, total, 1.0), form.unit)
 
     @property
     def comparable(self) -> np.ndarray:
@@ -91,17 +102,17 @@ class Fits:
         """Fit all neurons in some folds at one strength."""
         data, shape = self.data, (len(folds), self.data.Y.shape[1])
         fold, neuron = np.repeat(folds, shape[1]), np.tile(np.arange(shape[1]), len(folds))
-        unit = np.tile(self.form.unit, len(folds))
-        penalty, solver = self.penalty(self.strengths[s] / unit), self.solver
+        penalty, solver = self.penalty(self.strengths[s] / self.unit[fold, neuron]), self.solver
         if not penalty.smooth and self.strengths[s] == 0:  # there are no kinks without a strength
             penalty, solver = penalties.Ridge(np.zeros(len(fold))), ConjugateGradients()
         problem = FoldedProblem(
             data.X, self.form.Y, self.form.observation, penalty, neuron, fold, self._train,
-            weights=data.weights, dtype=precision(data.X.dtype), offset=data.offset, own=self.form.own,
+            weights=data.weights, dtype=precision(data.X.dtype), offset=self.form.offset, own=self.form.own,
         )  # fmt: skip
         problem.design, problem.devices = self._designs[penalty.smooth], self._devices
         vars(problem).update(self._of_counts.get(folds.tobytes(), {}))
-        negligible = np.tile(np.broadcast_to(self.options.negligible, shape[1]), len(folds))
+        scale = (self.form.unit / self.unit)[fold, neuron]
+        negligible = np.broadcast_to(self.options.negligible, shape[1])[neuron] * scale
         options = replace(self.options, tol=self._tol[fold], negligible=negligible)
         if self._chooses and least_squares_serves(problem):
             solver = LeastSquares()
@@ -124,7 +135,7 @@ class Fits:
     def finish(self, chosen, interrupted: bool, seed: int, bar: ProgressBar) -> tuple[PopulationProblem, Solution]:
         """Return the problem of all rows at strengths given by their index, (neuron,), and the outcome of its fit."""
         data, form, penalty = self.data, self.form, self.penalty(self.strengths[chosen] / self.form.unit)
-        common = data.X, form.Y, form.observation, penalty, data.weights, precision(data.X.dtype), data.offset
+        common = data.X, form.Y, form.observation, penalty, data.weights, precision(data.X.dtype), form.offset
         problem = PopulationProblem(*common, own=form.own)
         problem.design = self._designs[penalty.smooth]
         neurons = np.arange(len(chosen))
@@ -272,7 +283,7 @@ def default_strengths(penalty: Callable[[Any], Penalty], data: Training, observa
     of_one, form = penalty(1.0), StandardForm.of(data, observation)
     if of_one.smooth:
         return np.logspace(-6, 0, 8)
-    given = data.weights, data.X.dtype, data.offset
+    given = data.weights, data.X.dtype, form.offset
     problem = PopulationProblem(data.X, form.Y, form.observation, of_one, *given, own=form.own)
     strongest = float(np.max(of_one.maximal_strength(problem.null_gradient() * form.unit)))
     rounding = 1e-12 * float(np.max(problem.null_objective, initial=0.0))

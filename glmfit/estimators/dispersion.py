@@ -20,11 +20,12 @@ from ..status import Status
 SMALLEST, LARGEST = 1e-6, 1e4  # of a negative binomial: below the first it is Poisson's
 _SETTLED, _MOVED = 1e-4, 5e-4  # change of the logarithm from one fit to the next, and at a fit that is certified
 _ROUGH, _FINE = 1e-3, 1e-8  # tolerances of the fits, first and later
-MOST_FITS, _MOST_STEPS = 30, 60
+_MOST_FITS, _MOST_STEPS = 30, 60
 _TABLE = 2000  # largest count whose number of bins is counted
 _SOME_ROWS, _LEAST_ROWS, _SOME_RESPONSES = 16_384, 2048, 1_000_000  # over which the statistic is taken for the report
 _RUN = 256  # neighbours among them where rows are read
 _REFUTED, _NOTICED = 4.0, 1.1  # standard errors of the statistic under the model; smaller excesses matter little
+_ROUNDING, _TINY = 1e-14, 1e-300
 _NO_FIT = (Status.NO_SPIKES, Status.ALL_ONES, Status.NO_DATA)
 
 
@@ -66,7 +67,9 @@ def scale_of(problem: PopulationProblem, data: Training, observation: Observatio
         spread = 2 * loss
     else:
         spread, _, _ = _statistic(data, observation, params, np.arange(len(data.X)))
-    return np.maximum(spread, 0.0) * n_seen / np.maximum(n_seen - degrees(problem, params.coef), 1.0)
+    # Responses that do not vary have a distribution, too, as wide as rounding.
+    least = (_ROUNDING * np.abs(params.intercept)) ** 2 + _TINY if isinstance(observation, Gaussian) else _ROUNDING
+    return np.maximum(spread, least) * n_seen / np.maximum(n_seen - degrees(problem, params.coef), 1.0)
 
 
 def pearson(
@@ -237,7 +240,7 @@ def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.nd
     low, high = (np.full_like(u, -np.log(a)) for a in (LARGEST, SMALLEST))
     before, slope_before = np.full((2, len(u)), np.nan)
     open_ = np.arange(len(u))
-    for k in range(MOST_FITS):
+    for k in range(_MOST_FITS):
         some = take_neurons(data, open_) if whole and len(open_) < len(u) else data
         which = open_ if some is not data else np.arange(len(u))
         start = None if params is None else Params(*(a[..., which] for a in params))

@@ -23,11 +23,13 @@ from ..numerics import DataLike, PerRow, Seed
 from ..observations import NegativeBinomial, Observation
 from ..saga import SAGA
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
-from .dispersion import MOST_FITS, first_dispersion, most_likely, moved, read_dispersion
+from .dispersion import first_dispersion, most_likely, moved, read_dispersion
 from .model import WholeFit, from_json, to_json
 from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices, read_solver
 from .population_model import PROVED, PopulationModel
 from .streaming import RowView, read_fitted
+
+_MOST_MOVES = 10  # fits that are certified, at the most, until the dispersion is settled
 
 
 class PopulationGLM(PopulationModel):
@@ -219,7 +221,7 @@ class PopulationGLM(PopulationModel):
             design: dict = {}  # what is computed of the features alone
             observation, start = self._at_dispersion(data, options, design)
             sought = isinstance(observation, NegativeBinomial) and self.dispersion is None
-            for _ in range(MOST_FITS):
+            for left in reversed(range(_MOST_MOVES)):
                 form, problem = self._make_problem(data, observation, design)
                 if solver is None:
                     solver = SOLVERS[choose_solver(problem)]()
@@ -229,7 +231,9 @@ class PopulationGLM(PopulationModel):
                 start = start and Params(start.coef, start.intercept - form.shift)
                 solution = solver.run(problem, start, key=key_for(solver, seed), options=form.options(options))
                 start, options = form.params(solution.params), replace(options, checkpoint=None)
-                if not sought or solution.interrupted or (dispersion := moved(data, observation, start)) is None:
+                if not sought or not left or solution.interrupted:
+                    break
+                if (dispersion := moved(data, observation, start)) is None:
                     break
                 observation = observation.with_dispersion(dispersion)
             self._keep(problem, solution, data, observation, form)
@@ -290,7 +294,7 @@ class PopulationGLM(PopulationModel):
         elif which is not None:
             strength = _of_neurons(strength, which)
         dtype = precision(data.X.dtype)
-        given = {"dtype": dtype, "offset": data.offset, "devices": devices, "own": form.own}
+        given = {"dtype": dtype, "offset": form.offset, "devices": devices, "own": form.own}
         penalty = make(strength)
         problem = PopulationProblem(data.X, form.Y, form.observation, penalty, data.weights, **given)
         problem.design = design

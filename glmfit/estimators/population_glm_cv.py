@@ -223,7 +223,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             np.where(there, fits.strengths[which], np.nan) for which in (best, one_se, chosen)
         )
         self.coef_path_, self.intercept_path_ = fits.coef[:, -1], fits.intercept[:, -1] + fits.form.shift
-        self.cv_gap_ = fits.gap[:, :-1] * fits.form.unit
+        self.cv_gap_ = fits.gap[:, :-1] * fits.unit[:-1]
         self.cv_gap_is_bound_ = fits.gap_is_bound[:, :-1]
         self.cv_converged_ = np.isin(fits.status[:, :-1], PROVED)
         return chosen

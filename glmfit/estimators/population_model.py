@@ -67,7 +67,7 @@ class PopulationModel(RegressorMixin, Model):
         self.coef_ = coef[:, 0] if data.one_neuron else coef
         self.intercept_ = float(intercept[0]) if data.one_neuron else intercept
         self._neurons = data.neurons
-        objectives = solution.objective, solution.null_objective
+        objectives = solution.objective / form.scale, solution.null_objective / form.scale  # in nats
         if observation.has_scale:
             loss = solution.objective - penalty * form.unit
             observation = observation.with_dispersion(scale_of(problem, data, observation, solution.params, loss))
@@ -79,8 +79,8 @@ class PopulationModel(RegressorMixin, Model):
         features = getattr(self, "feature_names_in_", range(len(coef)))
         self.report_ = report_of(
             FitReport, solution, data, neuron=data.neuron_names,
-            relative_gap=relative_gap(status, solution.gap, *objectives),
-            pseudo_r2=np.where(null_is_best(status, *objectives), 0.0, explained),
+            relative_gap=relative_gap(status, solution.gap / form.scale, *objectives),
+            pseudo_r2=np.where(unknown, np.nan, np.where(null_is_best(status, *objectives), 0.0, explained)),
             row_evals=n_used, n_rows=problem.n_counted, rank=problem.design_rank, n_features=problem.n_features,
             runaway=_runaway(problem, coef, intercept, data.neuron_names, features) if problem.in_memory else {},
             observation_model=self.observation_model, dispersion=spread, is_overdispersed=refuted,

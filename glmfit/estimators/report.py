@@ -286,8 +286,8 @@ class FitReport(CertifiedReport):
             )
         if self.observation_model == "NegativeBinomial":
             lines.append(
-                "Gaps are those of the fit at the dispersion chosen (dispersion_); over the dispersion the likelihood "
-                "is not convex, and nothing is proved of it."
+                "Gaps are those of the fit at the dispersion in dispersion_. Where that was estimated, nothing is proved "
+                "of it: the likelihood is not convex in the dispersion."
             )
         return lines
 

@@ -222,7 +222,7 @@ class FittedData:
         shape = self.params.coef.shape
         self.penalty = penalties.make(model.regularizer, model.strength_, *shape)
         self.ridge = np.broadcast_to(np.asarray(self.penalty.ridge_strength, np.float64), shape)
-        common = {"offset": data.offset, "own": self.form.own}
+        common = {"offset": self.form.offset, "own": self.form.own}
         free = penalties.Ridge(0.0)
         self.problem = PopulationProblem(data.X, self.form.Y, self.form.observation, free, data.weights, **common)
         # Of F over nats of one response: what is 1 unless responses have a scale.
@@ -261,10 +261,12 @@ class FittedData:
         if self.model.report_.status[i] in NO_OPTIMUM:
             return np.full(len(coef if combinations is None else combinations), np.nan), np.nan, 0.0, np.nan
         y, (mean, scale) = np.asarray(self.form.Y[:, i], np.float64), self.problem.standard
-        eta, offset = passes.predictor(data.X, coef[:, i], intercept[i]), None
+        eta, known = passes.predictor(data.X, coef[:, i], intercept[i]), 0.0
         if data.offset is not None:
-            offset = data.offset[:, i if data.offset.shape[1] > 1 else 0]
-            eta = eta + offset
+            known = data.offset[:, i if data.offset.shape[1] > 1 else 0]
+        whole = eta + known + self.form.shift[i]
+        offset = None if self.form.offset is None else known  # of the standard form
+        eta = eta if offset is None else eta + offset
         seen = data.weights if data.own is None else data.weights * data.own[:, i]
         weights = data.weights if self.form.own is None else data.weights * self.form.own[:, i]
         place = coef[:, i], intercept[i], mean, scale, np.float64, offset
@@ -273,8 +275,8 @@ class FittedData:
         expected = np.asarray(standard.mean(eta), np.float64)
         of_neuron = self.observation if np.ndim(getattr(self.observation, "dispersion", 0.0)) == 0 else (
             self.observation.with_dispersion(self.observation.dispersion[i]))  # fmt: skip
-        counts, log_mean = np.asarray(data.Y[:, i], np.float64), eta + self.form.shift[i]
-        rate, variance = (np.asarray(of(log_mean), np.float64) for of in (of_neuron.mean, of_neuron.variance))
+        counts = np.asarray(data.Y[:, i], np.float64)
+        rate, variance = (np.asarray(of(whole), np.float64) for of in (of_neuron.mean, of_neuron.variance))
         at = (y, weights) if covariance == "observed" else (expected, weights)
         if covariance != "observed" and isinstance(self.observation, NegativeBinomial):
             at = expected, seen * (rate + 1 / of_neuron.dispersion)  # trials, too, are counts

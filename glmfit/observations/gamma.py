@@ -77,6 +77,7 @@ class Gamma(Observation):
         eta = jnp.asarray(eta)
         shape = jnp.broadcast_to(1.0 / self._of(eta), eta.shape)
         drawn = jax.random.gamma(key, shape, eta.shape, eta.dtype) * self.mean(eta) / shape
+        drawn = jnp.maximum(drawn, jnp.finfo(eta.dtype).tiny)  # 0 is no value of this distribution
         return drawn.astype(eta.dtype if dtype is None else dtype)
 
     def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
