@@ -8,11 +8,13 @@ from sklearn.utils.validation import check_array
 
 from ..checks import warn_user
 from ..design import RowSource
-from ..observations import Binomial, Observation
+from ..observations import MODELS, Binomial, Observation
 from ..observations.poisson import Poisson
 from . import arrays, features
 from .times import TimeAxis, check_same_rows, mask_of_epochs, plain, time_axis
 
+_SQUARES = 1e140  # of the responses
+_PIECE = 65_536  # rows at a time
 _LARGEST = 1e37  # of the features: differences and centred values must be numbers in single precision
 _NEEDS = "counts, one row per time bin: (time,) or (time, neuron)"
 _TRIALS = "observation_model='Binomial' needs the trials of every bin: pass exposure, (time,) or (time, neuron)."
@@ -72,10 +74,13 @@ class Training(Recording):
         if self.exposure is None:
             return 1.0
         if self.exposure.ndim == 2:
-            seen = self.exposure > 0
-            weights = self.own if self.weights is None else self.own * self.weights[:, None]
-            without = np.divide(weights, self.exposure, out=np.zeros(weights.shape), where=seen).sum(axis=0)
-            return np.where(without > 0, weights.sum(axis=0) / np.where(without > 0, without, 1.0), 1.0)
+            sums = np.zeros((2, self.exposure.shape[1]))
+            for start in range(0, len(self.exposure), _PIECE):
+                rows = slice(start, start + _PIECE)
+                weights = self.own[rows] * (1.0 if self.weights is None else self.weights[rows, None])
+                e = self.exposure[rows]
+                sums += weights.sum(axis=0), np.divide(weights, e, out=np.zeros(e.shape), where=e > 0).sum(axis=0)
+            return np.where(sums[1] > 0, sums[0] / np.where(sums[1] > 0, sums[1], 1.0), 1.0)
         seen = self.exposure > 0
         return float(self.weights.sum() / (self.weights[seen] / self.exposure[seen]).sum())
 
@@ -132,7 +137,7 @@ def read_training(
     exposure = data.exposure
     if exposure is not None:
         check_unexposed(data.Y, exposure, rows, observation)
-    weights, own = total_weights(data)
+    weights, own = total_weights(data, epochs is not None)
     data = replace(data, weights=weights, own=own)
     if weights is not None and not weights.all():
         # Nothing may depend on them, not even by 0 times infinity.
@@ -141,6 +146,7 @@ def read_training(
         what = f"{len(rows)} usable rows (time bins) after dropping {n_dropped} with NaN"
         raise ValueError(f"Found array with n_samples = {what}; a fit needs at least 2, of positive weight.")
     arrays.refuse_large(data.X, "X", _LARGEST, "too large for single precision")
+    arrays.refuse_large(data.Y, "y", _SQUARES, "whose squares cannot be summed")
     if reset:
         features.warn_if_turned(data.X, data.Y)
         features.warn_of_constant(data.X)
@@ -178,8 +184,8 @@ def per_unit(Y, exposure) -> np.ndarray:
     return Y / np.where(exposure > 0, exposure, 1.0)
 
 
-def total_weights(data: Recording) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Weights of rows and of single responses, times exposure.
+def total_weights(data: Recording, masked: bool = False) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Weights of rows and of single responses, times exposure; whether epochs have ``masked`` some is said in an error.
 
     Raises if they cannot be added up or divided by, or if no row counts.
     """
@@ -198,6 +204,8 @@ def total_weights(data: Recording) -> tuple[np.ndarray | None, np.ndarray | None
     for counts in (weights, own):
         if counts is not None and not counts.sum() > 0:
             what = "sample_weight" if exposure is None else "sample_weight times exposure"
+            if masked:
+                what = f"{what}, 0 outside the epochs of units,"
             advice = "at least one of them needs a positive weight."
             raise ValueError(f"{what} is zero on all {len(counts)} rows without NaN; {advice}")
     return weights, own
@@ -210,7 +218,7 @@ def _refuse_wrong(observation: Observation, Y, first_row: int = 0) -> None:
         return
     bad, needs = observation.wrong(Y)
     bad &= ~np.isnan(Y)
-    name = observation.name.replace("-", " ")
+    name = next(name for name, kinds in MODELS.items() if type(observation) in kinds.values())
     arrays.refuse_some(
         bad, Y, "neuron",
         f"y has {{n}} responses (first at {{at}}, value {{first:g}}) that {name} cannot be; it needs {needs}.",
@@ -241,6 +249,11 @@ def check_unexposed(Y, exposure, rows, observation: Observation) -> None:
     """Raise for counts in bins that were not observed, or above the number of trials."""
     exposure = exposure[:, None] if exposure.ndim == 1 else exposure
     if isinstance(observation, Binomial):
+        for row, column in np.argwhere(exposure != np.rint(exposure))[:1]:
+            raise ValueError(
+                f"exposure is {exposure[row, column]:g} at row {rows[row]}: of Binomial counts it is the number of "
+                "trials, a whole number."
+            )
         bad = np.argwhere(Y > exposure)[:1]
         for row, neuron in bad:
             trials = np.broadcast_to(exposure, Y.shape)[row, neuron]

@@ -18,6 +18,7 @@ from .result import LoopOptions
 from .streamed import StreamedRows, draw
 
 _SAMPLE = LoopOptions(tol=1e-4)  # of a fit that another one begins at
+_GUIDED = 20  # rows per feature in which a neuron must be seen for some rows to guide it
 _SHARE_OF_STREAMS = 0.03  # of the aim: a step more costs less than a proof
 
 
@@ -64,6 +65,9 @@ class Beginning:
         share, scale = (a[fits] if np.ndim(a) else a for a in (self._share, p.scale))
         given = {"offset": p.offset, "own": p.own, "scale": scale, "max_bytes": self.options.max_memory / 4}
         rows = StreamedRows(p.X, p.Y, rows, share, p.sets, **given)
+        if p.own is not None:  # some rows hardly guide a neuron that is rarely seen
+            seen = np.count_nonzero(self.sample.own, axis=0)[p.neuron[fits]]
+            rows.doubt(seen < _GUIDED * (p.n_features + 1))
         self.held_bytes = rows.held_bytes + self.sample.X.nbytes + self.sample.Y.nbytes
         return rows
 

@@ -61,7 +61,7 @@ class Fits:
         self.gap_is_bound = np.zeros(shape, bool)
 
     def _units(self) -> np.ndarray:
-        """Units of the standard form in every fold, (fold, neuron): of a negative binomial its mean number of trials."""
+        """Units of the standard form in every fold, (fold, neuron): mean trials of a negative binomial."""
         data, form, train = self.data, self.form, self._train
         if np.all(form.unit == 1):
             return np.ones((train.shape[1], len(form.unit)))

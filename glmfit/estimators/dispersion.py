@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import digamma, polygamma
 
-from ..checks import check_positive, shorten
+from ..checks import shorten
 from ..data.counts import Training
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
@@ -38,15 +38,18 @@ def read_dispersion(given, observation: Observation, n_neurons: int) -> np.ndarr
             f"dispersion is {shorten(given)}, but only observation_model='NegativeBinomial' has one to give. "
             "(That of Gaussian and Gamma responses changes no coefficient, and is estimated after the fit.)"
         )
-    if np.ndim(given) == 0:
-        given = np.full(n_neurons, check_positive("dispersion", given))
-    given = np.asarray(given, np.float64)
-    if given.shape != (n_neurons,) or not np.all((given > 0) & np.isfinite(given)):
-        raise ValueError(
-            f"dispersion is {shorten(given)}; it must be a number > 0, or one per neuron, ({n_neurons},), the variance "
-            "being mean + dispersion mean^2. None estimates it; for 0 use observation_model='Poisson', 'exp'."
-        )
-    return np.clip(given, 1e-8, 1e8)
+    needs = (
+        f"dispersion is {shorten(given)}; it must be a number from 1e-8 to 1e8, or one per neuron, ({n_neurons},), the "
+        "variance being mean + dispersion mean^2. None estimates it; for 0 use observation_model='Poisson', link 'exp'."
+    )
+    try:
+        values = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(needs) from None
+    values = np.full(n_neurons, values) if values.ndim == 0 and not isinstance(given, str | bool) else values
+    if values.shape != (n_neurons,) or not np.all((values >= 1e-8) & (values <= 1e8)):
+        raise ValueError(needs)
+    return values
 
 
 def degrees(problem: PopulationProblem, coef: np.ndarray) -> np.ndarray:

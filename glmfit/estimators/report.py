@@ -242,6 +242,8 @@ class FitReport(CertifiedReport):
             "pseudo-R2": [f"{np.round(self.pseudo_r2[i], 3) + 0.0:.3f}" for i in shown],  # no "-0.000"
             "spikes": [f"{self.spike_count[i]:.0f}" for i in shown],
         }
+        if self.observation_model in ("Gaussian", "Gamma"):
+            del words["spikes"]
         return pd.DataFrame(words)
 
     def _remarks(self) -> list[str]:
@@ -286,8 +288,8 @@ class FitReport(CertifiedReport):
             )
         if self.observation_model == "NegativeBinomial":
             lines.append(
-                "Gaps are those of the fit at the dispersion in dispersion_. Where that was estimated, nothing is proved "
-                "of it: the likelihood is not convex in the dispersion."
+                "Gaps are those of the fit at the dispersion in dispersion_. Where that was estimated, nothing is "
+                "proved of it: the likelihood is not convex in the dispersion."
             )
         return lines
 

@@ -482,3 +482,22 @@ def test_masks_and_other_responses_are_those_in_memory(observation_model):
     of = {"score_type": "log-likelihood", "per_neuron": True}
     np.testing.assert_allclose(streamed.score(Counted(X), Y, **of), streamed.score(X, Y, **of), rtol=1e-12)
     np.testing.assert_allclose(streamed.report_.dispersion.mean(), loaded.report_.dispersion.mean(), rtol=0.3)
+
+
+def test_exposures_of_neurons_and_rare_neurons_and_one_neuron_are_streamed(tmp_path):
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(400, 2)), rng.poisson(1.0, size=(400, 3)).astype(float)
+    np.save(tmp_path / "X.npy", X), np.save(tmp_path / "Y.npy", Y)
+    mapped = [np.load(tmp_path / name, mmap_mode="r") for name in ("X.npy", "Y.npy")]
+    exposure = rng.uniform(0.5, 1, Y.shape)
+    loaded = PopulationGLM("exp").fit(X, Y, exposure=exposure)
+    for counts in (Y, mapped[1]):
+        streamed = PopulationGLM("exp", max_memory=10).fit(mapped[0], counts, exposure=exposure)
+        np.testing.assert_allclose(streamed.coef_, loaded.coef_, atol=2e-3)
+    one = PopulationGLM("exp", "Ridge", 1e-3, tol=1e-11, max_memory=10).fit(mapped[0], mapped[1][:, :1])
+    np.testing.assert_allclose(one.coef_, PopulationGLM("exp", "Ridge", 1e-3).fit(X, Y[:, :1]).coef_, atol=1e-3)
+    Y[5:, 1], Y[:5, 1] = np.nan, 1.0  # seen in five bins
+    np.save(tmp_path / "Y.npy", Y)
+    rare = PopulationGLM("exp", "Ridge", 1e-2, max_memory=10).fit(mapped[0], np.load(tmp_path / "Y.npy", mmap_mode="r"))
+    assert rare.report_.converged.all()
+    np.testing.assert_allclose(rare.coef_, PopulationGLM("exp", "Ridge", 1e-2).fit(X, Y).coef_, atol=5e-3)

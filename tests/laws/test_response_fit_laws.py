@@ -438,3 +438,124 @@ def test_every_solver_fits_every_model_with_masks(name, where, monkeypatch):
     assert np.all(report.objective - best.report_.objective <= slack)
     scale = np.nanstd(Y, axis=0) if name == "Gaussian" else np.ones(N)
     np.testing.assert_allclose(model.coef_ / scale, best.coef_ / scale, atol=1e-2)
+
+
+# ---------------------------------------------------------------- what a hostile reader found
+
+
+def of_scales(seed):
+    """Features and measured values of which least squares lost directions."""
+    rng = np.random.default_rng(seed)
+    Z = rng.normal(size=(200, 2))
+    near = np.column_stack([Z[:, 0], Z[:, 0] + 3e-7 * Z[:, 1]])
+    y = Z @ [1.0, 1.0] + 0.1 * rng.normal(size=200)
+    return (Z * [1e5, 1e-4], y), (near, y), (Z * [1e12, 1.0] + [1e13, 0.0], y), (np.column_stack([Z, Z[:, :1]]), y)
+
+
+@pytest.mark.parametrize("strength", [0.0, 1e-12, 1e-9, 1e-6, 1e-2])
+def test_least_squares_loses_no_direction_that_a_proof_needs(strength):
+    for X, y in (of for seed in range(3) for of in of_scales(seed)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = make("Gaussian", "Ridge", strength).fit(X, y)
+        centred = X - X.mean(axis=0)
+        rows = np.vstack([centred / np.sqrt(len(y)), np.sqrt(strength) * np.eye(X.shape[1])])
+        scale = np.linalg.norm(rows, axis=0)
+        best = np.linalg.lstsq(
+            rows / scale, np.append((y - y.mean()) / np.sqrt(len(y)), np.zeros(X.shape[1])), rcond=1e-15
+        )
+        F = [np.mean((y - y.mean() - centred @ w) ** 2) / 2 + strength * np.sum(w**2) / 2 for w in
+             (model.coef_, best[0] / scale)]  # fmt: skip
+        if model.report_.gap_is_bound[0]:
+            assert F[0] - F[1] <= model.report_.gap[0] + 1e-13
+        else:
+            assert not model.report_.converged[0]
+
+
+def test_no_number_depends_on_the_solver():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 40))
+    for name, y in (("Gaussian", X[:, 0] + rng.normal(size=60)), ("exp", rng.poisson(np.exp(0.3 * X[:, 0])) * 1.0)):
+        fits = [make(name, "Ridge", 1.0, tol=1e-10, solver_name=solver).fit(X, y)
+                for solver in ("auto", "Newton", "ConjugateGradients")]  # fmt: skip
+        for model in fits[1:]:
+            np.testing.assert_allclose(model.report_.dispersion, fits[0].report_.dispersion, rtol=1e-4)
+            if name == "Gaussian":
+                np.testing.assert_allclose(model.dispersion_, fits[0].dispersion_, rtol=1e-4)
+    spectrum = np.linalg.eigvalsh(np.cov(X.T, bias=True))
+    gaussian = make("Gaussian", "Ridge", 1.0).fit(X, X[:, 0] + rng.normal(size=60))
+    misfit = np.sum(gaussian.residuals(X, X[:, 0], kind="response") ** 2)
+    assert np.isfinite(misfit) and 1 + np.sum(spectrum / (spectrum + 1)) < 41
+
+
+def test_a_fold_has_the_strength_that_was_asked_for():
+    """Of a negative binomial whose rate changes, so that folds differ in what a trial is."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(400, 2))
+    rate = np.exp(0.3 * X @ [1.0, -1.0] + np.where(np.arange(400) < 200, -2.0, 2.0))
+    Y = rng.poisson(rate * rng.gamma(0.5, 2.0, 400))[:, None] * 1.0
+    Y[rng.random(400) < 0.1] = np.nan
+    Y = np.column_stack([Y, rng.poisson(1.0, 400)])
+    fits = make(
+        "NegativeBinomial", "Ridge", model=PopulationGLMCV, dispersion=2.0, strengths=[0.1, 1.0], cv=2, cv_tol=1e-10
+    )
+    fits.fit(X, Y)
+    for fold, train in enumerate((np.arange(400) >= 200, np.arange(400) < 200)):
+        alone = make("NegativeBinomial", "Ridge", 0.1, dispersion=2.0, tol=1e-10).fit(X[train], Y[train])
+        scores = alone.score(X[~train], Y[~train], score_type="log-likelihood", per_neuron=True)
+        np.testing.assert_allclose(fits.cv_scores_[0, fold], scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_measured_values_have_no_unit(scale):
+    rng = np.random.default_rng(2)
+    X, offset = rng.normal(size=(300, 2)), 1e10 * (1 + rng.normal(size=300))
+    y = X @ [1.0, 1.0] + rng.normal(size=300)
+    model = make("Gaussian", "Ridge", 1e-3).fit(X, scale * y)
+    plain = make("Gaussian", "Ridge", 1e-3).fit(X, y)
+    for name in ("pseudo_r2", "dispersion"):
+        np.testing.assert_allclose(getattr(model.report_, name), getattr(plain.report_, name), rtol=1e-9)
+    np.testing.assert_allclose(model.report_.objective, scale**2 * plain.report_.objective, rtol=1e-9)
+    with_offset = make("Gaussian", "Ridge", 1e-3).fit(X, scale * y + offset, offset=offset)
+    np.testing.assert_allclose(
+        with_offset.report_.pseudo_r2, plain.report_.pseudo_r2, atol=1e-6 + 1e-2 / scale if scale >= 1 else 1
+    )
+    assert with_offset.report_.objective[0] >= 0
+
+
+def test_responses_that_do_not_vary_have_finite_numbers():
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    for name in ("Gaussian", "Gamma"):
+        for constant in (0.1, 7.0):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model = make(name, "Ridge", 1e-3).fit(X, np.full(50, constant))
+            low, high = model.predict_interval(X)
+            assert np.allclose(low, constant, rtol=1e-5) and np.allclose(high, constant, rtol=1e-5)
+            assert np.all(np.isfinite(model.residuals(X, np.full(50, constant))))
+            assert np.all(model.simulate(X) > 0)
+
+
+def test_gamma_responses_of_any_dispersion_are_drawn_above_0():
+    X, Y, *_ = recording("Gamma", 22, dispersion=40.0)
+    model = make("Gamma", "Ridge", 1e-2).fit(X, np.maximum(Y, 1e-30))
+    assert np.all(model.simulate(X) > 0)
+
+
+@pytest.mark.parametrize(
+    "name, parameters, more, message",
+    [
+        (
+            "Binomial",
+            {},
+            {"exposure": np.full(400, 1.5)},
+            "of Binomial counts it is the number of trials, a whole number",
+        ),
+        ("NegativeBinomial", {"dispersion": ["a", "b", "c"]}, {}, "it must be a number from 1e-8 to 1e8"),
+        ("NegativeBinomial", {"dispersion": 1e-300}, {}, "None estimates it"),
+    ],
+)
+def test_more_mistakes(name, parameters, more, message):
+    X, Y, *_ = recording(name, 0)
+    with pytest.raises(ValueError, match=message):
+        make(name, "Ridge", **parameters).fit(X, np.minimum(Y, 1), **more)

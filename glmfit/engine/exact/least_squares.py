@@ -17,6 +17,7 @@ from ..tiles import one_thread_each, rows_at_once, small_blas, sums_over_tiles
 _EPS = np.finfo(float).eps
 _ROUNDINGS = 64  # units in the last place of the terms of a moment, which tiles add up
 _ABSENT = 1e-13  # share of the largest eigenvalue: what is less is the rounding of the moments
+_NEAR = 256  # rows whose mean response is taken off
 _PAYS = 40  # fits for each set of rows and feature, from which on steps of all fits would be cheaper
 
 
@@ -36,7 +37,10 @@ class Moments(NamedTuple):
         Weights are (row,), at least one positive; offsets (row, 1 or neuron).
         """
         shift = rough_standard(X, weights)[0] if isinstance(X, np.ndarray) else np.zeros(X.shape[1])
-        first = np.asarray(Y[:256], np.float64)[:, columns].mean(axis=0)
+        start = 0 if weights is None else int(np.argmax(weights > 0))
+        some = slice(start, start + _NEAR)
+        near = np.asarray(Y[some], np.float64)[:, columns]  # against cancellation; of rows that count
+        first = (near if weights is None else near[weights[some] > 0]).mean(axis=0)
 
         def tile(rows):
             x, y = np.asarray(X[rows], np.float64) - shift, np.asarray(Y[rows], np.float64)[:, columns] - first
