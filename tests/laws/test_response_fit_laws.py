@@ -461,9 +461,8 @@ def test_least_squares_loses_no_direction_that_a_proof_needs(strength):
         centred = X - X.mean(axis=0)
         rows = np.vstack([centred / np.sqrt(len(y)), np.sqrt(strength) * np.eye(X.shape[1])])
         scale = np.linalg.norm(rows, axis=0)
-        best = np.linalg.lstsq(
-            rows / scale, np.append((y - y.mean()) / np.sqrt(len(y)), np.zeros(X.shape[1])), rcond=1e-15
-        )
+        right = np.append((y - y.mean()) / np.sqrt(len(y)), np.zeros(X.shape[1]))
+        best = np.linalg.lstsq(rows / scale, right, rcond=1e-15)
         F = [np.mean((y - y.mean() - centred @ w) ** 2) / 2 + strength * np.sum(w**2) / 2 for w in
              (model.coef_, best[0] / scale)]  # fmt: skip
         if model.report_.gap_is_bound[0]:
@@ -517,10 +516,9 @@ def test_measured_values_have_no_unit(scale):
         np.testing.assert_allclose(getattr(model.report_, name), getattr(plain.report_, name), rtol=1e-9)
     np.testing.assert_allclose(model.report_.objective, scale**2 * plain.report_.objective, rtol=1e-9)
     with_offset = make("Gaussian", "Ridge", 1e-3).fit(X, scale * y + offset, offset=offset)
-    np.testing.assert_allclose(
-        with_offset.report_.pseudo_r2, plain.report_.pseudo_r2, atol=1e-6 + 1e-2 / scale if scale >= 1 else 1
-    )
     assert with_offset.report_.objective[0] >= 0
+    if scale > 1:  # rounding of the sum leaves nothing of smaller ones
+        np.testing.assert_allclose(with_offset.report_.pseudo_r2, plain.report_.pseudo_r2, atol=1e-4)
 
 
 def test_responses_that_do_not_vary_have_finite_numbers():
@@ -559,3 +557,17 @@ def test_more_mistakes(name, parameters, more, message):
     X, Y, *_ = recording(name, 0)
     with pytest.raises(ValueError, match=message):
         make(name, "Ridge", **parameters).fit(X, np.minimum(Y, 1), **more)
+
+
+def test_moments_of_a_neuron_that_is_rarely_seen_do_not_cancel():
+    rng = np.random.default_rng(0)
+    X, Y = 1e6 * rng.normal(size=(300, 25)), 1e6 + rng.normal(size=(300, 2))
+    Y[5:, 0] = np.nan
+    model = make("Gaussian", "Ridge", 1.0).fit(X, Y)
+    x, y = X[:5] - X[:5].mean(axis=0), Y[:5, 0] - Y[:5, 0].mean()
+    exact = x.T @ np.linalg.solve(x @ x.T + 5 * np.eye(5), y)
+
+    def F(w):
+        return np.mean((y - x @ w) ** 2) / 2 + np.sum(w**2) / 2
+
+    assert F(model.coef_[:, 0]) - F(exact) <= model.report_.gap[0] + 1e-18
