@@ -86,7 +86,10 @@ class PopulationProblem(OneNeuron):
     def _weigh_own(self) -> None:
         """Bring the weights of every fit to mean one."""
         self.scale = np.ones(self.n_neurons)
-        share = self._mean_of_counts(np.ones_like)
+        if self.sets is None and isinstance(self.own, np.ndarray) and self.own.dtype == bool:
+            share = np.count_nonzero(self.own, axis=0)[self.neuron] / self.n_rows
+        else:
+            share = self._mean_of_counts(np.ones_like)
         self.scale = 1 / np.where(share > 0, share, np.inf)
         self.row_weights = FitWeights(self)
 
@@ -152,7 +155,9 @@ class PopulationProblem(OneNeuron):
 
         def tile(rows):
             values = function(self.counts[rows])
-            values = values if self.own is None else weighted(values, np.asarray(self.own[rows], np.float64))
+            if self.own is not None:
+                own = self.own[rows]
+                values = values * own if own.dtype == bool else weighted(values, np.asarray(own, np.float64))
             return values.sum(axis=0)[None] if self.sets is None else self.sets[rows].T @ values
 
         means = sum(over_tiles(tile, self.n_rows)) / self.n_rows
