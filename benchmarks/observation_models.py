@@ -61,7 +61,7 @@ def designs(_cache, scale: float, section: Section, *, folder: Path) -> None:
     """Later fits of every model over those of Poisson counts with the exp link, of the same shape, with ridge 1e-4."""
     for name in NAMES:
         X, Y = some_rows(folder, name, scale)
-        first, estimated = timed(lambda X=X, Y=Y: fit("NegativeBinomial", X, Y))
+        estimated = fit("NegativeBinomial", X, Y)
         calls = {"Poisson": functools.partial(fit, "Poisson", X, Y, "exp")}
         for model in MODELS:
             known = {"dispersion": estimated.dispersion_} if model == "NegativeBinomial" else {}
