@@ -170,6 +170,13 @@ def read_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None
     return data
 
 
+def weights_of(data, rows) -> np.ndarray:
+    """Weights of some rows, (row, 1), or where neurons have their own those of the responses, (row, neuron)."""
+    n = len(range(*rows.indices(len(data.Y)))) if isinstance(rows, slice) else len(rows)
+    weights = np.ones((n, 1)) if data.weights is None else data.weights[rows, None]
+    return weights if data.own is None else weights * data.own[rows]
+
+
 def check_exposure(exposure, observation: Observation, name: str) -> None:
     """Raise where an exposure is needed, or means nothing."""
     if exposure is not None and not observation.takes_exposure:

@@ -12,7 +12,7 @@ from ..engine.problem import Params
 from ..engine.result import LoopOptions, Solution
 from ..engine.tiles import over_tiles, rows_at_once, weighted
 from ..observations import Bernoulli, Gamma, Gaussian, NegativeBinomial, Observation
-from .counts import Training
+from .counts import Training, weights_of
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,7 @@ def mean_of(data: Training, function) -> np.ndarray:
 
     def tile(rows):
         values = function(np.asarray(data.Y[rows], np.float64))
-        w = np.ones((len(values), 1)) if data.weights is None else data.weights[rows, None]
-        if data.own is None:
-            w = np.broadcast_to(w, values.shape)
-        else:
-            w = w * data.own[rows]
+        w = np.broadcast_to(weights_of(data, rows), values.shape)
         return np.stack([weighted(values, w).sum(axis=0), w.sum(axis=0)])
 
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -10,7 +10,7 @@ import scipy.sparse
 from scipy.stats import chi2
 
 from ..checks import warn_user
-from ..data.counts import Training
+from ..data.counts import Training, weights_of
 from ..data.standard_form import StandardForm
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
@@ -67,8 +67,7 @@ def _n_kept(data: Training) -> np.ndarray:
         return np.array([len(data.X)])
 
     def tile(rows):
-        w = np.ones((rows.stop - rows.start, 1)) if data.weights is None else data.weights[rows, None]
-        w = w if data.own is None else w * data.own[rows]
+        w = weights_of(data, rows)
         return np.stack([w.sum(axis=0), np.square(w, dtype=np.float64).sum(axis=0)])
 
     total, square = sum(over_tiles(tile, len(data.X)))

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import digamma, polygamma
 
 from ..checks import shorten
-from ..data.counts import Training
+from ..data.counts import Training, weights_of
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
 from ..engine.tiles import over_tiles, rows_at_once
@@ -112,12 +112,11 @@ def _statistic(data: Training, observation: Observation, params: Params, chosen:
 
     def tile(part):
         at = chosen[part]
-        y, x = np.asarray(_rows(data.Y, at), np.float64), np.asarray(_rows(data.X, at), np.float64)
+        y, x = np.asarray(data.Y[at], np.float64), np.asarray(data.X[at], np.float64)
         eta = x @ params.coef + params.intercept
         eta = eta if data.offset is None else eta + data.offset[at]
         mean, variance = observation.mean(eta), observation.variance(eta)
-        w = np.ones((len(at), 1)) if data.weights is None else data.weights[at, None]
-        w = np.broadcast_to(w if data.own is None else w * _rows(data.own, at), y.shape)
+        w = np.broadcast_to(weights_of(data, at), y.shape)
         e = np.ones((1, 1)) if data.exposure is None else data.exposure[at].reshape(len(at), -1)
         square = np.where(w > 0, w * (y - mean) ** 2 / np.maximum(variance, 1e-300), 0.0)
         units = np.where(w > 0, w / np.where(e > 0, e, 1.0), 0.0)
@@ -128,14 +127,6 @@ def _statistic(data: Training, observation: Observation, params: Params, chosen:
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         square, units, noise, n = sum(over_tiles(tile, len(chosen)))
         return square / units, np.sqrt(noise) / units, n
-
-
-def _rows(given, at: np.ndarray) -> np.ndarray:
-    """Rows by number, also of what is read a run at a time."""
-    if isinstance(given, np.ndarray):
-        return given[at]
-    runs = np.split(at, np.flatnonzero(np.diff(at) > 1) + 1)
-    return np.concatenate([given[int(run[0]) : int(run[-1]) + 1] for run in runs])
 
 
 # ---------------------------------------------------------------------- of a negative binomial
@@ -172,8 +163,8 @@ class Profile:
             if not tabled:
                 first += digamma(y + r) - digamma(r)
                 second += polygamma(1, y + r) - polygamma(1, r)
-            w = np.ones((len(y), 1)) if data.weights is None else data.weights[rows, None]
-            w = np.broadcast_to(w if data.own is None else w * np.take(data.own[rows], which, axis=1), y.shape)
+            w = weights_of(data, rows)
+            w = np.broadcast_to(w if data.own is None else np.take(w, which, axis=1), y.shape)
             return np.stack([np.einsum("tn,tn->n", w, part) for part in (first, second)])
 
         with np.errstate(over="ignore", invalid="ignore"):

@@ -30,8 +30,7 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
     n, n_neurons = data.Y.shape
 
     def weights_of(rows):  # without and with exposure, (row, 1 or neuron)
-        w = np.ones((rows.stop - rows.start, 1)) if data.weights is None else data.weights[rows, None]
-        w = w if data.own is None else w * data.own[rows]
+        w = door.weights_of(data, rows)
         e = np.ones((1, 1)) if data.exposure is None else data.exposure[rows].reshape(len(w), -1)
         return w, e
 
