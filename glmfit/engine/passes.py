@@ -121,7 +121,8 @@ def fit_intercept(Y, weights, observation: Observation, offset):
         low, high = np.where(slope <= 0, b, low), np.where(slope >= 0, b, high)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             limit = 4.0 * 2.0 ** min(k, 20)  # where there is little curvature it says little, of a quadratic all
-            newton = b - (np.clip(slope / curvature, -limit, limit) if observation.constant else slope / curvature)
+            step = slope / curvature
+            newton = b - (step if observation.is_quadratic else np.clip(step, -limit, limit))
             middle = (low + high) / 2
             middle = np.where(np.isfinite(middle), middle, b - np.sign(slope) * limit)
             after = np.where((newton >= low) & (newton <= high), newton, middle)

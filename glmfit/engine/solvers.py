@@ -103,7 +103,7 @@ class LeastSquares:
         ValueError
             For other observation models, and for penalties with kinks.
         """
-        if problem.observation.constant != 0 or not problem.penalty.smooth:
+        if not problem.observation.is_quadratic or not problem.penalty.smooth:
             raise ValueError(
                 "LeastSquares needs Gaussian responses and a smooth penalty (UnRegularized or Ridge); this problem has "
                 f'the loss {problem.observation.name!r} and the penalty {problem.penalty.name}. Use solver_name="auto".'

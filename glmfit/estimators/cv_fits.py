@@ -202,7 +202,7 @@ class Fits:
                 "vary too little. Leave out a strength of 0, or features that nearly repeat others."
             )
         if self.strengths[0] > 0 and np.isin(self.status[0, -1], PROVED).all():
-            if problem.observation.constant == 0:  # predictors are in no units of their own
+            if problem.observation.is_quadratic:  # predictors are in no units of their own
                 return
             weakest = Params(self.coef[0, -1], self.intercept[0, -1])
             tried = f"strengths of {self.strengths[0]:.2g} and more", "Pass smaller ones."

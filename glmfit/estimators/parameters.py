@@ -146,7 +146,7 @@ def choose_solver(problem: PopulationProblem) -> str:
     if kinks and not (few and work <= _SMALL_WORK):
         return "ProximalNewton"
     few = few or n_rows < _ROWS_PER_FEATURE * n_features
-    return "Newton" if few or work <= _NEWTON_WORK or problem.observation.constant == 0 else "SAGA"
+    return "Newton" if few or work <= _NEWTON_WORK or problem.observation.is_quadratic else "SAGA"
 
 
 def choose_class_solver(problem) -> str:

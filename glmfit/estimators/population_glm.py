@@ -248,7 +248,7 @@ class PopulationGLM(PopulationModel):
     def _is_flat(problem: PopulationProblem, solution: Solution) -> bool:
         """Whether it is worth a look if the penalty leaves nothing: predictors are in no units of the responses."""
         settled = np.isin(solution.status, PROVED).all() and np.any(problem.penalty.strength)
-        return bool(settled) and problem.observation.constant != 0
+        return bool(settled) and not problem.observation.is_quadratic
 
     def _at_dispersion(self, data: Training, options: LoopOptions, design: dict) -> tuple[Observation, Params | None]:
         """Choose the dispersion where the fit depends on it; second the parameters of a fit nearby."""

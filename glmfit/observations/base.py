@@ -88,6 +88,11 @@ class Observation(eqx.Module):
             if inspect.isfunction(value) and not name.startswith("_") and name not in _WHOLE:
                 setattr(cls, name, by_element(value))
 
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether the loss is a quadratic of eta, so that a fit with a ridge is a system of linear equations."""
+        return self.constant == 0
+
     # ---------------------------------------------------------------- loss
 
     @abc.abstractmethod

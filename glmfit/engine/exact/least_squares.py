@@ -215,7 +215,7 @@ def sets_of(problem) -> tuple[list, np.ndarray]:
 
 def least_squares_serves(problem) -> bool:
     """Whether the fits of a problem are those of normal responses with a ridge or none, and few sets of rows."""
-    if problem.observation.constant != 0 or not problem.penalty.smooth or len(problem.devices) > 1:
+    if not problem.observation.is_quadratic or not problem.penalty.smooth or len(problem.devices) > 1:
         return False
     if problem.own is None:
         return True
