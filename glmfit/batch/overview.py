@@ -184,7 +184,7 @@ class Collected(NamedTuple):
     Attributes
     ----------
     index, arrays : pathlib.Path
-        Table and file of arrays.
+        Table, with strengths and held-out scores among its columns, and file of arrays.
     n_fits, n_units, n_absent : int
         Results in them; neurons (classes) of these together, rows of the table; tasks without a result.
     damaged : list of str
@@ -211,9 +211,10 @@ def collect(out: str | Path) -> Collected:
     -------
     Collected
         Names and numbers. The table, OUT/index.parquet, has a row per neuron (class, for class models) of every fit:
-        session, model, unit, status, gap, gap_is_bound, pseudo_r2, spike_count, seconds, warnings, key and more. The
-        arrays, OUT/fits.nc (netCDF-4), have dimensions ``unit`` (the rows of the table, in order) and ``feature``
-        (every name that occurs): coef, nan where a model lacks the feature, and intercept.
+        session, model, unit, status, gap, gap_is_bound, pseudo_r2, spike_count, strength, held_out_score, held_out_se,
+        scoring, seconds, warnings, key and more. The arrays, OUT/fits.nc (netCDF-4), have dimensions ``unit`` (the rows
+        of the table, in order) and ``feature`` (every name that occurs): coef, nan where a model lacks the feature, and
+        intercept.
 
     Raises
     ------
@@ -222,6 +223,11 @@ def collect(out: str | Path) -> Collected:
 
     Notes
     -----
+    strength is that of the unit's penalty, chosen by cross-validation or given; nan where coefficients have strengths
+    of their own, as those of a default ridge do. Where it was chosen, held_out_score is the mean of its score over the
+    folds, held_out_se the standard error of this mean (of folds as if independent, nan for a single one), and scoring
+    says which score. Folds without a score (nan in ``cv_scores_``) are left out. Other models have nan, and scoring "".
+
     Both files are written whole or not at all. Cost: reads everything, and holds units times features in memory,
     plus some hundred bytes for each unit.
     """

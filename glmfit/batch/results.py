@@ -161,9 +161,7 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
     batch, report = header["batch"], header["report"]
 
     def per_unit(name, default=np.nan):
-        value = arrays.get(f"report.{name}", report.get(name))
-        value = np.asarray(default if value is None else value)
-        return np.broadcast_to(value if value.shape in ((), (n_units,)) else default, n_units)
+        return _per_unit(arrays.get(f"report.{name}", report.get(name)), n_units, default)
 
     units = report.get("neuron") or batch.get("targets") or list(range(n_units))
     if len(units) != n_units:
@@ -176,6 +174,7 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
         "status": [Status(int(s)).label if s >= 0 else "?" for s in per_unit("status", -1)],
         **{name: per_unit(name).astype(float) for name in numbers},
         "gap_is_bound": per_unit("gap_is_bound", False).astype(bool),
+        **_strengths_of_units(header, arrays, n_units),
         "n_rows": report["n_rows"],
         "n_features": len(arrays["design.feature_names"]),
         "solver": report["solver_name"],
@@ -185,3 +184,32 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
         "seed": batch["spec"]["seed"],
         "key": batch["key"],
     }
+
+
+def _per_unit(value: Any, n_units: int, default: Any = np.nan) -> np.ndarray:
+    """One number per unit, or the default for each if the value is neither that nor one number."""
+    value = np.asarray(default if value is None else value)
+    return np.broadcast_to(value if value.shape in ((), (n_units,)) else default, n_units)
+
+
+def _strengths_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
+    """Strength of the penalty of every unit and, if it was cross-validated, the score held out at that strength."""
+    of = header.get("strength")  # as `to_json` writes it; files of version 0.1 have none
+    if isinstance(of, dict) and "tuple" in of:
+        of, _ = of["tuple"]  # the elastic net's, and its ratio
+    strength = _per_unit(arrays.get("cv.strength_", of["array"] if isinstance(of, dict) else of), n_units).astype(float)
+    facts = {"strength": strength, "held_out_score": np.full(n_units, np.nan), "held_out_se": np.full(n_units, np.nan)}
+    if "cv.cv_scores_" not in arrays:
+        return facts | {"scoring": ""}
+    scores, tried = arrays["cv.cv_scores_"], arrays["cv.strengths_"]
+    if scores.shape != (tried.size, *scores.shape[1:2], n_units):
+        raise ValueError(f"scores have shape {scores.shape}, with {tried.size} strengths and {n_units} neurons")
+    is_chosen = tried[:, None] == strength
+    chosen = scores[np.argmax(is_chosen, axis=0), :, np.arange(n_units)]  # (unit, fold)
+    known = is_chosen.any(axis=0)[:, None] & ~np.isnan(chosen)
+    n = known.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):  # nan without folds, or of one fold no error
+        mean = np.where(known, chosen, 0.0).sum(axis=1) / n
+        spread = np.where(known, (chosen - mean[:, None]) ** 2, 0.0).sum(axis=1)
+        error = np.sqrt(spread / (n - 1) / n)
+    return facts | {"held_out_score": mean, "held_out_se": error, "scoring": str(header["parameters"].get("scoring"))}
