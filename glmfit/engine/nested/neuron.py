@@ -1,0 +1,146 @@
+"""Fits of one neuron: passes over its rows, and the Hessians nearby that serve them all as a metric and as a proof.
+
+Sums over rows are not divided by their number, so that objectives are in nats. Theory: docs/theory/nested_models.md.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..tiles import tiles_of
+from .blocks import Blocks
+from .response import Response
+
+_NUMBERS = 1 << 17  # of a tile of predictors
+_LEVELS = np.array([0.25, 0.5, 1.0, 1.5, 2.0, 3.0])  # changes of eta that most rows should stay below
+_BEND = 1.0  # change of eta up to which rows are bounded together, and beyond one by one
+
+
+class Anchor(NamedTuple):
+    """A model whose Hessian was formed, block by block."""
+
+    at: np.ndarray  # (column,)
+    gradient: np.ndarray  # of the loss, (block, column)
+    eta: np.ndarray  # without what is known, (row,)
+    pull: np.ndarray  # curvature of a row times its leverage, (row,); they add up to the columns at most
+    block: np.ndarray  # largest share of the Hessian of all blocks that each of them has, (block,)
+    reach_squared: np.ndarray  # largest leverage of a row, (set,)
+    share: np.ndarray  # least share of the Hessian of all blocks that each set has, (set,)
+    hessians: np.ndarray  # of every set, (set, column, column)
+
+
+class Survey(NamedTuple):
+    """What a pass over all rows finds at some models, compared with an anchor."""
+
+    gradient: np.ndarray  # of the loss, (model, block, column)
+    beyond: np.ndarray  # share of the anchor's Hessian in rows whose eta differs by more than a level, (model, level)
+    bend: np.ndarray  # bound of the Hessian of every block, in units of the anchor's of all rows, (model, block)
+
+
+class Neuron:
+    """Rows of one neuron.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        Features.
+    response : Response
+        In the order of the blocks.
+    sets : numpy.ndarray
+        Sets of blocks that are fitted, bool (set, block), the first of them all.
+    size : numpy.ndarray
+        Weight of the rows of every block, by which a strength is multiplied, (block,).
+    least : float
+        Strength of the weakest ridge.
+    """
+
+    def __init__(self, blocks: Blocks, response: Response, sets: np.ndarray, size: np.ndarray, least: float):
+        self.blocks, self.sets = blocks, sets
+        order = response.best_order(blocks.slices)
+        self.response = response if order is None else response.take(order)
+        self._kept = blocks.kept(order)
+        self.size = sets @ size  # (set,)
+        self.ridge = np.append(1 / blocks.scale**2, 0.0)  # of strength 1 and one row
+        self.least = least
+
+    def gradients(self, members, at: np.ndarray, over: np.ndarray, loss: bool = False, dtype=np.float64):
+        """Losses and gradients of the blocks ``over``, bool (fit, block): (fit, block), (fit, block, member).
+
+        Fits are ``at`` (fit, member) some columns of the features, the ``members``.
+        """
+        values, gradient = np.zeros(over.shape), np.zeros((*over.shape, at.shape[1]))
+        for k, block in enumerate(self.blocks.slices):
+            which = np.flatnonzero(over[:, k])
+            if not len(which):
+                continue
+            coef = np.ascontiguousarray(at[which].T, dtype)
+            total, sums = np.zeros(len(which)), np.zeros(at.T.shape[:1] + (len(which),))
+            for rows in _tiles(block, len(which)):
+                z = self._columns(rows, members, dtype)
+                eta = z @ coef
+                if loss:
+                    part, slope = self.response.loss_and_slope(rows, eta)
+                    total += part
+                else:
+                    slope = self.response.slope(rows, eta)
+                sums += z.T @ slope
+            values[which, k], gradient[which, k] = total, sums.T
+        return values, gradient
+
+    def survey(self, members, at: np.ndarray, anchor: Anchor) -> Survey:
+        """Gradients of all blocks at some models (model, member), and how far these are from an anchor."""
+        n, blocks = len(at), self.blocks
+        coef = np.ascontiguousarray(at.T)
+        gradient = np.zeros((n, blocks.n_blocks, at.shape[1]))
+        beyond, bend = np.zeros((len(_LEVELS), n)), np.zeros((n, blocks.n_blocks))
+        for k, block in enumerate(blocks.slices):
+            for rows in _tiles(block, 4 * n):
+                z = self._columns(rows, members)
+                eta = z @ coef
+                moved, pull = np.abs(eta - anchor.eta[rows, None]), anchor.pull[rows]
+                gradient[:, k] += self.response.slope(rows, eta).T @ z
+                for level, of in zip(_LEVELS, beyond, strict=True):
+                    of += pull @ (moved > level)
+                far = moved > _BEND
+                bend[:, k] += pull @ np.where(far, np.exp(moved), 0.0) if far.any() else 0.0
+            bend[:, k] += anchor.block[k] * np.exp(_BEND)
+        return Survey(gradient, beyond.T, bend)
+
+    def anchor(self, at: np.ndarray) -> Anchor:
+        """Form Hessian and gradient of every block at a model of all columns, and the leverage of every row there."""
+        blocks, p = self.blocks, self.blocks.n_columns
+        hessian, gradient = np.zeros((blocks.n_blocks, p, p)), np.zeros((blocks.n_blocks, p))
+        eta = np.concatenate([self._rows(rows) @ at for rows in tiles_of(blocks.n_rows)])
+        curvature = self.response.curvature(eta)
+        for k, block in enumerate(blocks.slices):
+            for rows in _tiles(block, p):
+                z = self._rows(rows)
+                gradient[k] += self.response.slope(rows, eta[rows, None].copy())[:, 0] @ z
+                z = z * np.sqrt(curvature[rows, None])
+                hessian[k] += z.T @ z
+        hessians = np.tensordot(self.sets.astype(float), hessian, 1)
+        diagonal = np.arange(p)
+        whole = hessians.copy()
+        whole[:, diagonal, diagonal] += self.least * self.size[:, None] * self.ridge
+        turn = np.linalg.inv(np.linalg.cholesky(whole[0]))
+        leverage = np.concatenate([_squares(self._rows(rows) @ turn.T) for rows in tiles_of(blocks.n_rows)])
+        share = np.linalg.eigvalsh(turn @ whole @ turn.T)[:, 0] * (1 - 1e-9)
+        block = np.linalg.eigvalsh(turn @ hessian @ turn.T)[:, -1] * (1 + 1e-9)
+        reach = leverage.max() * (1 + 1e-9) / np.maximum(share, 1e-300)
+        return Anchor(at, gradient, eta, curvature * leverage, block, reach, share, hessians)
+
+    def _rows(self, rows: slice, dtype=np.float64) -> np.ndarray:
+        return self.blocks.rows(rows, dtype) if self._kept is None else self._kept[np.dtype(dtype)][rows]
+
+    def _columns(self, rows: slice, members, dtype=np.float64) -> np.ndarray:
+        z = self._rows(rows, dtype)
+        return z if members is None else np.take(z, members, axis=1)
+
+
+def _tiles(block: slice, n_fits: int) -> list[slice]:
+    size = int(np.clip(_NUMBERS // max(n_fits, 1), 256, 4096))
+    return [slice(i, min(i + size, block.stop)) for i in range(block.start, block.stop, size)]
+
+
+def _squares(values: np.ndarray) -> np.ndarray:
+    return np.einsum("ij,ij->i", values, values)
