@@ -11,12 +11,14 @@ import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike
 
+from ..checks import warn_user
 from ..display import Display, Summary, counted, long_frame
 from ..estimators import PopulationGLM
 from ..estimators.scores import as_given
 from ..numerics import DataLike, PerRow
 from ..observations import NegativeBinomial
 from ..penalties.by_name import read_labels, read_members
+from .autocorrelation import Autocorrelation, autocorrelation
 from .wald import NO_OPTIMUM, FittedData, data_of_fit
 
 if TYPE_CHECKING:
@@ -42,6 +44,16 @@ class GroupTable(Display):
     converged, approximate : numpy.ndarray, bool
         Whether the neuron converged with and without the group, (group, neuron); whether a ridge makes the p-values
         approximate.
+    variance_inflation : numpy.ndarray
+        Estimate of how many times as much sums of the full model's residuals vary as sums of independent ones would,
+        (neuron,), in blocks of as many bins as show it most clearly. nan for a neuron without an optimum, and with
+        fewer than 32 bins.
+    autocorrelation_p_value : numpy.ndarray
+        p-value of a test of independent bins against a variance inflation above 1, corrected for the lengths of blocks
+        that were tried, (neuron,).
+    autocorrelated : numpy.ndarray, bool
+        Whether the p-value is below 1e-5 and the inflation at least 1.2, (neuron,). Then the likelihood ratio of a
+        feature that changes slowly tends to be too large, by up to about the inflation, and its p-value too small.
     """
 
     group: list
@@ -55,6 +67,9 @@ class GroupTable(Display):
     p_value: np.ndarray
     converged: np.ndarray
     approximate: bool
+    variance_inflation: np.ndarray
+    autocorrelation_p_value: np.ndarray
+    autocorrelated: np.ndarray
 
     def _summary(self) -> Summary:
         groups, neurons = counted(len(self.group), "group"), counted(len(self.neuron), "neuron")
@@ -62,7 +77,18 @@ class GroupTable(Display):
         ridge = ["p-values are approximate: the fit has a ridge"] if self.approximate else []
         lost = int(np.sum(~self.converged))
         failed = [f"{lost} of {self.converged.size} rows rest on a fit that did not converge"] if lost else []
-        return Summary([head], self.to_frame(), ridge + failed)
+        found = [f"{line}: their p-values are too small for slow features" for line in self._autocorrelation()]
+        return Summary([head], self.to_frame(), ridge + failed + found)
+
+    def _autocorrelation(self) -> list:
+        """Say of how many neurons residuals are autocorrelated: a line, or none."""
+        if not self.autocorrelated.any():
+            return []
+        most = self.variance_inflation[self.autocorrelated].max()
+        return [
+            f"residuals of {self.autocorrelated.sum()} of {counted(len(self.neuron), 'neuron')} are autocorrelated "
+            f"(their sums vary up to {most:.2g} times as much as those of independent ones)"
+        ]
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron and group as a pandas DataFrame."""
@@ -106,11 +132,26 @@ def drop_groups(
     ValueError
         As `wald_table`, and for groups that name no feature of the model.
 
+    Warns
+    -----
+    UserWarning
+        If the residuals of the full model are autocorrelated, so that p-values of slow features are too small.
+
     Notes
     -----
     Guarantee: without a ridge the statistic of the exact optima is within the stated ends, where both fits have a
     bound of their gap. That the statistic is chi-squared is asymptotic (Wilks), and approximate with a ridge, where the
     degrees of freedom are differences of effective ones. One fit per group, all neurons at once.
+
+    The p-values rest on independent bins. If the rate drifts slowly for reasons that the model does not have, any
+    feature that changes slowly too may seem significant (Harris 2020). The residuals of the full model are therefore
+    tested by the variance of their sums over blocks of 2, 4, 8, ... bins, in the order of the rows, whatever the gaps
+    between them. A test may miss a drift, above all where spikes are few. For features that are independent from bin
+    to bin the p-values are right all the same.
+
+    References
+    ----------
+    K. Harris, Nonsense correlations in neuroscience, bioRxiv 2020.11.29.402719.
     """
     fit = data_of_fit(model, X, y, sample_weight, offset, exposure, epochs)
     named = _groups(fit, groups)
@@ -128,14 +169,30 @@ def drop_groups(
             np.where(silent, np.nan, 1 - (of - saturated) / (full.null_objective - saturated))
             for of in (loss, loss_rest)
         )
-    return GroupTable(
+    inflation, inflation_p, autocorrelated = zip(*(_autocorrelation(fit, i) for i in range(len(silent))), strict=True)
+    table = GroupTable(
         group=list(named), neuron=list(full.neuron),
         deviance_explained=explained, deviance_explained_without=without,
         statistic=lost, df=df, p_value=np.where(silent, np.nan, p),
         statistic_low=np.where(known, lost - scale * gap, np.nan),
         statistic_high=np.where(known, lost + scale * full.gap, np.nan),
         converged=converged & full.converged, approximate=ridge,
+        variance_inflation=np.array(inflation), autocorrelation_p_value=np.array(inflation_p),
+        autocorrelated=np.array(autocorrelated),
     )  # fmt: skip
+    for line in table._autocorrelation():
+        warn_user(
+            f"{line}: the p-values of these neurons rest on independent bins and are too small for features that "
+            "change slowly. glmfit.inference.explain scores held-out data and compares with shifted counts."
+        )
+    return table
+
+
+def _autocorrelation(fit: FittedData, i: int) -> Autocorrelation:
+    """Test the residuals of one neuron."""
+    if fit.model.report_.status[i] in NO_OPTIMUM:
+        return Autocorrelation(np.nan, np.nan, False)
+    return autocorrelation(*fit.pearson_residuals(i))
 
 
 def _groups(fit: FittedData, groups) -> dict:

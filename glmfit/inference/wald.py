@@ -261,9 +261,7 @@ class FittedData:
         if self.model.report_.status[i] in NO_OPTIMUM:
             return np.full(len(coef if combinations is None else combinations), np.nan), np.nan, 0.0, np.nan
         y, (mean, scale) = np.asarray(self.form.Y[:, i], np.float64), self.problem.standard
-        eta, known = passes.predictor(data.X, coef[:, i], intercept[i]), 0.0
-        if data.offset is not None:
-            known = data.offset[:, i if data.offset.shape[1] > 1 else 0]
+        eta, known = self._predictor(i)
         whole = eta + known + self.form.shift[i]
         offset = None if self.form.offset is None else known  # of the standard form
         eta = eta if offset is None else eta + offset
@@ -273,10 +271,8 @@ class FittedData:
         n_rows = len(data.X)
         # The curvature is linear in y: at the expected responses it is the expected one.
         expected = np.asarray(standard.mean(eta), np.float64)
-        of_neuron = self.observation if np.ndim(getattr(self.observation, "dispersion", 0.0)) == 0 else (
-            self.observation.with_dispersion(self.observation.dispersion[i]))  # fmt: skip
-        counts = np.asarray(data.Y[:, i], np.float64)
-        rate, variance = (np.asarray(of(whole), np.float64) for of in (of_neuron.mean, of_neuron.variance))
+        of_neuron = self._observation_of(i)
+        rate = np.asarray(of_neuron.mean(whole), np.float64)
         at = (y, weights) if covariance == "observed" else (expected, weights)
         if covariance != "observed" and isinstance(self.observation, NegativeBinomial):
             at = expected, seen * (rate + 1 / of_neuron.dispersion)  # trials, too, are counts
@@ -293,9 +289,33 @@ class FittedData:
         undetermined = np.linalg.norm(back @ outside, axis=1) > 1e-6 * np.linalg.norm(back, axis=1)
         error = np.where(undetermined, np.inf, np.sqrt(np.maximum(variance_of, 0.0)))
         df, n_seen = float(np.sum(inverse * J.T)), int(np.count_nonzero(seen))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            pearson = np.sum(seen * np.where(variance > 0, (counts - rate) ** 2 / np.maximum(variance, 1e-300), 0.0))
+        pearson = np.sum(self._residuals(i, whole, seen) ** 2)
         return error[:-1], error[-1], df, pearson / (n_seen - df) if n_seen > df else np.nan
+
+    def pearson_residuals(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+        """Compute the Pearson residuals of one neuron as in `_residuals`, and which rows count, bool (time,)."""
+        eta, known = self._predictor(i)
+        seen = self.data.weights if self.data.own is None else self.data.weights * self.data.own[:, i]
+        return self._residuals(i, eta + known + self.form.shift[i], seen), seen > 0
+
+    def _residuals(self, i: int, eta: np.ndarray, seen: np.ndarray) -> np.ndarray:
+        """Pearson residuals at a predictor, times the roots of the weights; 0 where rows do not count, (time,)."""
+        of, y = self._observation_of(i), np.asarray(self.data.Y[:, i], np.float64)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            mean, variance = (np.asarray(a, np.float64) for a in (of.mean(eta), of.variance(eta)))
+            usable = (seen > 0) & (variance > 0)
+            return np.where(usable, np.sqrt(seen) * (y - mean) / np.sqrt(np.maximum(variance, 1e-300)), 0.0)
+
+    def _predictor(self, i: int) -> tuple:
+        """Linear predictor of one neuron in standard form, float64 (time,), and its offset, 0 without one."""
+        (coef, intercept), offset = self.params, self.data.offset
+        known = 0.0 if offset is None else offset[:, i if offset.shape[1] > 1 else 0]
+        return passes.predictor(self.data.X, coef[:, i], intercept[i]), known
+
+    def _observation_of(self, i: int):
+        """Observation model of one neuron, at its dispersion."""
+        dispersion = getattr(self.observation, "dispersion", 0.0)
+        return self.observation if np.ndim(dispersion) == 0 else self.observation.with_dispersion(dispersion[i])
 
 
 def _inverse(H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
