@@ -12,7 +12,7 @@ from .blocks import Blocks
 from .response import Response
 
 _NUMBERS = 1 << 17  # of a tile of predictors
-_LEVELS = np.array([0.25, 0.5, 1.0, 1.5, 2.0, 3.0])  # changes of eta that most rows should stay below
+LEVELS = np.array([0.25, 0.5, 1.0, 1.5, 2.0, 3.0])  # changes of eta that most rows should stay below
 _BEND = 1.0  # change of eta up to which rows are bounded together, and beyond one by one
 
 
@@ -20,6 +20,7 @@ class Anchor(NamedTuple):
     """A model whose Hessian was formed, block by block."""
 
     at: np.ndarray  # (column,)
+    loss: np.ndarray  # (block,)
     gradient: np.ndarray  # of the loss, (block, column)
     eta: np.ndarray  # without what is known, (row,)
     pull: np.ndarray  # curvature of a row times its leverage, (row,); they add up to the columns at most
@@ -32,6 +33,7 @@ class Anchor(NamedTuple):
 class Survey(NamedTuple):
     """What a pass over all rows finds at some models, compared with an anchor."""
 
+    loss: np.ndarray  # (model, block)
     gradient: np.ndarray  # of the loss, (model, block, column)
     beyond: np.ndarray  # share of the anchor's Hessian in rows whose eta differs by more than a level, (model, level)
     bend: np.ndarray  # bound of the Hessian of every block, in units of the anchor's of all rows, (model, block)
@@ -62,6 +64,10 @@ class Neuron:
         self.size = sets @ size  # (set,)
         self.ridge = np.append(1 / blocks.scale**2, 0.0)  # of strength 1 and one row
         self.least = least
+        y, w = self.response.y, self.response.weights
+        self._counts = float(np.sum(np.abs(y)) if w is None else w @ np.abs(y))
+        null = np.zeros(blocks.n_rows)
+        self._terms = float(np.sum(np.abs(self.response.terms(null)))) + self._counts
 
     def gradients(self, members, at: np.ndarray, over: np.ndarray, loss: bool = False, dtype=np.float64):
         """Losses and gradients of the blocks ``over``, bool (fit, block): (fit, block), (fit, block, member).
@@ -87,35 +93,55 @@ class Neuron:
             values[which, k], gradient[which, k] = total, sums.T
         return values, gradient
 
+    def losses(self, members, at: np.ndarray, over: np.ndarray) -> np.ndarray:
+        """Losses of the blocks ``over``, bool (fit, block), 0 elsewhere."""
+        values = np.zeros(over.shape)
+        for k, block in enumerate(self.blocks.slices):
+            which = np.flatnonzero(over[:, k])
+            coef = np.ascontiguousarray(at[which].T)
+            for rows in _tiles(block, len(which)) if len(which) else ():
+                values[which, k] += self.response.loss(rows, self._columns(rows, members) @ coef)
+        return values
+
+    def rounding(self, at: np.ndarray) -> np.ndarray:
+        """Allow for the rounding of objectives and gradients at some models, (model, column), in nats."""
+        terms = 3 * np.abs(at[:, :-1]).sum(axis=1) + np.abs(at[:, -1])
+        return np.finfo(float).eps * (16 * self._terms + 2 * self._counts * terms)
+
     def survey(self, members, at: np.ndarray, anchor: Anchor) -> Survey:
         """Gradients of all blocks at some models (model, member), and how far these are from an anchor."""
         n, blocks = len(at), self.blocks
         coef = np.ascontiguousarray(at.T)
-        gradient = np.zeros((n, blocks.n_blocks, at.shape[1]))
-        beyond, bend = np.zeros((len(_LEVELS), n)), np.zeros((n, blocks.n_blocks))
+        loss, gradient = np.zeros((n, blocks.n_blocks)), np.zeros((n, blocks.n_blocks, at.shape[1]))
+        beyond, bend = np.zeros((len(LEVELS), n)), np.zeros((n, blocks.n_blocks))
         for k, block in enumerate(blocks.slices):
             for rows in _tiles(block, 4 * n):
                 z = self._columns(rows, members)
                 eta = z @ coef
                 moved, pull = np.abs(eta - anchor.eta[rows, None]), anchor.pull[rows]
-                gradient[:, k] += self.response.slope(rows, eta).T @ z
-                for level, of in zip(_LEVELS, beyond, strict=True):
+                part, slope = self.response.loss_and_slope(rows, eta)
+                loss[:, k] += part
+                gradient[:, k] += slope.T @ z
+                for level, of in zip(LEVELS, beyond, strict=True):
                     of += pull @ (moved > level)
                 far = moved > _BEND
                 bend[:, k] += pull @ np.where(far, np.exp(moved), 0.0) if far.any() else 0.0
             bend[:, k] += anchor.block[k] * np.exp(_BEND)
-        return Survey(gradient, beyond.T, bend)
+        return Survey(loss, gradient, beyond.T, bend)
 
     def anchor(self, at: np.ndarray) -> Anchor:
         """Form Hessian and gradient of every block at a model of all columns, and the leverage of every row there."""
         blocks, p = self.blocks, self.blocks.n_columns
         hessian, gradient = np.zeros((blocks.n_blocks, p, p)), np.zeros((blocks.n_blocks, p))
+        loss = np.zeros(blocks.n_blocks)
         eta = np.concatenate([self._rows(rows) @ at for rows in tiles_of(blocks.n_rows)])
         curvature = self.response.curvature(eta)
         for k, block in enumerate(blocks.slices):
             for rows in _tiles(block, p):
                 z = self._rows(rows)
-                gradient[k] += self.response.slope(rows, eta[rows, None].copy())[:, 0] @ z
+                part, slope = self.response.loss_and_slope(rows, eta[rows, None].copy())
+                loss[k] += part[0]
+                gradient[k] += slope[:, 0] @ z
                 z = z * np.sqrt(curvature[rows, None])
                 hessian[k] += z.T @ z
         hessians = np.tensordot(self.sets.astype(float), hessian, 1)
@@ -123,11 +149,15 @@ class Neuron:
         whole = hessians.copy()
         whole[:, diagonal, diagonal] += self.least * self.size[:, None] * self.ridge
         turn = np.linalg.inv(np.linalg.cholesky(whole[0]))
-        leverage = np.concatenate([_squares(self._rows(rows) @ turn.T) for rows in tiles_of(blocks.n_rows)])
+        # A bound of leverages may be in single precision, with the rounding of its products.
+        slack = 1e-6 * np.linalg.norm(turn)
+        leverage = np.concatenate([
+            _leverage(self._rows(rows, np.float32), turn.T.astype(np.float32), slack) for rows in tiles_of(blocks.n_rows)
+        ])  # fmt: skip
         share = np.linalg.eigvalsh(turn @ whole @ turn.T)[:, 0] * (1 - 1e-9)
         block = np.linalg.eigvalsh(turn @ hessian @ turn.T)[:, -1] * (1 + 1e-9)
         reach = leverage.max() * (1 + 1e-9) / np.maximum(share, 1e-300)
-        return Anchor(at, gradient, eta, curvature * leverage, block, reach, share, hessians)
+        return Anchor(at, loss, gradient, eta, curvature * leverage, block, reach, share, hessians)
 
     def _rows(self, rows: slice, dtype=np.float64) -> np.ndarray:
         return self.blocks.rows(rows, dtype) if self._kept is None else self._kept[np.dtype(dtype)][rows]
@@ -142,5 +172,7 @@ def _tiles(block: slice, n_fits: int) -> list[slice]:
     return [slice(i, min(i + size, block.stop)) for i in range(block.start, block.stop, size)]
 
 
-def _squares(values: np.ndarray) -> np.ndarray:
-    return np.einsum("ij,ij->i", values, values)
+def _leverage(z: np.ndarray, turn: np.ndarray, slack: float) -> np.ndarray:
+    turned = z @ turn
+    size, length = (np.sqrt(np.einsum("ij,ij->i", v, v).astype(np.float64)) for v in (turned, z))
+    return (size * (1 + 1e-6) + slack * length) ** 2

@@ -43,6 +43,17 @@ class Response:
         """Derivatives of the loss of some rows."""
         return self._weighted(rows, self._slope(self._y(rows, eta), self._known(rows, eta)))
 
+    def loss(self, rows: slice, eta: np.ndarray) -> np.ndarray:
+        """Losses of some rows, summed, (fit,)."""
+        w = np.ones(len(eta)) if self.weights is None else self.weights[rows]
+        return self._loss(self._y(rows, eta), self._known(rows, eta), w)
+
+    def terms(self, eta: np.ndarray) -> np.ndarray:
+        """Losses of all rows of one fit, times weights, (row,)."""
+        eta = eta if self.offset is None else eta + self.offset
+        loss = np.asarray(self.observation.loss(self.y, eta), np.float64)
+        return loss if self.weights is None else np.where(self.weights > 0, loss * self.weights, 0.0)
+
     def loss_and_slope(self, rows: slice, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Losses of some rows, summed, (fit,), and their derivatives."""
         w = np.ones(len(eta)) if self.weights is None else self.weights[rows]
@@ -74,6 +85,9 @@ class Response:
     def _slope(self, y, eta):
         return np.asarray(self.observation.derivative(y[:, None], eta), eta.dtype)
 
+    def _loss(self, y, eta, w):
+        return self._both(y, eta, w)[0]
+
     def _both(self, y, eta, w):
         loss, slope = self.observation.loss_and_derivative(y[:, None], eta)
         return _total(w, np.asarray(loss)), np.array(slope)
@@ -91,6 +105,15 @@ class _Softplus(Response):
         np.divide(u, u + 1, out=u)
         u[at] -= np.divide(u[at] * y[at, None], f, out=f)
         return u
+
+    def _loss(self, y, eta, w):
+        at = _spikes(y)
+        total = (w[at] * y[at]) @ eta[at]
+        u = _exponential(eta)
+        ratio = 1 / u[at]
+        np.log1p(u, out=u)
+        ratio *= u[at]
+        return _total(w, u) - total - (w[at] * y[at]) @ np.log(ratio, out=ratio)
 
     def _both(self, y, eta, w):
         at = _spikes(y)

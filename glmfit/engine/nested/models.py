@@ -1,0 +1,318 @@
+"""Fits of nested models of one neuron: each from a model nearby whose Hessian is known, which also proves it.
+
+Two passes do for most fits: one in single precision after a step from the fit to all blocks, and one in double precision
+that proves where the next step has led. Theory: docs/theory/nested_models.md.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...bounds import gap_bound
+from .neuron import LEVELS, Anchor, Neuron
+
+_CLOSE = 30.0  # nats: where the Hessian serves what is near the optimum
+_NEAR = 0.3  # nats: what is left of the fit to all blocks, from which fits to some of them begin
+_ROUNDS, _STEPS, _HALVES = 12, 8, 30  # of fits to all blocks, of fits to some, of a step that leads up
+_NEW = 8  # anchors that models may add
+_SLOW, _FAR = 0.15, 1.2  # contraction of a step, and log growth of a Hessian, from which a new anchor pays
+_NUMBERS = 4e6  # of Hessians that are held at a time
+
+
+@dataclass
+class Leads:
+    """Fits to all blocks, not to the end: one of every model and strength, (lead,) each, and what is known there."""
+
+    model: np.ndarray
+    strength: np.ndarray
+    at: np.ndarray  # (lead, member)
+    anchor: np.ndarray  # which, of those of the neuron
+    loss: np.ndarray  # (lead, block)
+    gradient: np.ndarray  # of the loss, (lead, block, member)
+    beyond: np.ndarray  # (lead, level), as `Survey` has it
+    bend: np.ndarray  # (lead, block), too
+
+
+@dataclass
+class Fits:
+    """Fits to sets of blocks, (fit,) each; objectives are in nats."""
+
+    at: np.ndarray  # (fit, member)
+    bound: np.ndarray  # of what the objective is above its minimum, inf where there is none
+    radius: np.ndarray  # bound of the distance from the optimum, in the norm of a lower bound of the Hessian
+    bend: np.ndarray  # bound of the Hessian of every block, in units of that lower bound, (fit, block)
+    inverse: np.ndarray | None  # of that lower bound, (fit, member, member)
+    passes: float = 0.0
+
+
+class Models:
+    """Some models of one neuron.
+
+    Parameters
+    ----------
+    neuron : Neuron
+        Its rows.
+    masks : numpy.ndarray
+        Columns of each model, bool (model, column); that of ones is in all of them.
+    anchors : list of Anchor
+        Models whose Hessians are known; more are added where they pay.
+    """
+
+    def __init__(self, neuron: Neuron, masks: np.ndarray, anchors: list[Anchor]):
+        union = masks.any(axis=0)
+        self.neuron, self.anchors, self.masks = neuron, anchors, masks[:, union]
+        self.inside = np.flatnonzero(union)
+        self._members = None if union.all() else self.inside
+        self._ridge = neuron.ridge[self.inside]
+        self._constant = neuron.response.observation.constant
+        self._new = _NEW
+
+    # ---------------------------------------------------------------- systems of equations
+
+    def _whole(self, at: np.ndarray) -> np.ndarray:
+        whole = np.zeros((*at.shape[:-1], self.neuron.blocks.n_columns))
+        whole[..., self.inside] = at
+        return whole
+
+    def _ridges(self, strength: np.ndarray, sets: np.ndarray) -> np.ndarray:
+        return (strength * self.neuron.size[sets])[:, None] * self._ridge
+
+    def _of_anchors(self, anchor: np.ndarray, sets: np.ndarray) -> np.ndarray:
+        """Hessians at anchors, without ridge, (fit, member, member)."""
+        out = np.empty((len(sets), len(self.inside), len(self.inside)))
+        for a in np.unique(anchor):
+            some = anchor == a
+            known = self.anchors[a].hessians
+            known = known if self._members is None else known[:, self.inside[:, None], self.inside]
+            out[some] = known[sets[some]]
+        return out
+
+    def _systems(self, model, anchor, sets, ridge) -> np.ndarray:
+        """Hessians at anchors with ridges, the identity outside of the models, (fit, member, member)."""
+        H, mask, diagonal = self._of_anchors(anchor, sets), self.masks[model], np.arange(len(self.inside))
+        H[:, diagonal, diagonal] += ridge
+        if not mask.all():
+            H *= mask[:, :, None]
+            H *= mask[:, None, :]
+            H[:, diagonal, diagonal] += ~mask
+        return H
+
+    def _nearest(self, model, strength) -> tuple[np.ndarray, np.ndarray]:
+        """Minimise the quadratic models at all anchors: which is the nearest, and its minimiser, (lead, member)."""
+        n, zero = len(model), np.zeros(len(model), int)
+        ridge, mask, best = self._ridges(strength, zero), self.masks[model], np.full(n, np.inf)
+        which, at = zero.copy(), np.zeros((n, len(self.inside)))
+        for a, known in enumerate(self.anchors):
+            H = known.hessians[0]
+            right = (H @ known.at - known.gradient.sum(axis=0))[self.inside] * mask
+            minimiser = _solve(self._systems(model, np.full(n, a), zero, ridge), right)
+            away = self._whole(minimiser) - known.at
+            distance = np.einsum("li,li->l", away @ H, away)
+            nearer = distance < best
+            which[nearer], at[nearer], best[nearer] = a, minimiser[nearer], distance[nearer]
+        return which, at
+
+    def _nearest_of(self, at: np.ndarray) -> np.ndarray:
+        """Which anchor is nearest to some models, (model,)."""
+        whole = self._whole(at)
+        distances = []
+        for known in self.anchors:
+            away = whole - known.at
+            distances.append(np.einsum("li,li->l", away @ known.hessians[0], away))
+        return np.argmin(distances, axis=0)
+
+    # ---------------------------------------------------------------- fits to all blocks
+
+    def leads(self, strengths: np.ndarray) -> Leads:
+        """Fit all blocks, nearly, of all models at all strengths."""
+        neuron, n_models = self.neuron, len(self.masks)
+        self._climb(np.median(strengths))
+        model, strength = np.repeat(np.arange(n_models), len(strengths)), np.tile(strengths, n_models)
+        n, K, p = len(model), neuron.blocks.n_blocks, len(self.inside)
+        which, at = self._nearest(model, strength)
+        leads = Leads(
+            model, strength, at, which, np.zeros((n, K)), np.zeros((n, K, p)),
+            np.full((n, len(LEVELS)), np.inf), np.zeros((n, K)),
+        )  # fmt: skip
+        self._approach(leads)
+        unknown = np.flatnonzero(np.isfinite(leads.at).all(axis=1))
+        leads.at[~np.isfinite(leads.at).all(axis=1)] = 0.0  # of which nothing is proved
+        while len(unknown):
+            for a in np.unique(leads.anchor[unknown]):
+                some = unknown[leads.anchor[unknown] == a]
+                found = neuron.survey(self._members, leads.at[some], self.anchors[a])
+                for name, value in found._asdict().items():
+                    getattr(leads, name)[some] = value
+            far = unknown[self._log_growth(leads, unknown, np.zeros(len(unknown), int)) > _FAR]
+            if not len(far) or not self._new:
+                break
+            unknown = self._renew(leads, far)
+        return leads
+
+    def _climb(self, strength: float) -> None:
+        """Take Newton steps of the model of all members from the nearest anchor: what they meet are anchors, too."""
+        neuron, ridge = self.neuron, strength * self.neuron.size[0] * self._ridge
+        known = self.anchors[-1]
+        at = known.at[self.inside]
+        for _ in range(_ROUNDS):
+            g = known.gradient.sum(axis=0)[self.inside] + ridge * at
+            H = known.hessians[0][np.ix_(self.inside, self.inside)] + np.diag(ridge)
+            step = np.linalg.solve(H, g)
+            left = g @ step / 2
+            if left <= _CLOSE:
+                return
+            here, length = known.loss.sum() + ridge @ at**2 / 2, 1.0
+            for _ in range(_HALVES):
+                after = at - length * step
+                every = np.ones((1, neuron.blocks.n_blocks), bool)
+                there = neuron.losses(self._members, after[None], every).sum() + ridge @ after**2 / 2
+                if there <= here - 1e-4 * length * 2 * left:
+                    break
+                length /= 2
+            else:
+                return
+            at = after
+            known = neuron.anchor(self._whole(at))
+            self.anchors.append(known)
+
+    def _approach(self, leads: Leads) -> None:
+        """Take steps in single precision until little is left."""
+        neuron, n, zero = self.neuron, len(leads.model), np.zeros(len(leads.model), int)
+        ridge, before = self._ridges(leads.strength, zero), np.full(n, np.inf)
+        since = np.array([known.at[self.inside] for known in self.anchors])[leads.anchor] * self.masks[leads.model]
+        active = np.arange(n)  # those that are not near yet
+        for _ in range(_ROUNDS):
+            here, every = leads.at[active], np.ones((len(active), neuron.blocks.n_blocks), bool)
+            g = neuron.gradients(self._members, here, every, dtype=np.float32)[1].sum(axis=1) + ridge[active] * here
+            model = leads.model[active]
+            g *= self.masks[model]
+            bad = ~np.isfinite(g).all(axis=1)
+            g[bad] = 0
+            step = _solve(self._systems(model, leads.anchor[active], zero[active], ridge[active]), g)
+            left = np.einsum("li,li->l", g, step) / 2
+            left[bad] = np.inf
+            # A step that has led away from the optimum is taken back by half.
+            up = ~(left < before[active]) & (left > _NEAR)
+            slow = (left > _NEAR) & (left > _SLOW * before[active])
+            there = np.where(up[:, None], (here + since[active]) / 2, here - step)
+            since[active[~up]] = here[~up]
+            leads.at[active] = there
+            before[active[~up]] = left[~up]
+            active, slow = active[left > _NEAR], active[slow & ~up]
+            if not len(active):
+                break
+            slow = slow[np.isfinite(leads.at[slow]).all(axis=1)]
+            if len(slow) and self._new:
+                self._renew(leads, slow)
+                before[slow] = np.inf
+
+    def _renew(self, leads: Leads, which: np.ndarray) -> np.ndarray:
+        """Form a Hessian at the middle one of some leads; returns those that it is nearer to."""
+        self._new -= 1
+        middle = which[len(which) // 2]
+        self.anchors.append(self.neuron.anchor(self._whole(leads.at[middle])))
+        nearest = self._nearest_of(leads.at[which])
+        changed = which[nearest != leads.anchor[which]]
+        leads.anchor[which] = nearest
+        return changed
+
+    def _log_growth(self, leads: Leads, lead: np.ndarray, sets: np.ndarray, move=0.0) -> np.ndarray:
+        """Logarithm by which Hessians may be smaller than those of their anchors; what is further moved by ``move``."""
+        share = self._of_sets("share", leads.anchor[lead], sets)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            kept = np.log1p(-np.minimum(leads.beyond[lead] / share[:, None], 1.0))
+        return self._constant * move + np.min(self._constant * LEVELS - kept, axis=1)
+
+    def _of_sets(self, name: str, anchor: np.ndarray, sets: np.ndarray) -> np.ndarray:
+        return np.array([getattr(known, name) for known in self.anchors])[anchor, sets]
+
+    # ---------------------------------------------------------------- fits to some blocks
+
+    def fit(self, leads: Leads, lead: np.ndarray, sets: np.ndarray, target, keep: bool = False) -> Fits:
+        """Fit sets of blocks, (fit,), from leads, (fit,), until all are proved to be within the target, in nats.
+
+        ``keep`` also returns the inverse Hessians, which scores need for their bounds.
+        """
+        most = max(int(_NUMBERS / len(self.inside) ** 2), 16)
+        parts = [slice(i, i + most) for i in range(0, len(lead), most)]
+        target = np.broadcast_to(target, len(lead))
+        fits = [self._fit(leads, lead[part], sets[part], target[part], keep) for part in parts]
+        joined = {name: np.concatenate([getattr(f, name) for f in fits]) for name in ("at", "bound", "radius", "bend")}
+        inverse = np.concatenate([f.inverse for f in fits]) if keep else None
+        return Fits(**joined, inverse=inverse, passes=sum(f.passes for f in fits))
+
+    def _fit(self, leads: Leads, lead, sets, target, keep: bool) -> Fits:
+        neuron, n, anchor, model = self.neuron, len(lead), leads.anchor[lead], leads.model[lead]
+        train, mask = neuron.sets[sets], self.masks[model]
+        ridge = self._ridges(leads.strength[lead], sets)
+        H = self._systems(model, anchor, sets, ridge)
+        inverse = np.linalg.inv(H)
+        reach, share = (self._of_sets(name, anchor, sets) for name in ("reach_squared", "share"))
+        start = leads.at[lead]
+        g = mask * (np.einsum("nk,nki->ni", train.astype(float), leads.gradient[lead]) + ridge * start)
+        at = start - _times(inverse, g)
+        g = mask * (self._gradient(at, train, np.float32) + ridge * at)
+        at = at - _times(inverse, g)
+        bound, radius, growth, moved = np.full((4, n), np.inf)
+        active, passes = np.arange(n), n / 2
+        for _ in range(_STEPS):
+            here = at[active]
+            g = mask[active] * (self._gradient(here, train[active]) + ridge[active] * here)
+            passes += len(active)
+            step = _times(inverse[active], g)
+            decrement = np.maximum(np.einsum("ni,ni->n", g, step), 0.0)
+            away = here - start[active]
+            with np.errstate(over="ignore", invalid="ignore"):
+                moved[active] = np.sqrt(reach[active] * np.einsum("ni,ni->n", away, _times(H[active], away)))
+                grown = np.exp(self._log_growth(leads, lead[active], sets[active], moved[active]))
+                known = grown * decrement, grown * reach[active]
+                bound[active] = gap_bound(*known, True, self._constant) + neuron.rounding(self._whole(here))
+                radius[active] = _radius(*known, self._constant)
+            growth[active] = grown
+            going = ~(bound[active] <= target[active])
+            at[active[going]] -= step[going]
+            active = active[going]
+            if not len(active):
+                break
+        with np.errstate(over="ignore", invalid="ignore"):
+            # On the way to the optimum predictors change by no more than this besides.
+            more = np.exp(self._constant * (moved + radius * np.sqrt(growth * reach)))
+            bend = leads.bend[lead] * (more * growth / share)[:, None]
+        inverse = inverse * (growth[:, None, None] * mask[:, :, None]) if keep else None
+        return Fits(at, bound, radius, bend, inverse, passes)
+
+    def _gradient(self, at, train, dtype=np.float64) -> np.ndarray:
+        return self.neuron.gradients(self._members, at, train, dtype=dtype)[1].sum(axis=1)
+
+    def improvement(self, leads: Leads, lead: np.ndarray, sets: np.ndarray) -> np.ndarray:
+        """How much lower the objective of some sets is at leads than at the first anchor, in nats, (fit,)."""
+        gained = (self.anchors[0].loss - leads.loss[lead]) * self.neuron.sets[sets]
+        penalty = np.sum(self._ridges(leads.strength[lead], sets) * leads.at[lead] ** 2, axis=1) / 2
+        return np.maximum(gained.sum(axis=1) - penalty, 0.0)
+
+    def losses(self, fits: Fits, over: np.ndarray) -> np.ndarray:
+        """Losses of blocks ``over``, bool (fit, block); nan elsewhere."""
+        return np.where(over, self.neuron.losses(self._members, fits.at, over), np.nan)
+
+    def score(self, fits: Fits, over: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Losses of blocks ``over``, bool (fit, block), and how far those of the optima may be from them."""
+        loss, gradient = self.neuron.gradients(self._members, fits.at, over, loss=True)
+        norm = np.sqrt(np.maximum(np.einsum("nki,nij,nkj->nk", gradient, fits.inverse, gradient, optimize=True), 0.0))
+        with np.errstate(over="ignore", invalid="ignore"):
+            off = norm * fits.radius[:, None] + fits.bend * fits.radius[:, None] ** 2 / 2
+        return np.where(over, loss, np.nan), np.where(over, off, np.nan)
+
+
+def _solve(H: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return np.linalg.solve(H, right[..., None])[..., 0]
+
+
+def _times(H: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    return (H @ vectors[..., None])[..., 0]
+
+
+def _radius(decrement_squared, reach_squared, constant) -> np.ndarray:
+    """Bound of the distance from the optimum in the norm of a Hessian, inf where there is none."""
+    reach = constant * np.sqrt(reach_squared)
+    q = reach * np.sqrt(decrement_squared)
+    return np.where(q < 1, -np.log1p(-np.minimum(q, 1 - 1e-12)) / np.where(reach > 0, reach, 1.0), np.inf) * (1 + 1e-9)
