@@ -122,14 +122,14 @@ def facts_of(problem, solver, regularizer: str, seed: int, tol: float) -> dict[s
         "link": problem.observation.name,
         "regularizer": regularizer,
         "groups": hashlib.sha256(str(jax.tree.structure(problem.penalty)).encode()).hexdigest()[:16],
-        "strength": _digest(*jax.tree.leaves(problem.penalty)),
+        "strength": digest(*jax.tree.leaves(problem.penalty)),
         "solver": repr(solver),
         "seed": str(seed),
         "tol": repr(tol),
         "precision": str(problem.dtype),
         "rows read": "all at once" if problem.in_memory else "as they are needed",
-        "weights": _digest(problem.weights) if problem.own is None else _digest_of_rows(problem.row_weights),
-        "offset": _digest(problem.offset),
+        "weights": digest(problem.weights) if problem.own is None else _digest_of_rows(problem.row_weights),
+        "offset": digest(problem.offset),
         "features' values": _digest_of_rows(problem.X),
         "counts": _digest_of_rows(problem.Y),
     }
@@ -137,11 +137,11 @@ def facts_of(problem, solver, regularizer: str, seed: int, tol: float) -> dict[s
 
 def _digest_of_rows(rows) -> str:
     """Digest of all rows, piece by piece."""
-    pieces = over_tiles(lambda part: _digest(np.asarray(rows[part])), len(rows), rows_at_once(rows))
+    pieces = over_tiles(lambda part: digest(np.asarray(rows[part])), len(rows), rows_at_once(rows))
     return hashlib.sha256("".join(pieces).encode()).hexdigest()[:16]
 
 
-def _digest(*arrays) -> str:
+def digest(*arrays) -> str:
     """First digits of a hash of numbers, their types and shapes."""
     hash_ = hashlib.sha256()
     for array in arrays:

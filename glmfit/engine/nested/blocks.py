@@ -28,7 +28,7 @@ class Blocks:
     """
 
     def __init__(self, X: np.ndarray, number: np.ndarray, n_blocks: int, weights: np.ndarray | None = None):
-        self.X, self.n_held = X, n_blocks
+        self.X, self.number, self.n_held = X, number, n_blocks
         self.order = np.argsort(number, kind="stable")
         n_all = n_blocks + bool((number == n_blocks).any())
         ends = np.searchsorted(number[self.order], np.arange(n_all + 1))

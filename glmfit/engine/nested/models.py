@@ -14,8 +14,8 @@ from .neuron import LEVELS, Anchor, Neuron
 _CLOSE = 30.0  # nats: where the Hessian serves what is near the optimum
 _NEAR = 0.3  # nats: what is left of the fit to all blocks, from which fits to some of them begin
 _ROUNDS, _STEPS, _HALVES = 12, 8, 30  # of fits to all blocks, of fits to some, of a step that leads up
-_NEW = 8  # anchors that models may add
 _SLOW, _FAR = 0.15, 1.2  # contraction of a step, and log growth of a Hessian, from which a new anchor pays
+_RENEWALS, _GROUPS = 3, 8  # times that fits which are not proved get Hessians nearer by, and how many at a time
 _NUMBERS = 4e6  # of Hessians that are held at a time
 
 
@@ -55,17 +55,19 @@ class Models:
     masks : numpy.ndarray
         Columns of each model, bool (model, column); that of ones is in all of them.
     anchors : list of Anchor
-        Models whose Hessians are known; more are added where they pay.
+        Models whose Hessians are known, at least one; more are added where they pay.
+    most : int
+        How many more may be, before some fit cannot be proved without.
     """
 
-    def __init__(self, neuron: Neuron, masks: np.ndarray, anchors: list[Anchor]):
+    def __init__(self, neuron: Neuron, masks: np.ndarray, anchors: list[Anchor], most: int = 8):
         union = masks.any(axis=0)
         self.neuron, self.anchors, self.masks = neuron, anchors, masks[:, union]
         self.inside = np.flatnonzero(union)
         self._members = None if union.all() else self.inside
         self._ridge = neuron.ridge[self.inside]
         self._constant = neuron.response.observation.constant
-        self._new = _NEW
+        self._new = most
 
     # ---------------------------------------------------------------- systems of equations
 
@@ -126,7 +128,8 @@ class Models:
     def leads(self, strengths: np.ndarray) -> Leads:
         """Fit all blocks, nearly, of all models at all strengths."""
         neuron, n_models = self.neuron, len(self.masks)
-        self._climb(np.median(strengths))
+        if len(self.anchors) == 1:
+            self._climb(float(np.median(strengths)))
         model, strength = np.repeat(np.arange(n_models), len(strengths)), np.tile(strengths, n_models)
         n, K, p = len(model), neuron.blocks.n_blocks, len(self.inside)
         which, at = self._nearest(model, strength)
@@ -138,16 +141,19 @@ class Models:
         unknown = np.flatnonzero(np.isfinite(leads.at).all(axis=1))
         leads.at[~np.isfinite(leads.at).all(axis=1)] = 0.0  # of which nothing is proved
         while len(unknown):
-            for a in np.unique(leads.anchor[unknown]):
-                some = unknown[leads.anchor[unknown] == a]
-                found = neuron.survey(self._members, leads.at[some], self.anchors[a])
-                for name, value in found._asdict().items():
-                    getattr(leads, name)[some] = value
+            self._survey(leads, unknown)
             far = unknown[self._log_growth(leads, unknown, np.zeros(len(unknown), int)) > _FAR]
             if not len(far) or not self._new:
                 break
             unknown = self._renew(leads, far)
         return leads
+
+    def _survey(self, leads: Leads, which: np.ndarray) -> None:
+        for a in np.unique(leads.anchor[which]):
+            some = which[leads.anchor[which] == a]
+            found = self.neuron.survey(self._members, leads.at[some], self.anchors[a])
+            for name, value in found._asdict().items():
+                getattr(leads, name)[some] = value
 
     def _climb(self, strength: float) -> None:
         """Take Newton steps of the model of all members from the nearest anchor: what they meet are anchors, too."""
@@ -231,8 +237,27 @@ class Models:
     def fit(self, leads: Leads, lead: np.ndarray, sets: np.ndarray, target, keep: bool = False) -> Fits:
         """Fit sets of blocks, (fit,), from leads, (fit,), until all are proved to be within the target, in nats.
 
-        ``keep`` also returns the inverse Hessians, which scores need for their bounds.
+        ``keep`` also returns the inverse Hessians, which scores need for their bounds. What cannot be proved from afar
+        gets Hessians of its own; where that is not enough, either, the bound is infinite or above the target.
         """
+        fits, target = self._fit_all(leads, lead, sets, target, keep), np.broadcast_to(target, len(lead))
+        for _ in range(_RENEWALS):
+            left = np.flatnonzero(~(fits.bound <= target) & np.isfinite(fits.at).all(axis=1))
+            if not len(left):
+                break
+            some, first = np.unique(lead[left], return_index=True)
+            for one, at in zip(some[:_GROUPS], fits.at[left[first[:_GROUPS]]], strict=True):
+                leads.at[one], leads.anchor[one] = at, len(self.anchors)
+                self.anchors.append(self.neuron.anchor(self._whole(at)))
+            self._survey(leads, some[:_GROUPS])
+            left = left[np.isin(lead[left], some[:_GROUPS])]
+            again = self._fit_all(leads, lead[left], sets[left], target[left], keep)
+            for name in ("at", "bound", "radius", "bend", *(("inverse",) if keep else ())):
+                getattr(fits, name)[left] = getattr(again, name)
+            fits.passes += again.passes
+        return fits
+
+    def _fit_all(self, leads: Leads, lead, sets, target, keep: bool) -> Fits:
         most = max(int(_NUMBERS / len(self.inside) ** 2), 16)
         parts = [slice(i, i + most) for i in range(0, len(lead), most)]
         target = np.broadcast_to(target, len(lead))
@@ -313,6 +338,8 @@ def _times(H: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 
 def _radius(decrement_squared, reach_squared, constant) -> np.ndarray:
     """Bound of the distance from the optimum in the norm of a Hessian, inf where there is none."""
+    if constant == 0:
+        return np.sqrt(decrement_squared)
     reach = constant * np.sqrt(reach_squared)
     q = reach * np.sqrt(decrement_squared)
-    return np.where(q < 1, -np.log1p(-np.minimum(q, 1 - 1e-12)) / np.where(reach > 0, reach, 1.0), np.inf) * (1 + 1e-9)
+    return np.where(q < 1, -np.log1p(-np.minimum(q, 1 - 1e-12)) / reach, np.inf) * (1 + 1e-9)

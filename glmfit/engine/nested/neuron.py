@@ -95,13 +95,7 @@ class Neuron:
 
     def losses(self, members, at: np.ndarray, over: np.ndarray) -> np.ndarray:
         """Losses of the blocks ``over``, bool (fit, block), 0 elsewhere."""
-        values = np.zeros(over.shape)
-        for k, block in enumerate(self.blocks.slices):
-            which = np.flatnonzero(over[:, k])
-            coef = np.ascontiguousarray(at[which].T)
-            for rows in _tiles(block, len(which)) if len(which) else ():
-                values[which, k] += self.response.loss(rows, self._columns(rows, members) @ coef)
-        return values
+        return losses_of(self.blocks, self.response, at, over, lambda rows: self._columns(rows, members))
 
     def rounding(self, at: np.ndarray) -> np.ndarray:
         """Allow for the rounding of objectives and gradients at some models, (model, column), in nats."""
@@ -165,6 +159,17 @@ class Neuron:
     def _columns(self, rows: slice, members, dtype=np.float64) -> np.ndarray:
         z = self._rows(rows, dtype)
         return z if members is None else np.take(z, members, axis=1)
+
+
+def losses_of(blocks: Blocks, response: Response, at: np.ndarray, over: np.ndarray, columns=None) -> np.ndarray:
+    """Losses of blocks, bool (fit, block), of one neuron, 0 elsewhere; ``columns`` gives rows of other features."""
+    values, columns = np.zeros(over.shape), columns or blocks.rows
+    for k, block in enumerate(blocks.slices):
+        which = np.flatnonzero(over[:, k])
+        coef = np.ascontiguousarray(at[which].T)
+        for rows in _tiles(block, len(which)) if len(which) else ():
+            values[which, k] += response.loss(rows, columns(rows) @ coef)
+    return values
 
 
 def _tiles(block: slice, n_fits: int) -> list[slice]:

@@ -37,7 +37,9 @@ class Response:
 
     def take(self, order: np.ndarray) -> Self:
         """Return these responses in another order."""
-        return type(self)(self.observation, *(None if a is None else a[order] for a in (self.y, self.weights, self.offset)))
+        return type(self)(
+            self.observation, *(None if a is None else a[order] for a in (self.y, self.weights, self.offset))
+        )
 
     def slope(self, rows: slice, eta: np.ndarray) -> np.ndarray:
         """Derivatives of the loss of some rows."""

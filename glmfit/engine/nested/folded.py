@@ -1,0 +1,154 @@
+"""Held-out losses by the solvers of populations: for penalties with kinks, without a ridge, and for wide designs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...observations import Observation
+from ...penalties import Penalty
+from ..population import FoldedProblem
+from ..problem import Params
+from ..result import LoopOptions
+from ..solvers import ConjugateGradients, LeastSquares, Newton, ProximalNewton
+from .neuron import losses_of
+from .response import Response
+from .search import HeldOut, Nested, Responses
+
+_NEGLIGIBLE = 1e-2  # nats
+
+
+def held_out_by_solvers(
+    nested: Nested, observation: Observation, responses: Responses, penalty: Callable[[Any], Penalty], dtype: Any
+) -> HeldOut:
+    """Held-out losses of all neurons: for every model, all sets and neurons at once, from the strongest strength down.
+
+    ``penalty`` makes a penalty of one strength for each fit. How far losses are from those of the optima is not known.
+    """
+    N, K, S = responses.Y.shape[1], nested.n_held, len(nested.strengths)
+    out = HeldOut.empty(len(nested.masks), K, N)
+    out.off[:] = np.inf
+    run = _Runs(nested, observation, responses, penalty, dtype)
+    for model in range(len(nested.masks)):
+        coef, intercept, gap, proved = run.fit(model)
+        out.n_fits += np.isfinite(intercept).sum(axis=(0, 1))
+        out.n_proved += proved.sum(axis=(0, 1))
+        for n in range(N):
+            _score(nested, run, model, n, coef[..., n], intercept[..., n], out)
+        at = nested.singles()[:, None], np.arange(N)
+        chosen = out.chosen[model]
+        out.gap[model], out.proved[model] = gap[chosen, *at], proved[chosen, *at]
+    return out
+
+
+class _Runs:
+    """Problems of all sets and neurons of one model and strength."""
+
+    def __init__(self, nested: Nested, observation, responses: Responses, penalty, dtype):
+        self.nested, self.observation, self.responses, self.penalty, self.dtype = (
+            nested, observation, responses, penalty, dtype,
+        )  # fmt: skip
+        blocks = nested.blocks
+        self.weights = None if blocks.weights is None else np.empty(blocks.n_rows)
+        if self.weights is not None:
+            self.weights[blocks.order] = blocks.weights
+        self.train = nested.sets[:, blocks.number].T
+        n_neurons, ones = responses.Y.shape[1], np.ones((blocks.n_rows, 1))
+        base = ones if self.weights is None else self.weights[:, None]
+        own, seen = (ones if a is None else a for a in (responses.own, responses.seen))
+        self.mass, self.size = (
+            np.broadcast_to(self.train.T @ (base * a), (len(nested.sets), n_neurons)) for a in (own, seen)
+        )
+        y = np.where(np.asarray(own) > 0, responses.Y, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self.mean = self.train.T @ (base * own * y) / self.mass
+        self.usable = (self.size > 0) & np.asarray(observation.has_optimum(self.mean), bool)
+        self._designs: dict = {}
+
+    def fit(self, model: int):
+        """Coefficients (strength, set, feature, neuron) of all columns, and (strength, set, neuron): intercepts, gaps
+        in nats, and which are proved."""
+        nested, members = self.nested, np.flatnonzero(self.nested.masks[model])
+        S, Q, N, d = len(nested.strengths), len(nested.sets), self.responses.Y.shape[1], self.nested.masks.shape[1]
+        coef, intercept = np.zeros((S, Q, d, N)), np.full((S, Q, N), np.nan)
+        gap, proved = np.full((S, Q, N), np.inf), np.zeros((S, Q, N), bool)
+        fold, neuron = (a.ravel() for a in np.indices((Q, N)))
+        some = self.usable[fold, neuron] & (fold > 0)
+        fold, neuron = fold[some], neuron[some]
+        if not len(fold):
+            return coef, intercept, gap, proved
+        if not len(members):
+            intercept[:, fold, neuron] = self._constant(fold, neuron)
+            gap[:, fold, neuron], proved[:, fold, neuron] = 0.0, True
+            return coef, intercept, gap, proved
+        X, start = np.ascontiguousarray(nested.blocks.X[:, members]), None
+        single = fold <= nested.n_held
+        unit = (self.mass / np.where(self.size > 0, self.size, 1.0))[fold, neuron]
+        options = LoopOptions(
+            tol=np.where(single, nested.tol, nested.cv_tol), negligible=_NEGLIGIBLE / unit, max_epochs=500
+        )
+        for s in reversed(range(S)):
+            penalty = self.penalty(nested.strengths[s] / unit)
+            problem = FoldedProblem(
+                X, self.responses.Y, self.observation, penalty, neuron, fold, self.train, weights=self.weights,
+                dtype=self.dtype, offset=self.responses.offset, own=self.responses.own,
+            )  # fmt: skip
+            problem.design = self._designs.setdefault((model, penalty.smooth), {})
+            solution = _solver(problem).run(problem, start, options=options)
+            start = solution.params
+            place = s, fold[:, None], members, neuron[:, None]
+            coef[place], intercept[s, fold, neuron] = start.coef.T, start.intercept
+            mass = self.mass[fold, neuron]
+            gap[s, fold, neuron] = np.where(solution.gap_is_bound, solution.gap * mass, np.inf)
+            proved[s, fold, neuron] = solution.gap_is_bound & (solution.gap <= solution.target)
+        return coef, intercept, gap, proved
+
+    def _constant(self, fold, neuron) -> np.ndarray:
+        """Intercepts of models without features."""
+        if self.responses.offset is None:
+            return np.asarray(self.observation.intercept(self.mean[fold, neuron]), np.float64)
+        from .. import passes
+
+        out = np.empty(len(fold))
+        for i, (f, n) in enumerate(zip(fold, neuron, strict=True)):
+            y, own, _, offset = self.responses.column(n)
+            weights = self.train[:, f] * (1.0 if self.weights is None else self.weights) * (1.0 if own is None else own)
+            weights = weights * (len(weights) / weights.sum())
+            given = np.asarray(y, np.float64)[:, None], weights, self.observation, offset[:, None]
+            out[i] = passes.fit_intercept(*given)[0][0]
+        return out
+
+
+def _solver(problem):
+    if problem.observation.is_quadratic and problem.penalty.smooth and problem.own is None:
+        return LeastSquares()
+    if not problem.penalty.smooth:
+        return ProximalNewton()
+    return ConjugateGradients() if problem.penalty.penalises_all or problem.basis.is_resolved else Newton()
+
+
+def _score(nested: Nested, run: _Runs, model: int, n: int, coef, intercept, out: HeldOut) -> None:
+    """Losses of one neuron: of the pairs, that choose the strength, and of the blocks at those chosen."""
+    blocks, K, S = nested.blocks, nested.n_held, len(nested.strengths)
+    y, own, _, offset = (blocks.take(a) for a in run.responses.column(n))
+    weights = own if blocks.weights is None else blocks.weights if own is None else own * blocks.weights
+    response = Response.of(run.observation, np.asarray(y, np.float64), weights, offset)
+    there = np.array([(weights is None) or weights[block].any() for block in blocks.slices])
+    chosen = np.full(K, S - 1)
+    if S > 1:
+        pairs = nested.pairs()[run.usable[nested.pairs(), n]]
+        sets, s = np.repeat(pairs, S), np.tile(np.arange(S), len(pairs))
+        at = blocks.standard(coef[s, sets].T, intercept[s, sets])
+        loss = losses_of(blocks, response, at, ~nested.sets[sets]).reshape(len(pairs), S, -1)
+        total = np.zeros((S, K))
+        for pair, of in zip(pairs, loss, strict=True):
+            i, j = np.flatnonzero(~nested.sets[pair])
+            total[:, i] += of[:, j] * there[j]
+            total[:, j] += of[:, i] * there[i]
+        chosen = S - 1 - np.argmin(np.where(np.isfinite(total), total, np.inf)[::-1], axis=0)
+    out.chosen[model, :, n] = chosen
+    held = np.flatnonzero(run.usable[nested.singles(), n] & there[:K])
+    if len(held):
+        sets = nested.singles()[held]
+        at = blocks.standard(coef[chosen[held], sets].T, intercept[chosen[held], sets])
+        out.loss[model, held, n] = losses_of(blocks, response, at, ~nested.sets[sets])[np.arange(len(held)), held]

@@ -1,0 +1,199 @@
+"""Held-out losses of nested models: strengths chosen inside the training folds, and every fit with its bound."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from ...observations import Observation
+from .blocks import Blocks, sets_of_blocks
+from .models import Models
+from .neuron import Neuron
+from .response import Response
+
+_NEGLIGIBLE, _TOL = 1e-2, 1e-6  # nats of a fit that are nobody's goal, less with a tolerance below that
+_CLOSE = 1e-2  # of these, of fits whose losses are returned: how far their losses may be off goes with the root
+_SMALL = 0.5  # share of the columns, from which on models are fitted together
+_NEW, _NEW_SMALL = 8, 3  # Hessians for models that are fitted together
+
+
+class Responses(NamedTuple):
+    """Responses of neurons, in the order of the rows of the features; weights and known predictors if there are some."""
+
+    Y: np.ndarray  # (time, neuron)
+    own: np.ndarray | None = None  # weights of single responses in the loss, (time, neuron)
+    seen: np.ndarray | None = None  # and in the number of responses, by which a strength is multiplied
+    offset: np.ndarray | None = None  # (time, 1 or neuron)
+
+    def column(self, n: int) -> tuple[np.ndarray | None, ...]:
+        """Columns of one neuron, (time,) or None each."""
+        return tuple(None if a is None else a[:, n if a.shape[1] > 1 else 0] for a in self)
+
+
+@dataclass
+class HeldOut:
+    """Held-out losses in nats, and how they came about; axes are (model, held-out block, neuron).
+
+    Attributes
+    ----------
+    loss : numpy.ndarray
+        Of the block, of the model fitted to the others at the strength chosen there; nan where there is none.
+    off : numpy.ndarray
+        How far the loss of the exact optimum may be from it, inf where that is not known.
+    chosen : numpy.ndarray
+        Index of the strength.
+    gap : numpy.ndarray
+        Bound of the distance of the fit from its optimum, in nats, inf where there is none.
+    proved : numpy.ndarray
+        Whether the gap is below its target.
+    n_fits, n_proved : numpy.ndarray
+        Fits of every neuron, those that chose the strengths included, and how many are proved, (neuron,).
+    """
+
+    loss: np.ndarray
+    off: np.ndarray
+    chosen: np.ndarray
+    gap: np.ndarray
+    proved: np.ndarray
+    n_fits: np.ndarray
+    n_proved: np.ndarray
+
+    @classmethod
+    def empty(cls, n_models: int, n_held: int, n_neurons: int) -> Self:
+        """Nothing known."""
+        shape = n_models, n_held, n_neurons
+        nothing, none = (lambda: np.full(shape, np.nan)), (lambda: np.zeros(n_neurons, int))
+        return cls(
+            nothing(), np.full(shape, np.inf), np.zeros(shape, int), np.full(shape, np.inf), np.zeros(shape, bool),
+            none(), none(),
+        )  # fmt: skip
+
+    def put(self, at: Any, other: Self) -> None:
+        """Take over what is known of some neurons."""
+        for field in fields(self):
+            getattr(self, field.name)[..., at] = getattr(other, field.name)
+
+
+@dataclass(frozen=True)
+class Nested:
+    """Models, blocks, strengths and tolerances of a search.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        Features and folds.
+    masks : numpy.ndarray
+        Features of each model, bool (model, feature).
+    strengths : numpy.ndarray
+        Of a ridge on coefficients of the features as given, increasing and positive, (strength,). One is taken; of
+        several each held-out block gets the one with the best score on the other blocks, each left out in turn, too.
+    tol, cv_tol : float
+        Relative gap of the fits whose losses are returned, and of those that choose the strengths.
+    loose : float, optional
+        Gap in nats that is near enough for the fits whose losses are returned, in place of what ``tol`` asks for.
+    """
+
+    blocks: Blocks
+    masks: np.ndarray
+    strengths: np.ndarray
+    tol: float = 1e-6
+    cv_tol: float = 1e-5
+    loose: float | None = None
+
+    def __post_init__(self):
+        object.__setattr__(self, "sets", sets_of_blocks(self.n_held, self.blocks.n_blocks, len(self.strengths) > 1))
+
+    @property
+    def n_held(self) -> int:
+        """Blocks that are held out."""
+        return self.blocks.n_held
+
+    def singles(self) -> np.ndarray:
+        """Sets that leave out one block, in the order of the blocks."""
+        return 1 + np.arange(self.n_held)
+
+    def pairs(self) -> np.ndarray:
+        """Sets that leave out two."""
+        return np.arange(1 + self.n_held, len(self.sets))
+
+    def target(self, improvement: np.ndarray, tol: float) -> np.ndarray:
+        """Gap in nats below which a fit that chooses a strength is near enough."""
+        return np.maximum(tol * improvement, _NEGLIGIBLE * min(1.0, tol / _TOL))
+
+    @property
+    def close(self) -> float:
+        """Gap in nats below which a fit is near enough whose loss is returned."""
+        return _CLOSE * _NEGLIGIBLE * min(1.0, self.tol / _TOL) if self.loose is None else self.loose
+
+    def batches(self, among: np.ndarray) -> Iterator[np.ndarray]:
+        """Models that are fitted together: all large ones, and small ones by themselves, largest first."""
+        size = self.masks[among].sum(axis=1)
+        large = size > _SMALL * self.masks.shape[1]
+        if large.any():
+            yield among[large]
+        for model in among[~large][np.argsort(-size[~large], kind="stable")]:
+            yield np.array([model])
+
+    def of_neuron(self, observation: Observation, responses: Responses, n: int, among=None) -> HeldOut:
+        """Held-out losses of one neuron, of all models or those ``among``, by Newton steps from Hessians nearby."""
+        among = np.arange(len(self.masks)) if among is None else among
+        with np.errstate(all="ignore"):  # what is not a number has no bound
+            return self._of_neuron(observation, among, *responses.column(n))
+
+    def _of_neuron(self, observation: Observation, among: np.ndarray, y, own, seen, offset) -> HeldOut:
+        blocks, K = self.blocks, self.n_held
+        y, own, seen, offset = (blocks.take(a) for a in (np.asarray(y, np.float64), own, seen, offset))
+        weights = own if blocks.weights is None else blocks.weights if own is None else own * blocks.weights
+        counts = seen if blocks.weights is None else blocks.weights if seen is None else seen * blocks.weights
+        size = np.array(
+            [block.stop - block.start if counts is None else counts[block].sum() for block in blocks.slices]
+        )
+        out = HeldOut.empty(len(self.masks), K, 1)
+        mass = size if weights is None else np.array([weights[block].sum() for block in blocks.slices])
+        total = np.array([(y if weights is None else y * weights)[block].sum() for block in blocks.slices])
+        mean = (self.sets @ total) / (self.sets @ mass)
+        usable = (self.sets @ size > 0) & np.asarray(observation.has_optimum(mean), bool)
+        if not usable[0]:
+            return out
+        neuron = Neuron(
+            blocks, Response.of(observation, y, weights, offset), self.sets, size.astype(float), self.strengths[0]
+        )
+        at = np.zeros(blocks.n_columns)
+        at[-1] = observation.intercept(np.array(mean[0]))
+        anchors, masks = [neuron.anchor(at)], np.column_stack([self.masks, np.ones(len(self.masks), bool)])
+        for some in self.batches(among):
+            models = Models(neuron, masks[some], anchors, _NEW if len(some) > 1 else _NEW_SMALL)
+            self._search(models, some, usable, size > 0, out)
+        return out
+
+    def _search(self, models: Models, some: np.ndarray, usable: np.ndarray, there: np.ndarray, out: HeldOut) -> None:
+        """Fit a batch of models of one neuron, and put down what it finds."""
+        S, K, n = len(self.strengths), self.n_held, len(some)
+        leads = models.leads(self.strengths)
+        chosen = np.full((n, K), S - 1)
+        if S > 1:
+            pairs = self.pairs()[usable[self.pairs()]]
+            lead, sets = np.tile(np.arange(n * S), len(pairs)), np.repeat(pairs, n * S)
+            fits = models.fit(leads, lead, sets, self.target(models.improvement(leads, lead, sets), self.cv_tol))
+            out.n_fits += len(sets)
+            loss = models.losses(fits, ~self.sets[sets]).reshape(len(pairs), n, S, -1)
+            out.n_proved += int(np.sum(fits.bound <= self.target(models.improvement(leads, lead, sets), self.cv_tol)))
+            total = np.zeros((n, S, K))
+            for pair, of in zip(pairs, loss, strict=True):
+                i, j = np.flatnonzero(~self.sets[pair])
+                total[..., i] += np.where(there[j], of[..., j], 0.0)
+                total[..., j] += np.where(there[i], of[..., i], 0.0)
+            total = np.where(np.isfinite(total), total, np.inf)
+            chosen = S - 1 - np.argmin(total[:, ::-1], axis=1)  # of equal ones the strongest
+        out.chosen[some, :, 0] = chosen
+        held = np.flatnonzero(usable[self.singles()] & there[:K])
+        model, at = np.repeat(np.arange(n), len(held)), np.tile(held, n)
+        lead, sets = model * S + chosen[model, at], self.singles()[at]
+        fits = models.fit(leads, lead, sets, self.close, keep=True)
+        loss, off = models.score(fits, ~self.sets[sets])
+        place, each = (some[model], at, 0), np.arange(len(at))
+        out.loss[place], out.gap[place], out.proved[place] = loss[each, at], fits.bound, fits.bound <= self.close
+        out.off[place] = np.where(np.isfinite(fits.bound), off[each, at], np.inf)
+        out.n_fits += len(at)
+        out.n_proved += int(np.sum(fits.bound <= self.close))

@@ -1,0 +1,283 @@
+"""What `explain` has found: scores, contributions and p-values, as tables, arrays and a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import scipy.stats
+
+from ...display import Display, Summary, counted
+from ...files import load_npz, save_npz
+from .models import Contribution
+from .testing import contributions_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+_NAMES = ("neuron", "model", "feature", "contributions")
+_TEXTS = ("observation_model", "null", "status")
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(Display):
+    """What each group of features predicts of held-out responses, neuron by neuron.
+
+    Attributes
+    ----------
+    neuron, model, feature : list of str
+        Names.
+    contributions : list of Contribution
+        What was compared: name, kind ("unique", "maximal", "added", "whole" or "model"), and the two models.
+    members : numpy.ndarray
+        Features of each model, bool (model, feature).
+    loss, loss_off : numpy.ndarray
+        Held-out loss in nats, up to a constant of the neuron, and how far that of the exact optimum may be from it, inf
+        where no bound is known, (model, fold, neuron).
+    strengths, strength : numpy.ndarray
+        Tried, and chosen inside the training rows of each fold, (strength,) and (model, fold, neuron).
+    gap, proved : numpy.ndarray
+        Bound of how far the objective of each fit is above its minimum, in nats, and whether that is below its target,
+        (model, fold, neuron).
+    saturated, n_spikes : numpy.ndarray
+        Loss of the model that predicts every response, in nats, and sum of the responses, (fold, neuron).
+    n_fits, n_proved : numpy.ndarray
+        Fits of every neuron, with those that chose strengths, and how many are proved, (neuron,).
+    p_value, q_value : numpy.ndarray
+        Against the null, and the smallest false discovery rate at which it is a discovery (Benjamini-Hochberg over
+        the neurons and groups of a kind), (contribution, neuron); nan without a null.
+    statistic, null_statistic : numpy.ndarray
+        What p-values compare, in nats: contributions at ``null_strength``, of the recording (contribution, neuron), and
+        of the draws (draw, contribution, neuron), nan where none was computed.
+    null_strength : numpy.ndarray
+        Strength at which statistics are computed, (neuron,); nan where each draw chooses its own.
+    n_draws, n_loose : numpy.ndarray
+        Draws looked at, and how many of these a loose bound has decided, (contribution, neuron).
+    n_null_fits, n_null_proved, n_possible_draws : int
+        Fits to draws, those proved, and draws there could be.
+    observation_model, null, status : str
+        What was fitted, the null, and "complete" or "interrupted".
+    """
+
+    neuron: list
+    model: list
+    feature: list
+    contributions: list
+    members: np.ndarray
+    loss: np.ndarray
+    loss_off: np.ndarray
+    strengths: np.ndarray
+    strength: np.ndarray
+    gap: np.ndarray
+    proved: np.ndarray
+    saturated: np.ndarray
+    n_spikes: np.ndarray
+    n_fits: np.ndarray
+    n_proved: np.ndarray
+    p_value: np.ndarray
+    q_value: np.ndarray
+    statistic: np.ndarray
+    null_statistic: np.ndarray
+    null_strength: np.ndarray
+    n_draws: np.ndarray
+    n_loose: np.ndarray
+    n_null_fits: int = 0
+    n_null_proved: int = 0
+    n_possible_draws: int = 0
+    observation_model: str = "Poisson"
+    null: str = ""
+    status: str = "complete"
+    _values: dict = field(default_factory=dict, compare=False)
+
+    # ---------------------------------------------------------------- contributions
+
+    def _models(self, name: str) -> np.ndarray:
+        return np.array([getattr(c, name) for c in self.contributions], int)
+
+    @property
+    def by_fold(self) -> np.ndarray:
+        """Contributions in nats of every fold, nan where a fold cannot be scored, (contribution, fold, neuron)."""
+        return self.loss[self._models("less")] - self.loss[self._models("more")]
+
+    @property
+    def contribution(self) -> np.ndarray:
+        """Log-likelihood of held-out rows that the larger model gains, in nats, summed over folds, (contribution,
+        neuron)."""
+        return contributions_of(self.loss, self.loss_off, self._models("more"), self._models("less"))[0]
+
+    @property
+    def off(self) -> np.ndarray:
+        """Bound of how far `contribution` is from that of the exact optima, inf if none is known, as it."""
+        return contributions_of(self.loss, self.loss_off, self._models("more"), self._models("less"))[1]
+
+    @property
+    def standard_error(self) -> np.ndarray:
+        """Standard error of `contribution`, from its scatter over folds; nan with one fold that can be scored."""
+        each = self.by_fold
+        n = np.isfinite(each).sum(axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.nansum(each, axis=1) / n
+            variance = np.nansum((each - mean[:, None]) ** 2, axis=1) / (n - 1)
+            return np.where(n > 1, np.sqrt(n * variance), np.nan)
+
+    def _of_folds(self, values: np.ndarray) -> np.ndarray:
+        """Sum values (fold, neuron) over the folds that each contribution has, (contribution, neuron)."""
+        return np.sum(np.where(np.isfinite(self.by_fold), values, 0.0), axis=1)
+
+    @property
+    def bits_per_spike(self) -> np.ndarray:
+        """Contribution in bits over the number of spikes in the folds, (contribution, neuron)."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return self.contribution / np.log(2) / self._of_folds(self.n_spikes)
+
+    @property
+    def d2(self) -> np.ndarray:
+        """Contribution as a share of the deviance that the constant model leaves, (contribution, neuron)."""
+        null = self._of_folds(self.loss[0] - self.saturated)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(null > 0, self.contribution / null, np.nan)
+
+    @property
+    def is_proved(self) -> np.ndarray:
+        """Whether all fits behind a contribution are proved, bool (contribution, neuron)."""
+        known = np.isfinite(self.by_fold)
+        both = self.proved[self._models("more")] & self.proved[self._models("less")]
+        return np.all(both | ~known, axis=1) & known.any(axis=1)
+
+    def compare(self, more: str, less: str) -> pd.DataFrame:
+        """Return what one model gains over another, a row per neuron.
+
+        Parameters
+        ----------
+        more, less : str
+            Names of models, of those in ``model``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            nats, standard_error, off and bits_per_spike, by neuron.
+        """
+        import pandas as pd
+
+        for name in (more, less):
+            if name not in self.model:
+                raise ValueError(f"{name!r} is no model here; there are {self.model}.")
+        only = Contribution(f"{more} over {less}", "model", self.model.index(more), self.model.index(less))
+        values = {name: getattr(self, name) for name in (f.name for f in fields(self)) if not name.startswith("_")}
+        other = Explanation(**values | {"contributions": [only]})
+        columns = {
+            "nats": other.contribution[0], "standard_error": other.standard_error[0], "off": other.off[0],
+            "bits_per_spike": other.bits_per_spike[0],
+        }  # fmt: skip
+        return pd.DataFrame(columns, index=pd.Index(self.neuron, name="neuron"))
+
+    # ---------------------------------------------------------------- tables
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        columns = {
+            "nats": self.contribution, "standard_error": self.standard_error, "bits_per_spike": self.bits_per_spike,
+            "d2": self.d2, "p_value": self.p_value, "q_value": self.q_value, "off": self.off,
+            "proved": self.is_proved, "n_draws": self.n_draws,
+        }  # fmt: skip
+        return (
+            columns if self.null else {k: v for k, v in columns.items() if k not in ("p_value", "q_value", "n_draws")}
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per neuron and contribution as a pandas DataFrame."""
+        import pandas as pd
+
+        columns = self._columns()
+        n, names = len(self.neuron), self.contributions
+        frame = pd.DataFrame({
+            "neuron": np.repeat(self.neuron, len(names)),
+            "kind": np.tile([c.kind for c in names], n),
+            "group": np.tile([c.name for c in names], n),
+            **{name: values.T.ravel() for name, values in columns.items()},
+        })  # fmt: skip
+        return frame.set_index(["neuron", "kind", "group"])
+
+    def to_xarray(self) -> xr.Dataset:
+        """Return everything as an xarray Dataset; it needs xarray, of the extra ``batch``."""
+        import xarray as xr
+
+        both, scores = ("contribution", "neuron"), ("model", "fold", "neuron")
+        variables: dict[str, Any] = {name: (both, values) for name, values in self._columns().items()}
+        variables |= {name: (scores, getattr(self, name)) for name in ("loss", "loss_off", "strength", "gap")}
+        variables |= {"fit_proved": (scores, self.proved), "members": (("model", "feature"), self.members)}
+        variables |= {name: (("fold", "neuron"), getattr(self, name)) for name in ("saturated", "n_spikes")}
+        if self.null:
+            variables |= {"statistic": (both, self.statistic), "null_statistic": (("draw", *both), self.null_statistic)}
+        coords = {
+            "neuron": self.neuron, "model": self.model, "feature": self.feature,
+            "kind": ("contribution", [c.kind for c in self.contributions]),
+            "group": ("contribution", [c.name for c in self.contributions]),
+        }  # fmt: skip
+        attributes = {name: getattr(self, name) for name in _TEXTS}
+        return xr.Dataset(variables, coords, attributes)
+
+    def _summary(self) -> Summary:
+        groups, neurons = counted(len(self.contributions), "contribution"), counted(len(self.neuron), "neuron")
+        head = [f"contributions to held-out predictions; {groups}, {neurons}, {counted(self.loss.shape[1], 'fold')}"]
+        n, proved = int(self.n_fits.sum()), int(self.n_proved.sum())
+        tail = [f"{proved} of {n} fits proved"]
+        if self.null:
+            at = f"{self.null}, {counted(self.n_possible_draws, 'draw')}"
+            found = f"{int(np.sum(self.q_value <= 0.05))} of {int(np.isfinite(self.q_value).sum())}"
+            tail.append(f"null: {at}; {found} contributions at a false discovery rate of 0.05")
+            possible = self.n_possible_draws * int(np.isfinite(self.statistic).sum())
+            spared, loose = possible - int(self.n_draws.sum()), int(self.n_loose.sum())
+            tail.append(f"of {possible} draws {spared} were spared, and {loose} decided by loose bounds")
+        if self.status != "complete":
+            tail.append("interrupted: pass the same checkpoint again to go on")
+        return Summary(head, self.to_frame(), tail)
+
+    # ---------------------------------------------------------------- files
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything to one npz file, without pickle; the file is complete or absent."""
+        header = {"class": "Explanation", **{name: getattr(self, name) for name in (*_NAMES, *_TEXTS)}}
+        header |= {name: getattr(self, name) for name in ("n_null_fits", "n_null_proved", "n_possible_draws")}
+        header["contributions"] = [[c.name, c.kind, int(c.more), int(c.less)] for c in self.contributions]
+        return save_npz(path, header, {name: getattr(self, name) for name in _array_names()})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a file of `save`.
+
+        Raises
+        ------
+        ValueError
+            If it is not one, or damaged.
+        """
+        header, arrays = load_npz(path)
+        if header.pop("class", None) != "Explanation":
+            raise ValueError(f"{path} is not an explanation saved by glmfit.")
+        header.pop("format")
+        try:
+            header["contributions"] = [Contribution(*of) for of in header["contributions"]]
+            found = cls(**header, **{name: arrays[name] for name in _array_names()})
+            shape = len(found.model), len(found.n_spikes), len(found.neuron)
+            if found.loss.shape != shape:
+                raise ValueError(f"losses have shape {found.loss.shape}, and not {shape}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged ({error}).") from error
+        return found
+
+
+def _array_names() -> list[str]:
+    return [f.name for f in fields(Explanation) if f.type == "np.ndarray"]
+
+
+def false_discovery_rate(p: np.ndarray, kinds: list[str]) -> np.ndarray:
+    """Benjamini-Hochberg q-values over all p-values (contribution, neuron) of a kind that are known."""
+    q = np.full_like(p, np.nan)
+    for kind in set(kinds):
+        rows = np.array([k == kind for k in kinds])
+        some = rows[:, None] & np.isfinite(p)
+        if some.any():
+            q[some] = scipy.stats.false_discovery_control(p[some])
+    return q

@@ -1,0 +1,123 @@
+"""Nested models by the words of a user: which features each has, and which are compared."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...checks import check_choice
+from ...penalties.by_name import read_labels, read_members
+
+KINDS = ("unique", "maximal", "added", "whole", "model")
+CONSTANT, FULL = "constant", "full"
+
+
+class Contribution(NamedTuple):
+    """What one model predicts better than another."""
+
+    name: str  # of the group, or of the model
+    kind: str  # one of `KINDS`
+    more: int  # index of the model that has more
+    less: int
+
+
+class Models(NamedTuple):
+    """Models and their comparisons."""
+
+    names: list[str]
+    masks: np.ndarray  # bool, (model, feature)
+    contributions: list[Contribution]
+
+
+def read_groups(groups: Any, n_features: int, names: Sequence[str] | None) -> dict[str, list[int]]:
+    """Read groups of features, by name: indices; each feature by itself by default."""
+    if groups is None:
+        named = range(n_features) if names is None else names
+        return {str(name): [k] for k, name in enumerate(named)}
+    if not hasattr(groups, "items"):
+        labels = read_labels(groups, n_features)
+        return {str(label): np.flatnonzero(labels == label).tolist() for label in dict.fromkeys(labels.tolist())}
+    found = {str(name): read_members(name, members, n_features, names) for name, members in groups.items()}
+    if not found:
+        raise ValueError("groups is empty; name at least one group of features.")
+    reserved = [name for name in found if name in (CONSTANT, FULL)]
+    if reserved:
+        raise ValueError(f"groups has a group {reserved[0]!r}, which is the name of a model; give it another name.")
+    return found
+
+
+def read_models(groups: dict[str, list[int]], n_features: int, kinds: Any, order: Any, models: Any) -> Models:
+    """Make the models that some kinds of contributions compare, and those of a user.
+
+    The constant model comes first, then that of all features.
+    """
+    kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+    for kind in kinds:
+        check_choice("kinds", kind, ("unique", "maximal"), "For groups added one after the other pass order=[...].")
+    made = _Made(n_features)
+    constant, full = made.add(CONSTANT, []), made.add(FULL, range(n_features))
+    compared = [Contribution("all", "whole", full, constant)]
+    for name, members in groups.items():
+        if "unique" in kinds:
+            rest = np.setdiff1d(np.arange(n_features), members)
+            compared.append(Contribution(name, "unique", full, made.add(f"without {name}", rest)))
+        if "maximal" in kinds:
+            compared.append(Contribution(name, "maximal", made.add(f"only {name}", members), constant))
+    if order is not None:
+        compared += _in_order(made, groups, order, constant)
+    if models is not None:
+        compared += _of_user(made, groups, models, constant)
+    return Models(made.names, np.array(made.masks), compared)
+
+
+class _Made:
+    """Models made so far; the same features are one model, by the name it had first."""
+
+    def __init__(self, n_features: int):
+        self.names, self.masks, self._index = [], [], {}
+        self._n = n_features
+
+    def add(self, name: str, members: Iterable[int]) -> int:
+        mask = np.zeros(self._n, bool)
+        mask[list(members)] = True
+        key = mask.tobytes()
+        if key not in self._index:
+            self._index[key] = len(self.names)
+            self.names.append(name)
+            self.masks.append(mask)
+        return self._index[key]
+
+
+def _in_order(made: _Made, groups: dict, order: Any, constant: int) -> list[Contribution]:
+    order = [order] if isinstance(order, str) else list(order)
+    _refuse_unknown(order, groups, "order")
+    if len(set(order)) < len(order):
+        raise ValueError(f"order is {order!r}; each group may be there once.")
+    compared, members, before = [], [], constant
+    for k, name in enumerate(order):
+        members = members + list(groups[name])
+        after = made.add(" + ".join(order[: k + 1]), members)
+        compared.append(Contribution(name, "added", after, before))
+        before = after
+    return compared
+
+
+def _of_user(made: _Made, groups: dict, models: Any, constant: int) -> list[Contribution]:
+    if not isinstance(models, Mapping) or not models:
+        raise ValueError(f"models is {models!r}; it must map names of models to lists of groups, {{name: [group]}}.")
+    compared = []
+    for name, parts in models.items():
+        parts = [parts] if isinstance(parts, str) else list(parts)
+        _refuse_unknown(parts, groups, f"models[{name!r}]")
+        members = [k for part in parts for k in groups[part]]
+        index = made.add(str(name), members)
+        if made.names[index] not in (CONSTANT, FULL):
+            made.names[index] = str(name)
+        compared.append(Contribution(str(name), "model", index, constant))
+    return compared
+
+
+def _refuse_unknown(names: list, groups: dict, what: str) -> None:
+    for name in names:
+        if name not in groups:
+            raise ValueError(f"{what} names the group {name!r}, which does not exist; the groups are {list(groups)}.")

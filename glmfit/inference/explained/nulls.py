@@ -1,0 +1,292 @@
+"""Null distributions for time series: what keeps the autocorrelation of counts and features, and breaks their relation.
+
+Which one answers which question: docs/how_to/explain.md.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...checks import check_choice, check_whole
+from ...data.times import TimeAxis
+from ...estimators.scores import are_epochs, is_epochs
+
+
+class Rows(NamedTuple):
+    """Rows of a fit, as nulls see them."""
+
+    given: np.ndarray  # which of those given, (time,)
+    n_given: int
+    axis: TimeAxis | None  # of those given
+
+
+class Draw(NamedTuple):
+    """One draw of a null: what takes the place of counts, or of features."""
+
+    source: np.ndarray | None = None  # row that each row gets its counts (features of the group) from, (row,)
+    Y: np.ndarray | None = None  # counts, (row, neuron)
+    X: np.ndarray | None = None  # features, (row, feature)
+
+
+class Null(abc.ABC):
+    """A null distribution: a number of draws, and how they give a p-value.
+
+    ``of`` is "counts", or "features": then each draw moves the features of one group, and leaves the others.
+    """
+
+    n: int
+    of: str = "counts"
+
+    @property
+    def n_draws(self) -> int:
+        """How many draws there are."""
+        return self.n
+
+    @abc.abstractmethod
+    def draws(self, rows: Rows) -> Iterator[Draw]:
+        """Yield the draws, the same ones every time."""
+
+    def used(self, rows: Rows) -> np.ndarray | None:
+        """Rows that statistics are computed from, as indices of those of the fit; None for all."""
+        return None
+
+    def p_value(self, n_above: np.ndarray, n_done: np.ndarray) -> np.ndarray:
+        """P-value after some draws, of which some were not below what was observed."""
+        return (n_above + 1) / (n_done + 1)
+
+    def enough(self, level: float) -> int:
+        """Draws not below what was observed, from which on the p-value is above a level however many follow."""
+        return int(np.floor(level * (self.n + 1) + 1e-9))
+
+
+@dataclass(frozen=True)
+class CircularShift(Null):
+    """Counts (or the features of a group) shifted in a circle, within trials or sessions.
+
+    Parameters
+    ----------
+    n : int
+        Draws, default 100.
+    within : IntervalSet, list of them, or array (time,), optional
+        Trials or sessions, each shifted by itself: an IntervalSet of epochs, or a label per row. Default all rows.
+    least : int
+        Smallest shift, in rows, default 1. At least as long as counts and features remember, so that no draw is nearly
+        what was observed.
+    of : {"counts", "features"}
+        Whether counts are shifted, all neurons alike, or the features of each group by itself.
+    random_state : int
+        Seed of the shifts, default 0.
+
+    Notes
+    -----
+    Guarantee: the p-value is valid where the series within every trial or session looks the same from any point of the
+    circle, as a stationary one does but for the place where its ends meet. Drifts over a session break that: use a
+    `LinearShift`, or designs of other sessions.
+    """
+
+    n: int = 100
+    within: Any = None
+    least: int = 1
+    of: str = "counts"
+    random_state: int = 0
+
+    def __post_init__(self):
+        check_whole("n", self.n)
+        check_whole("least", self.least)
+        check_whole("random_state", self.random_state, 0)
+        check_choice("of", self.of, ("counts", "features"))
+
+    def draws(self, rows: Rows) -> Iterator[Draw]:
+        rng, parts = np.random.default_rng(self.random_state), segments_of(self.within, rows, "within")
+        short = min(map(len, parts))
+        if max(map(len, parts)) < 2 * self.least:
+            raise ValueError(
+                f"least is {self.least}, and no part of the recording is longer than {max(map(len, parts))} rows (the "
+                f"shortest has {short}): nothing can be shifted that far in a circle. Give a smaller one."
+            )
+        for _ in range(self.n):
+            source = np.arange(len(rows.given))
+            for part in parts:
+                if len(part) >= 2 * self.least:
+                    source[part] = np.roll(part, rng.integers(self.least, len(part) - self.least + 1))
+            yield Draw(source)
+
+
+@dataclass(frozen=True)
+class LinearShift(Null):
+    """Counts shifted by whole rows, both ways and without a circle, against the middle of the recording (Harris 2020).
+
+    Parameters
+    ----------
+    largest : int
+        Largest shift, in rows; as many are lost at both ends.
+    n : int
+        Shifts each way, evenly spread, default 100: there are 2 n draws, and the smallest p-value is 1 / (n + 1).
+
+    Notes
+    -----
+    Guarantee: the p-value is valid for stationary counts and any features, whatever their autocorrelation, with shifts
+    that are evenly spread: those of any n + 1 neighbouring ones are alike, and the rank among all 2 n + 1 is no smaller
+    than among these. It is conservative by up to a factor of two.
+    """
+
+    largest: int
+    n: int = 100
+
+    def __post_init__(self):
+        check_whole("largest", self.largest)
+        check_whole("n", self.n)
+        if self.n > self.largest:
+            raise ValueError(f"n is {self.n}, more than there are shifts of whole rows up to largest={self.largest}.")
+
+    @property
+    def n_draws(self) -> int:
+        return 2 * self.n
+
+    def _shifts(self) -> np.ndarray:
+        step = self.largest // self.n
+        each = step * np.arange(1, self.n + 1)
+        return np.stack([each, -each], axis=1).ravel()
+
+    def used(self, rows: Rows) -> np.ndarray:
+        far = int(np.abs(self._shifts()).max())
+        if len(rows.given) <= 4 * far:
+            raise ValueError(
+                f"largest is {self.largest}, of {len(rows.given)} rows: less than half would be left. Shift by at most "
+                f"{(len(rows.given) - 1) // 4} rows."
+            )
+        return np.arange(far, len(rows.given) - far)
+
+    def draws(self, rows: Rows) -> Iterator[Draw]:
+        middle = self.used(rows)
+        for shift in self._shifts():
+            yield Draw(middle + shift)
+
+    def p_value(self, n_above, n_done):
+        return np.minimum((n_above + 1) / (self.n + 1), 1.0)
+
+    def enough(self, level):
+        return int(np.floor(level * (self.n + 1) + 1e-9))
+
+
+@dataclass(frozen=True)
+class Permutation(Null):
+    """Sessions or trials of one length, whose counts are paired with the features of another.
+
+    Parameters
+    ----------
+    within : IntervalSet, list of them, or array (time,)
+        Sessions or trials: an IntervalSet of epochs, or a label per row.
+    n : int
+        Draws, default 100.
+    random_state : int
+        Seed of the permutations, default 0.
+
+    Notes
+    -----
+    Guarantee: the p-value is valid where sessions (trials) are exchangeable, whatever happens within them; with k of
+    them there are k! permutations. Rows beyond the shortest are left where they are.
+    """
+
+    within: Any
+    n: int = 100
+    random_state: int = 0
+
+    def __post_init__(self):
+        check_whole("n", self.n)
+        check_whole("random_state", self.random_state, 0)
+
+    def draws(self, rows: Rows) -> Iterator[Draw]:
+        rng, parts = np.random.default_rng(self.random_state), segments_of(self.within, rows, "within")
+        if len(parts) < 2:
+            raise ValueError("within has one session; there is nothing to permute. Give at least two.")
+        length = min(map(len, parts))
+        for _ in range(self.n):
+            source = np.arange(len(rows.given))
+            for part, other in zip(parts, rng.permutation(len(parts)), strict=True):
+                source[part[:length]] = parts[other][:length]
+            yield Draw(source)
+
+
+class _Given(Null):
+    def __init__(self, arrays: Iterable, n: int | None = None):
+        if n is None and not hasattr(arrays, "__len__"):
+            raise ValueError(f"n is None; say how many arrays {type(arrays).__name__} gives, n=100.")
+        self.arrays, self.n = arrays, check_whole("n", len(arrays) if n is None else n)  # type: ignore[arg-type]
+
+    def _each(self, rows: Rows, what: str) -> Iterator[np.ndarray]:
+        for k, array in zip(range(self.n), self.arrays, strict=False):
+            array = np.asarray(array)
+            array = array[:, None] if array.ndim == 1 else array
+            if len(array) != rows.n_given:
+                raise ValueError(
+                    f"{what} {k} of the null have {len(array)} rows; those of the fit have {rows.n_given}."
+                )
+            array = array[rows.given]
+            if not np.isfinite(array).all():
+                raise ValueError(f"{what} {k} of the null are not finite in rows that count for the fit.")
+            yield array
+
+
+class Designs(_Given):
+    """Pseudosessions, or designs of other sessions: features in place of those of the recording (Harris 2020).
+
+    Parameters
+    ----------
+    arrays : iterable of array (time, feature)
+        Of the rows and columns of X. An iterator is drawn from once.
+    n : int, optional
+        How many there are, where the iterable does not say.
+
+    Notes
+    -----
+    Guarantee: the p-value is valid where the features of the recording are one more draw of what made these, and
+    independent of the counts otherwise.
+    """
+
+    of = "designs"
+
+    def draws(self, rows: Rows) -> Iterator[Draw]:
+        yield from (Draw(X=array) for array in self._each(rows, "features"))
+
+
+class Counts(_Given):
+    """Counts in place of those of the recording: of a simulation, or shuffled as the experiment allows.
+
+    Parameters
+    ----------
+    arrays : iterable of array (time, neuron)
+        Of the rows and columns of y. An iterator is drawn from once.
+    n : int, optional
+        How many there are, where the iterable does not say.
+    """
+
+    def draws(self, rows: Rows) -> Iterator[Draw]:
+        yield from (Draw(Y=array) for array in self._each(rows, "counts"))
+
+
+def segments_of(within: Any, rows: Rows, name: str) -> list[np.ndarray]:
+    """Rows of every trial or session, in their order, as indices of those of the fit; rows in none are left out."""
+    if within is None:
+        return [np.arange(len(rows.given))]
+    if is_epochs(within) or are_epochs(within):
+        if rows.axis is None:
+            raise ValueError(f"{name} has epochs, but neither X nor y has times; give a label per row.")
+        t, epochs = rows.axis.t[rows.given], [within] if is_epochs(within) else within
+        ends = [(a, b) for some in epochs for a, b in zip(some.start, some.end, strict=True)]
+        parts = [np.flatnonzero((t >= a) & (t <= b)) for a, b in ends]
+    else:
+        labels = np.asarray(within)
+        if labels.shape != (rows.n_given,):
+            raise ValueError(f"{name} has shape {labels.shape}; it must be a label per row, ({rows.n_given},).")
+        labels = labels[rows.given]
+        parts = [np.flatnonzero(labels == label) for label in dict.fromkeys(labels.tolist())]
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        raise ValueError(f"{name} has no row that counts for the fit.")
+    return parts

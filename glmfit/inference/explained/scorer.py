@@ -1,0 +1,180 @@
+"""Held-out losses of a population's nested models, in nats, by the route that suits penalty and responses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ... import penalties
+from ...data.counts import Training
+from ...data.standard_form import StandardForm
+from ...engine.nested.blocks import Blocks
+from ...engine.nested.folded import held_out_by_solvers
+from ...engine.nested.moments import Moments, moments_serve
+from ...engine.nested.search import HeldOut, Nested, Responses
+from ...engine.tiles import Workers
+from ...estimators.parameters import precision
+from ...observations import NegativeBinomial, Observation
+
+_WIDE = 300  # features beyond which steps of all fits are cheaper than Hessians
+
+
+@dataclass
+class Setting:
+    """Everything but responses: features, folds, models, strengths."""
+
+    nested: Nested
+    penalty: Callable[[Any], Any]  # of one strength, or one of each fit
+    by_newton: bool
+    dtype: Any
+    moments: Moments | None = field(default=None)
+
+    def at(self, strength: float, loose: float | None = None) -> Setting:
+        """Return this setting with one strength."""
+        return replace(self, nested=replace(self.nested, strengths=np.array([strength]), loose=loose), moments=None)
+
+
+class Scorer:
+    """Scores of nested models.
+
+    Parameters
+    ----------
+    data : Training
+        Checked rows.
+    observation : Observation
+        At the dispersion of every neuron, if it has one.
+    number, n_held : numpy.ndarray, int
+        Which fold every row is held out in, (time,), ``n_held`` for none; how many folds there are.
+    masks : numpy.ndarray
+        Features of each model, bool (model, feature).
+    strengths : numpy.ndarray
+        To choose from, or the one there is.
+    penalty : callable
+        Makes the penalty of one strength, or of one of each fit.
+    tol, cv_tol : float
+        Relative gaps.
+    """
+
+    def __init__(
+        self, data: Training, observation: Observation, number: np.ndarray, n_held: int, masks: np.ndarray,
+        strengths: np.ndarray, penalty: Callable, tol: float, cv_tol: float,
+    ):  # fmt: skip
+        self.number, self.n_held, self.masks, self.strengths = number, n_held, masks, strengths
+        self.penalty, self.tol, self.cv_tol = penalty, tol, cv_tol
+        self.X, exposure = data.X, data.exposure
+        self.weights = data.weights
+        if exposure is not None and exposure.ndim == 1:
+            # What was observed goes with the counts, wherever they are put.
+            self.weights = data.weights / exposure
+            data = replace(data, weights=self.weights, own=_times(data.own, exposure[:, None]), exposure=None)
+        self.form = StandardForm.of(data, observation)
+        self.observation = self.form.observation
+        is_trials = isinstance(observation, NegativeBinomial)
+        self.responses = Responses(
+            np.asarray(self.form.Y), _array(self.form.own), _array(data.own if is_trials else self.form.own),
+            self.form.offset,
+        )  # fmt: skip
+        if is_trials and data.own is None:
+            self.responses = self.responses._replace(seen=np.ones((len(data.X), 1)))
+
+    @property
+    def n_neurons(self) -> int:
+        """Neurons."""
+        return self.responses.Y.shape[1]
+
+    def standard(self, Y: np.ndarray) -> Responses:
+        """Bring other counts of all rows into the form of the engine; masks and weights stay where they are."""
+        if not self.form.is_plain:
+            raise ValueError(
+                "counts in place of those of the recording are for Poisson, Bernoulli and Binomial responses, which "
+                "need no unit of their own; shift or permute the others."
+            )
+        return self.responses._replace(Y=np.asarray(Y, np.float64))
+
+    def setting(self, rows: np.ndarray | None = None, X: np.ndarray | None = None) -> Setting:
+        """Return features, folds and models, of some rows or other features."""
+        X, number, weights = self.X if X is None else X, self.number, self.weights
+        if rows is not None:
+            X, number, weights = X[rows], number[rows], None if weights is None else weights[rows]
+        blocks = Blocks(X, number, self.n_held, weights)
+        nested = Nested(blocks, self.masks, self.strengths, self.tol, self.cv_tol)
+        smooth = self.penalty(1.0).smooth
+        by_newton = bool(smooth and self.strengths[0] > 0 and X.shape[1] <= _WIDE)
+        return Setting(nested, self.penalty, by_newton, precision(X.dtype))
+
+    def taken(self, source: np.ndarray, rows: np.ndarray | None = None) -> Responses:
+        """Return the responses with their weights of other rows; what is known of predictors stays."""
+        offset = self.responses.offset
+        offset = offset if offset is None or rows is None else offset[rows]
+        Y, own, seen, _ = (None if a is None else a[source] for a in self.responses)
+        return Responses(Y, own, seen, offset)
+
+    def held_out(
+        self,
+        setting: Setting,
+        responses: Responses,
+        neurons: np.ndarray,
+        among: Callable[[int], Any] | None = None,
+        told: Callable[[], None] = lambda: None,
+    ) -> HeldOut:
+        """Held-out losses of some neurons in nats, of all models or those ``among(neuron)`` names, in their places."""
+        out = HeldOut.empty(len(self.masks), self.n_held, self.n_neurons)
+        if not len(neurons):
+            return out
+        if setting.by_newton and moments_serve(setting.nested, self.observation, responses):
+            setting.moments = setting.moments or Moments(setting.nested)
+            out.put(neurons, setting.moments.held_out(responses._replace(Y=responses.Y[:, neurons])))
+        elif setting.by_newton:
+            one = partial(self._one, setting, responses, among)
+            with Workers() as workers:
+                for n, found in zip(neurons, workers.each(one, list(neurons)), strict=True):
+                    out.put([n], found)
+                    told()
+        else:
+            some = Responses(*(None if a is None else a if a.shape[1] == 1 else a[:, neurons] for a in responses))
+            out.put(neurons, held_out_by_solvers(setting.nested, self.observation, some, self.penalty, setting.dtype))
+        scale = self.form.scale
+        out.loss, out.off, out.gap = (a / scale for a in (out.loss, out.off, out.gap))
+        return out
+
+    def _one(self, setting: Setting, responses: Responses, among, n: int) -> HeldOut:
+        some = None if among is None else among(n)
+        return setting.nested.of_neuron(self.observation, responses, n, some)
+
+    def saturated(self, responses: Responses, number: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+        """Loss in nats of the model that predicts every response, of every fold, (fold, neuron)."""
+        loss = np.asarray(self.observation.saturated_loss(np.asarray(responses.Y, np.float64)), np.float64)
+        return self._sums(loss, responses, number, weights) / self.form.scale
+
+    def spikes(self, data: Training, number: np.ndarray) -> np.ndarray:
+        """Sum of the responses as they were given, by their row weights, of every fold, (fold, neuron)."""
+        Y = np.asarray(data.Y, np.float64)
+        if data.exposure is not None:
+            exposure = data.exposure if data.exposure.ndim == 2 else data.exposure[:, None]
+            Y = Y * exposure
+        seen = 1.0 if data.own is None else data.own > 0
+        return np.stack([np.sum((Y * seen)[number == k], axis=0) for k in range(self.n_held)])
+
+    def _sums(self, loss, responses: Responses, number, weights) -> np.ndarray:
+        loss = loss if responses.own is None else np.where(responses.own > 0, loss * responses.own, 0.0)
+        loss = loss if weights is None else loss * weights[:, None]
+        return np.stack([loss[number == k].sum(axis=0) for k in range(self.n_held)])
+
+
+def penalty_of(name: str, ratio: float) -> Callable[[Any], Any]:
+    """Return what makes a penalty of one strength, or of one of each fit."""
+    if name == "ElasticNet":
+        return partial(penalties.ElasticNet, ratio=ratio)
+    return {"Ridge": penalties.Ridge, "Lasso": penalties.Lasso}[name]
+
+
+def _array(values: Any) -> np.ndarray | None:
+    return None if values is None else np.asarray(values, np.float64)
+
+
+def _times(a: np.ndarray | None, b: np.ndarray) -> np.ndarray:
+    return b if a is None else a * b
