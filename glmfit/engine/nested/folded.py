@@ -13,7 +13,7 @@ from ..result import LoopOptions
 from ..solvers import ConjugateGradients, LeastSquares, Newton, ProximalNewton
 from .neuron import losses_of
 from .response import Response
-from .search import HeldOut, Nested, Responses
+from .search import HeldOut, Nested, Responses, intercepts
 
 _NEGLIGIBLE = 1e-2  # nats
 
@@ -78,9 +78,10 @@ class _Runs:
         if not len(fold):
             return coef, intercept, gap, proved
         if not len(members):
-            intercept[:, fold, neuron] = self._constant(fold, neuron)
-            gap[:, fold, neuron], proved[:, fold, neuron] = 0.0, True
-            return coef, intercept, gap, proved
+            for n in range(N):
+                intercept[:, :, n] = intercepts(self.response(n), nested.blocks.slices, nested.sets, self.mean[:, n])
+            gap[:], proved[:] = 0.0, self.usable
+            return coef, np.where(self.usable, intercept, np.nan), gap, proved
         X, start = np.ascontiguousarray(nested.blocks.X[:, members]), None
         single = fold <= nested.n_held
         unit = (self.mass / np.where(self.size > 0, self.size, 1.0))[fold, neuron]
@@ -103,20 +104,12 @@ class _Runs:
             proved[s, fold, neuron] = solution.gap_is_bound & (solution.gap <= solution.target)
         return coef, intercept, gap, proved
 
-    def _constant(self, fold, neuron) -> np.ndarray:
-        """Intercepts of models without features."""
-        if self.responses.offset is None:
-            return np.asarray(self.observation.intercept(self.mean[fold, neuron]), np.float64)
-        from .. import passes
-
-        out = np.empty(len(fold))
-        for i, (f, n) in enumerate(zip(fold, neuron, strict=True)):
-            y, own, _, offset = self.responses.column(n)
-            weights = self.train[:, f] * (1.0 if self.weights is None else self.weights) * (1.0 if own is None else own)
-            weights = weights * (len(weights) / weights.sum())
-            given = np.asarray(y, np.float64)[:, None], weights, self.observation, offset[:, None]
-            out[i] = passes.fit_intercept(*given)[0][0]
-        return out
+    def response(self, n: int) -> Response:
+        """Responses of one neuron, in the order of the blocks."""
+        blocks = self.nested.blocks
+        y, own, _, offset = (blocks.take(a) for a in self.responses.column(n))
+        weights = own if blocks.weights is None else blocks.weights if own is None else own * blocks.weights
+        return Response.of(self.observation, np.asarray(y, np.float64), weights, offset)
 
 
 def _solver(problem):
@@ -130,10 +123,8 @@ def _solver(problem):
 def _score(nested: Nested, run: _Runs, model: int, n: int, coef, intercept, out: HeldOut) -> None:
     """Losses of one neuron: of the pairs, that choose the strength, and of the blocks at those chosen."""
     blocks, K, S = nested.blocks, nested.n_held, len(nested.strengths)
-    y, own, _, offset = (blocks.take(a) for a in run.responses.column(n))
-    weights = own if blocks.weights is None else blocks.weights if own is None else own * blocks.weights
-    response = Response.of(run.observation, np.asarray(y, np.float64), weights, offset)
-    there = np.array([(weights is None) or weights[block].any() for block in blocks.slices])
+    response = run.response(n)
+    there = np.array([response.weights is None or response.weights[block].any() for block in blocks.slices])
     chosen = np.full(K, S - 1)
     if S > 1:
         pairs = nested.pairs()[run.usable[nested.pairs(), n]]

@@ -11,7 +11,7 @@ import numpy as np
 from ...bounds import gap_bound
 from .neuron import LEVELS, Anchor, Neuron
 
-_CLOSE = 30.0  # nats: where the Hessian serves what is near the optimum
+_CLOSE, _FAR_AWAY = 30.0, 300.0  # nats: where the Hessian serves what is near the optimum, or leads there
 _NEAR = 0.3  # nats: what is left of the fit to all blocks, from which fits to some of them begin
 _ROUNDS, _STEPS, _HALVES = 12, 8, 30  # of fits to all blocks, of fits to some, of a step that leads up
 _SLOW, _FAR = 0.15, 1.2  # contraction of a step, and log growth of a Hessian, from which a new anchor pays
@@ -58,16 +58,18 @@ class Models:
         Models whose Hessians are known, at least one; more are added where they pay.
     most : int
         How many more may be, before some fit cannot be proved without.
+    loose : bool
+        Whether targets are so loose that a step from the nearest anchor may well do.
     """
 
-    def __init__(self, neuron: Neuron, masks: np.ndarray, anchors: list[Anchor], most: int = 8):
+    def __init__(self, neuron: Neuron, masks: np.ndarray, anchors: list[Anchor], most: int = 8, loose: bool = False):
         union = masks.any(axis=0)
         self.neuron, self.anchors, self.masks = neuron, anchors, masks[:, union]
         self.inside = np.flatnonzero(union)
         self._members = None if union.all() else self.inside
         self._ridge = neuron.ridge[self.inside]
         self._constant = neuron.response.observation.constant
-        self._new = most
+        self._new, self._loose = 0 if loose else most, loose
 
     # ---------------------------------------------------------------- systems of equations
 
@@ -129,7 +131,7 @@ class Models:
         """Fit all blocks, nearly, of all models at all strengths."""
         neuron, n_models = self.neuron, len(self.masks)
         if len(self.anchors) == 1:
-            self._climb(float(np.median(strengths)))
+            self._climb(float(np.median(strengths)), _FAR_AWAY if self._loose else _CLOSE)
         model, strength = np.repeat(np.arange(n_models), len(strengths)), np.tile(strengths, n_models)
         n, K, p = len(model), neuron.blocks.n_blocks, len(self.inside)
         which, at = self._nearest(model, strength)
@@ -137,7 +139,8 @@ class Models:
             model, strength, at, which, np.zeros((n, K)), np.zeros((n, K, p)),
             np.full((n, len(LEVELS)), np.inf), np.zeros((n, K)),
         )  # fmt: skip
-        self._approach(leads)
+        if not self._loose:
+            self._approach(leads)
         unknown = np.flatnonzero(np.isfinite(leads.at).all(axis=1))
         leads.at[~np.isfinite(leads.at).all(axis=1)] = 0.0  # of which nothing is proved
         while len(unknown):
@@ -155,7 +158,7 @@ class Models:
             for name, value in found._asdict().items():
                 getattr(leads, name)[some] = value
 
-    def _climb(self, strength: float) -> None:
+    def _climb(self, strength: float, close: float) -> None:
         """Take Newton steps of the model of all members from the nearest anchor: what they meet are anchors, too."""
         neuron, ridge = self.neuron, strength * self.neuron.size[0] * self._ridge
         known = self.anchors[-1]
@@ -165,7 +168,7 @@ class Models:
             H = known.hessians[0][np.ix_(self.inside, self.inside)] + np.diag(ridge)
             step = np.linalg.solve(H, g)
             left = g @ step / 2
-            if left <= _CLOSE:
+            if left <= close:
                 return
             here, length = known.loss.sum() + ridge @ at**2 / 2, 1.0
             for _ in range(_HALVES):
@@ -241,7 +244,7 @@ class Models:
         gets Hessians of its own; where that is not enough, either, the bound is infinite or above the target.
         """
         fits, target = self._fit_all(leads, lead, sets, target, keep), np.broadcast_to(target, len(lead))
-        for _ in range(_RENEWALS):
+        for _ in range(0 if self._loose else _RENEWALS):
             left = np.flatnonzero(~(fits.bound <= target) & np.isfinite(fits.at).all(axis=1))
             if not len(left):
                 break
@@ -276,10 +279,11 @@ class Models:
         start = leads.at[lead]
         g = mask * (np.einsum("nk,nki->ni", train.astype(float), leads.gradient[lead]) + ridge * start)
         at = start - _times(inverse, g)
-        g = mask * (self._gradient(at, train, np.float32) + ridge * at)
-        at = at - _times(inverse, g)
+        if not self._loose:
+            g = mask * (self._gradient(at, train, np.float32) + ridge * at)
+            at = at - _times(inverse, g)
         bound, radius, growth, moved = np.full((4, n), np.inf)
-        active, passes = np.arange(n), n / 2
+        active, passes = np.arange(n), 0.0 if self._loose else n / 2
         for _ in range(_STEPS):
             here = at[active]
             g = mask[active] * (self._gradient(here, train[active]) + ridge[active] * here)

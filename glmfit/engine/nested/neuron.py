@@ -54,11 +54,15 @@ class Neuron:
         Weight of the rows of every block, by which a strength is multiplied, (block,).
     least : float
         Strength of the weakest ridge.
+    many : bool
+        Whether there are many fits to come, so that rows are worth copying in the order that suits the responses.
     """
 
-    def __init__(self, blocks: Blocks, response: Response, sets: np.ndarray, size: np.ndarray, least: float):
+    def __init__(
+        self, blocks: Blocks, response: Response, sets: np.ndarray, size: np.ndarray, least: float, many: bool = True
+    ):
         self.blocks, self.sets = blocks, sets
-        order = response.best_order(blocks.slices)
+        order = response.best_order(blocks.slices) if many and blocks.are_kept else None
         self.response = response if order is None else response.take(order)
         self._kept = blocks.kept(order)
         self.size = sets @ size  # (set,)
@@ -123,13 +127,16 @@ class Neuron:
             bend[:, k] += anchor.block[k] * np.exp(_BEND)
         return Survey(loss, gradient, beyond.T, bend)
 
-    def anchor(self, at: np.ndarray) -> Anchor:
-        """Form Hessian and gradient of every block at a model of all columns, and the leverage of every row there."""
+    def anchor(self, at: np.ndarray, least: bool = False) -> Anchor:
+        """Form Hessian and gradient of every block at a model of all columns, and the leverage of every row there.
+
+        On request the Hessian is that without any response, which is the least there is (`curvature_is_least_at_0`).
+        """
         blocks, p = self.blocks, self.blocks.n_columns
         hessian, gradient = np.zeros((blocks.n_blocks, p, p)), np.zeros((blocks.n_blocks, p))
         loss = np.zeros(blocks.n_blocks)
         eta = np.concatenate([self._rows(rows) @ at for rows in tiles_of(blocks.n_rows)])
-        curvature = self.response.curvature(eta)
+        curvature = self.response.curvature(eta, least)
         for k, block in enumerate(blocks.slices):
             for rows in _tiles(block, p):
                 z = self._rows(rows)
@@ -152,6 +159,15 @@ class Neuron:
         block = np.linalg.eigvalsh(turn @ hessian @ turn.T)[:, -1] * (1 + 1e-9)
         reach = leverage.max() * (1 + 1e-9) / np.maximum(share, 1e-300)
         return Anchor(at, loss, gradient, eta, curvature * leverage, block, reach, share, hessians)
+
+    def anchor_like(self, base: Anchor) -> Anchor:
+        """Return an anchor with the least Hessian that was formed for other responses, at the same model."""
+        every = np.ones((1, self.blocks.n_blocks), bool)
+        loss, gradient = self.gradients(None, base.at[None], every, loss=True)
+        leverage = base.pull / self.response.curvature(base.eta, least=True)
+        curvature = self.response.curvature(base.eta)
+        grown = float(np.max(curvature * leverage / base.pull, initial=1.0))
+        return base._replace(loss=loss[0], gradient=gradient[0], pull=curvature * leverage, block=base.block * grown)
 
     def _rows(self, rows: slice, dtype=np.float64) -> np.ndarray:
         return self.blocks.rows(rows, dtype) if self._kept is None else self._kept[np.dtype(dtype)][rows]

@@ -62,11 +62,20 @@ class Response:
         loss, slope = self._both(self._y(rows, eta), self._known(rows, eta), w)
         return loss, self._weighted(rows, slope)
 
-    def curvature(self, eta: np.ndarray) -> np.ndarray:
-        """Second derivative of the loss, times weights, of one fit, at predictors without what is known, (row,)."""
+    def curvature(self, eta: np.ndarray, least: bool = False) -> np.ndarray:
+        """Second derivative of the loss, times weights, of one fit, at predictors without what is known, (row,).
+
+        On request that of a response of 0.
+        """
         eta = eta if self.offset is None else eta + self.offset
-        c = np.asarray(self.observation.curvature(self.y, eta), np.float64)
+        c = np.asarray(self.observation.curvature(np.zeros_like(eta) if least else self.y, eta), np.float64)
         return c if self.weights is None else np.where(self.weights > 0, c * self.weights, 0.0)
+
+    def bends(self, rows: slice, eta: np.ndarray) -> np.ndarray:
+        """Second derivatives of the loss of some rows, summed, (fit,)."""
+        eta = self._known(rows, eta)
+        c = np.asarray(self.observation.curvature(self.y[rows, None], eta), np.float64)
+        return _total(np.ones(len(c)) if self.weights is None else self.weights[rows], c)
 
     def _y(self, rows: slice, eta) -> np.ndarray:
         return self.y[rows].astype(eta.dtype, copy=False)
@@ -179,6 +188,11 @@ class _Gamma(Response):
 
 
 _KINDS = {PoissonSoftplus: _Softplus, PoissonExp: _Exponential, Bernoulli: _Logistic, Gamma: _Gamma}
+
+
+def curvature_is_least_at_0(observation: Observation) -> bool:
+    """Whether no response has less curvature than 0 has, wherever the predictor is."""
+    return isinstance(observation, PoissonExp | PoissonSoftplus | Bernoulli)
 
 
 def _total(w: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -7,15 +7,19 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ...observations import Observation
+from ..tiles import tiles_of
 from .blocks import Blocks, sets_of_blocks
 from .models import Models
-from .neuron import Neuron
-from .response import Response
+from .neuron import Anchor, Neuron
+from .response import Response, curvature_is_least_at_0
 
 _NEGLIGIBLE, _TOL = 1e-2, 1e-6  # nats of a fit that are nobody's goal, less with a tolerance below that
 _CLOSE = 1e-2  # of these, of fits whose losses are returned: how far their losses may be off goes with the root
+_ROUNDING = 1e-12  # of a loss
 _SMALL = 0.5  # share of the columns, from which on models are fitted together
+_NEWTON_STEPS = 100  # of an intercept
 _NEW, _NEW_SMALL = 8, 3  # Hessians for models that are fitted together
+_MANY = 1000  # fits from which on rows are worth copying
 
 
 class Responses(NamedTuple):
@@ -135,13 +139,18 @@ class Nested:
         for model in among[~large][np.argsort(-size[~large], kind="stable")]:
             yield np.array([model])
 
-    def of_neuron(self, observation: Observation, responses: Responses, n: int, among=None) -> HeldOut:
-        """Held-out losses of one neuron, of all models or those ``among``, by Newton steps from Hessians nearby."""
+    def of_neuron(
+        self, observation: Observation, responses: Responses, n: int, among=None, shared: dict | None = None
+    ) -> HeldOut:
+        """Held-out losses of one neuron, of all models or those ``among``, by Newton steps from Hessians nearby.
+
+        ``shared`` keeps what other responses of the same neuron to the same features have in common with these.
+        """
         among = np.arange(len(self.masks)) if among is None else among
         with np.errstate(all="ignore"):  # what is not a number has no bound
-            return self._of_neuron(observation, among, *responses.column(n))
+            return self._of_neuron(observation, among, shared, *responses.column(n))
 
-    def _of_neuron(self, observation: Observation, among: np.ndarray, y, own, seen, offset) -> HeldOut:
+    def _of_neuron(self, observation: Observation, among, shared: dict | None, y, own, seen, offset) -> HeldOut:
         blocks, K = self.blocks, self.n_held
         y, own, seen, offset = (blocks.take(a) for a in (np.asarray(y, np.float64), own, seen, offset))
         weights = own if blocks.weights is None else blocks.weights if own is None else own * blocks.weights
@@ -156,16 +165,35 @@ class Nested:
         usable = (self.sets @ size > 0) & np.asarray(observation.has_optimum(mean), bool)
         if not usable[0]:
             return out
-        neuron = Neuron(
-            blocks, Response.of(observation, y, weights, offset), self.sets, size.astype(float), self.strengths[0]
-        )
+        response = Response.of(observation, y, weights, offset)
+        flat, among = among[~self.masks[among].any(axis=1)], among[self.masks[among].any(axis=1)]
+        if len(flat):
+            self._constant(response, flat, mean, usable, size > 0, out)
+        if not len(among):
+            return out
+        many = len(self.sets) * len(among) * len(self.strengths) > _MANY
+        neuron = Neuron(blocks, response, self.sets, size.astype(float), self.strengths[0], many)
         at = np.zeros(blocks.n_columns)
         at[-1] = observation.intercept(np.array(mean[0]))
-        anchors, masks = [neuron.anchor(at)], np.column_stack([self.masks, np.ones(len(self.masks), bool)])
+        shared = shared if weights is None and offset is None and curvature_is_least_at_0(observation) else None
+        anchors, masks = [_first(neuron, at, shared)], np.column_stack([self.masks, np.ones(len(self.masks), bool)])
         for some in self.batches(among):
-            models = Models(neuron, masks[some], anchors, _NEW if len(some) > 1 else _NEW_SMALL)
-            self._search(models, some, usable, size > 0, out)
+            most, loose = _NEW if len(some) > 1 else _NEW_SMALL, self.loose is not None
+            self._search(Models(neuron, masks[some], anchors, most, loose), some, usable, size > 0, out)
         return out
+
+    def _constant(self, response: Response, some: np.ndarray, mean, usable, there, out: HeldOut) -> None:
+        """Put down the losses of models without features, whose optima are known to rounding."""
+        at = intercepts(response, self.blocks.slices, self.sets, mean)
+        for k, set_ in enumerate(self.singles()):
+            if not (usable[set_] and there[k]):
+                continue
+            block = self.blocks.slices[k]
+            loss = response.loss(block, np.full((block.stop - block.start, 1), at[set_]))[0]
+            out.loss[some, k], out.off[some, k] = loss, _ROUNDING * (abs(loss) + 1)
+            out.gap[some, k], out.proved[some, k] = 0.0, True
+            out.n_fits += len(some)
+            out.n_proved += len(some)
 
     def _search(self, models: Models, some: np.ndarray, usable: np.ndarray, there: np.ndarray, out: HeldOut) -> None:
         """Fit a batch of models of one neuron, and put down what it finds."""
@@ -197,3 +225,35 @@ class Nested:
         out.off[place] = np.where(np.isfinite(fits.bound), off[each, at], np.inf)
         out.n_fits += len(at)
         out.n_proved += int(np.sum(fits.bound <= self.close))
+
+
+def _first(neuron: Neuron, at: np.ndarray, shared: dict | None) -> Anchor:
+    """Anchor at a constant model, with a Hessian that is shared if it may be."""
+    if shared is None:
+        return neuron.anchor(at)
+    key = float(at[-1])
+    if key not in shared:
+        shared[key] = neuron.anchor(at, least=True)
+    return neuron.anchor_like(shared[key])
+
+
+def intercepts(response: Response, blocks: list[slice], sets: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Optimal intercepts of a model without features, to rounding, (set,), from the mean response of every set."""
+    at = np.asarray(response.observation.intercept(mean), np.float64)
+    if response.offset is None:
+        return at
+    at = at - np.average(response.offset)
+    for _ in range(_NEWTON_STEPS):
+        slope, bend = np.zeros((2, len(blocks), len(at)))
+        for k, block in enumerate(blocks):
+            for rows in tiles_of(block.stop - block.start, 65536):
+                rows = slice(block.start + rows.start, block.start + rows.stop)
+                eta = np.broadcast_to(at, (rows.stop - rows.start, len(at))).copy()
+                slope[k] += response.slope(rows, eta.copy()).sum(axis=0)
+                bend[k] += response.bends(rows, eta)
+        total, curvature = (np.einsum("sk,ks->s", sets.astype(float), of) for of in (slope, bend))
+        step = np.where(curvature > 0, total / np.where(curvature > 0, curvature, 1.0), 0.0)
+        at = at - np.clip(step, -2.0, 2.0) if not response.observation.is_quadratic else at - step
+        if np.all(np.abs(step) <= 1e-13 * (1 + np.abs(at))):
+            break
+    return at

@@ -279,7 +279,7 @@ class _Work:
         self.held = HeldOut.empty(len(nested.masks), scorer.n_held, n)
         self.known = np.zeros(n, bool)
         self.verdicts: Verdicts | None = None
-        self.n_looked, self.strength = 0, np.full(n, np.nan)
+        self.strength = np.full(n, np.nan)
         self._restore()
 
     def run(self, bar: ProgressBar) -> bool:
@@ -312,10 +312,8 @@ class _Work:
         features = [self._features_of(c) for c in self.nested.contributions]
         given = self.nested.contributions, self.null, self.rows, at, self.level, features
         test = NullTest(self.scorer, *given)
-        before, self.verdicts = self.verdicts, test.observe(bar.advance)
-        if before is not None:
-            self.verdicts = before
-        for self.n_looked in test.run(self.verdicts, self.n_looked, bar.advance):
+        self.verdicts = self.verdicts or test.observe(bar.advance)
+        for _ in test.run(self.verdicts, bar.advance):
             self._note()
 
     def _features_of(self, contribution) -> np.ndarray:
@@ -344,7 +342,7 @@ class _Work:
             null_strength=self.strength,
             n_draws=np.zeros(shape, int) if v is None else v.done,
             n_loose=np.zeros(shape, int) if v is None else v.loose,
-            n_null_fits=0 if v is None else int(v.n_fits), n_null_proved=0 if v is None else int(v.n_proved),
+            n_null_fits=0 if v is None else int(v.n_fits.sum()), n_null_proved=0 if v is None else int(v.n_proved.sum()),
             n_possible_draws=0 if null is None else null.n_draws, observation_model=observation_model,
             null=_name(null), status="interrupted" if interrupted else "complete",
         )  # fmt: skip
@@ -353,7 +351,7 @@ class _Work:
         if self.file is None:
             return
         arrays = {f"held/{name}": value for name, value in vars(self.held).items()}
-        arrays |= {"known": self.known, "looked": np.array(self.n_looked)}
+        arrays |= {"known": self.known}
         self.file.save(arrays | ({} if self.verdicts is None else self.verdicts.arrays()))
 
     def _restore(self) -> None:
@@ -361,10 +359,9 @@ class _Work:
         if arrays is None:
             return
         self.held = HeldOut(**{k.removeprefix("held/"): a for k, a in arrays.items() if k.startswith("held/")})
-        self.known, self.n_looked = arrays["known"], int(arrays["looked"])
+        self.known = arrays["known"]
         null = {k.removeprefix("null/"): a for k, a in arrays.items() if k.startswith("null/")}
         if null:
-            null |= {name: int(null[name]) for name in ("n_fits", "n_proved")}
             self.verdicts = Verdicts(**null)
 
 

@@ -47,6 +47,11 @@ class Null(abc.ABC):
         """How many draws there are."""
         return self.n
 
+    @property
+    def moves_counts(self) -> bool:
+        """Whether every draw gives rows the counts of other rows."""
+        return self.of == "counts"
+
     @abc.abstractmethod
     def draws(self, rows: Rows) -> Iterator[Draw]:
         """Yield the draws, the same ones every time."""
@@ -214,6 +219,8 @@ class Permutation(Null):
 
 
 class _Given(Null):
+    moves_counts = False
+
     def __init__(self, arrays: Iterable, n: int | None = None):
         if n is None and not hasattr(arrays, "__len__"):
             raise ValueError(f"n is None; say how many arrays {type(arrays).__name__} gives, n=100.")

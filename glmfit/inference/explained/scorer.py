@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,11 +32,18 @@ class Setting:
     penalty: Callable[[Any], Any]  # of one strength, or one of each fit
     by_newton: bool
     dtype: Any
-    moments: Moments | None = field(default=None)
+    moments: Moments | None = None
+    shared: dict[int, dict] | None = None  # of every neuron, what all draws of its responses have in common
+    kept: dict = field(default_factory=dict)
 
-    def at(self, strength: float, loose: float | None = None) -> Setting:
-        """Return this setting with one strength."""
-        return replace(self, nested=replace(self.nested, strengths=np.array([strength]), loose=loose), moments=None)
+    def at(self, strength: float | None, loose: float | None = None) -> Setting:
+        """Return this setting with one strength, or with all, and a loose target; the same one every time."""
+        key = strength, loose
+        if key not in self.kept:
+            tried = self.nested.strengths if strength is None else np.array([strength])
+            nested = replace(self.nested, strengths=tried, loose=loose)
+            self.kept[key] = replace(self, nested=nested, moments=None, shared=defaultdict(dict), kept={})
+        return self.kept[key]
 
 
 class Scorer:
@@ -113,6 +121,13 @@ class Scorer:
         Y, own, seen, _ = (None if a is None else a[source] for a in self.responses)
         return Responses(Y, own, seen, offset)
 
+    def one(self, n: int, source: np.ndarray, rows: np.ndarray | None = None) -> Responses:
+        """Return the responses of one neuron, as `taken`."""
+        offset = self.responses.column(n)[3]
+        offset = offset if offset is None or rows is None else offset[rows]
+        Y, own, seen, _ = (None if a is None else a[source][:, None] for a in self.responses.column(n))
+        return Responses(Y, own, seen, None if offset is None else offset[:, None])
+
     def held_out(
         self,
         setting: Setting,
@@ -143,7 +158,8 @@ class Scorer:
 
     def _one(self, setting: Setting, responses: Responses, among, n: int) -> HeldOut:
         some = None if among is None else among(n)
-        return setting.nested.of_neuron(self.observation, responses, n, some)
+        shared = None if setting.shared is None else setting.shared[n]
+        return setting.nested.of_neuron(self.observation, responses, n, some, shared)
 
     def saturated(self, responses: Responses, number: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
         """Loss in nats of the model that predicts every response, of every fold, (fold, neuron)."""

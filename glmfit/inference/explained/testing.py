@@ -8,33 +8,69 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
+from ...engine.nested.moments import moments_serve
 from ...engine.nested.search import HeldOut
+from ...engine.tiles import Workers
 from .models import Contribution
 from .nulls import Draw, Null, Rows
 from .scorer import Scorer, Setting
 
 _LOOSE = 1.0  # nats of a fit: what is enough where the statistic is far from what was observed
+_CHUNK = 32  # neurons between two times that something may be written down
 
 
 @dataclass
 class Verdicts:
-    """What draws have said so far, (contribution, neuron) each."""
+    """What draws have said so far, (contribution, neuron) each where not said otherwise."""
 
     observed: np.ndarray  # statistic of the recording
+    off: np.ndarray  # how far it may be from that of the exact optima, inf where that is not known
     above: np.ndarray  # draws that are not known to be below it
     done: np.ndarray  # draws looked at
     loose: np.ndarray  # of these, how many a loose bound has decided
     drawn: np.ndarray  # statistics, (draw, contribution, neuron), nan where none was computed
-    n_fits: int = 0
-    n_proved: int = 0
+    n_fits: np.ndarray  # (neuron,)
+    n_proved: np.ndarray  # (neuron,)
+    ended: np.ndarray  # neurons of which all draws that are wanted were looked at, bool (neuron,)
+    looked: np.ndarray  # draws looked at of all neurons, a number
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return it as named arrays."""
         return {f"null/{name}": np.asarray(value) for name, value in vars(self).items()}
+
+    def of(self, n: int) -> Verdict:
+        """Views of what is known of one neuron."""
+        views = (a[..., n] for a in (self.observed, self.off, self.above, self.done, self.loose, self.drawn))
+        return Verdict(*views)
+
+
+class Verdict(NamedTuple):
+    """The same of one neuron, or of all."""
+
+    observed: np.ndarray
+    off: np.ndarray
+    above: np.ndarray
+    done: np.ndarray
+    loose: np.ndarray
+    drawn: np.ndarray
+
+    def take(self, k: int, wanted: np.ndarray, value: np.ndarray, off: np.ndarray, loose: bool) -> np.ndarray:
+        """Take over the statistics of a draw where they are ``wanted``; returns where a nearer look is needed."""
+        value = np.where(np.isnan(value), np.inf, value)  # what cannot be computed counts against the group
+        known = np.where(np.isfinite(self.off), self.off, 0.0)
+        off = np.where(np.isfinite(off), off, np.inf if loose else 0.0)
+        self.drawn[k][wanted] = np.where(np.isfinite(value), value, np.nan)[wanted]
+        below = wanted & (value + off < self.observed - known)
+        settled = below | (wanted & (value - off >= self.observed + known)) if loose else wanted
+        self.loose[...] += settled & loose
+        self.above[...] += settled & ~below
+        self.done[...] += settled
+        return wanted & ~settled
 
 
 class NullTest:
@@ -67,8 +103,7 @@ class NullTest:
         self.strength, self.level, self.features = strength, level, features
         self.used = null.used(rows)
         self._setting = scorer.setting(self.used)
-
-    # ---------------------------------------------------------------- the recording
+        self._pairs = np.array([[c.more, c.less] for c in contributions])
 
     def observe(self, told: Callable[[], None]) -> Verdicts:
         """Compute the statistics of the recording."""
@@ -77,50 +112,69 @@ class NullTest:
         responses = scorer.taken(middle, self.used)
         held = self._held_out(self._setting, responses, np.ones(shape, bool), None, told)
         value, off = self._statistics(held)
-        drawn = np.full((self.null.n_draws, *shape), np.nan)
-        zero = lambda: np.zeros(shape, int)  # noqa: E731
-        self._off = off
-        return Verdicts(value, zero(), zero(), zero(), drawn, int(held.n_fits.sum()), int(held.n_proved.sum()))
+        above, done, loose = (np.zeros(shape, int) for _ in range(3))
+        drawn, none = np.full((self.null.n_draws, *shape), np.nan), np.zeros(shape[1], bool)
+        return Verdicts(value, off, above, done, loose, drawn, held.n_fits, held.n_proved, none, np.zeros((), int))
 
-    def run(self, verdicts: Verdicts, first: int, told: Callable[[], None]) -> Iterator[int]:
-        """Look at the draws from the ``first`` on, and yield how many were looked at after each."""
+    def run(self, verdicts: Verdicts, told: Callable[[], None]) -> Iterator[None]:
+        """Look at the draws that are wanted, and yield now and then."""
+        moved = self.null.moves_counts and self._setting.by_newton
+        if moved and not moments_serve(self._setting.nested, self.scorer.observation, self.scorer.responses):
+            yield from self._run_by_neuron(verdicts, told)
+            return
         for k, draw in enumerate(self.null.draws(self.rows)):
-            if k < first:
+            if k < verdicts.looked:
                 continue
-            open_ = self.open(verdicts)
-            if not open_.any():
+            wanted = self._wanted(verdicts.observed, verdicts.above)
+            if not wanted.any():
+                break
+            every = Verdict(*(getattr(verdicts, name) for name in Verdict._fields))
+            for loose in (_LOOSE, None) if self.level is not None else (None,):
+                value, off, held = self._draw(draw, wanted, loose, told)
+                verdicts.n_fits += held.n_fits
+                verdicts.n_proved += held.n_proved
+                wanted = every.take(k, wanted, value, off, loose is not None)
+                if not wanted.any():
+                    break
+            verdicts.looked += 1
+            yield
+        verdicts.ended[:] = True
+
+    def _run_by_neuron(self, verdicts: Verdicts, told) -> Iterator[None]:
+        """Look at all draws of one neuron after the other: they have much in common."""
+        sources = [draw.source.astype(np.int32) for draw in self.null.draws(self.rows)]
+        left = np.flatnonzero(~verdicts.ended)
+        with Workers() as workers:
+            for start in range(0, len(left), _CHUNK):
+                some = left[start : start + _CHUNK]
+                for n, _ in zip(some, workers.each(partial(self._look_at, verdicts, sources), list(some)), strict=True):
+                    verdicts.ended[n] = True
+                    told()
+                yield
+
+    def _look_at(self, verdicts: Verdicts, sources: list[np.ndarray], n: int) -> None:
+        verdict, shared, scorer = verdicts.of(n), {}, self.scorer
+        strength, scale = None if self.strength is None else float(self.strength[n]), scorer.form.scale[n]
+        more, less = self._pairs.T
+        for k, source in enumerate(sources):
+            wanted = self._wanted(verdict.observed, verdict.above)
+            if not wanted.any():
                 return
-            self._look(verdicts, k, draw, open_, told)
-            yield k + 1
+            responses = scorer.one(n, source, self.used)
+            for loose in (_LOOSE, None) if self.level is not None else (None,):
+                nested, among = self._setting.at(strength, loose).nested, np.unique(self._pairs[wanted])
+                held = nested.of_neuron(scorer.observation, responses, 0, among, shared)
+                verdicts.n_fits[n] += held.n_fits[0]
+                verdicts.n_proved[n] += held.n_proved[0]
+                value, off = contributions_of(held.loss / scale, held.off / scale, more, less)
+                wanted = verdict.take(k, wanted, value[:, 0], off[:, 0], loose is not None)
+                if not wanted.any():
+                    break
 
-    def open(self, verdicts: Verdicts) -> np.ndarray:
-        """Which verdicts further draws may change, bool (contribution, neuron)."""
-        known = np.isfinite(verdicts.observed)
-        if self.level is None:
-            return known
-        return known & (verdicts.above < self.null.enough(self.level))
-
-    # ---------------------------------------------------------------- one draw
-
-    def _look(self, verdicts: Verdicts, k: int, draw: Draw, open_: np.ndarray, told) -> None:
-        floor = verdicts.observed - np.where(np.isfinite(self._off), self._off, 0.0)
-        undecided, loose = open_, _LOOSE if self.level is not None else None
-        while True:
-            value, off, held = self._draw(draw, undecided, loose, told)
-            verdicts.n_fits += int(held.n_fits.sum())
-            verdicts.n_proved += int(held.n_proved.sum())
-            value = np.where(np.isnan(value), np.inf, value)  # what cannot be computed counts against the group
-            off = np.where(np.isfinite(off), off, np.inf if loose else 0.0)
-            verdicts.drawn[k][undecided] = np.where(np.isfinite(value), value, np.nan)[undecided]
-            below, above = undecided & (value + off < floor), undecided & (value - off >= verdicts.observed + self._off)
-            settled = undecided if loose is None else below | above
-            verdicts.loose += settled if loose else 0
-            verdicts.above += settled & ~below
-            verdicts.done += settled
-            undecided = undecided & ~settled
-            if not undecided.any():
-                return
-            loose = None
+    def _wanted(self, observed: np.ndarray, above: np.ndarray) -> np.ndarray:
+        """Which verdicts further draws may change."""
+        known = np.isfinite(observed)
+        return known if self.level is None else known & (above < self.null.enough(self.level))
 
     def _draw(self, draw: Draw, wanted: np.ndarray, loose, told):
         scorer, setting = self.scorer, self._setting
@@ -165,31 +219,24 @@ class NullTest:
 
     def _held_out(self, setting: Setting, responses, wanted: np.ndarray, loose, told) -> HeldOut:
         """Losses of the models that some contributions compare, of the neurons they are wanted of."""
-        pairs = np.array([[c.more, c.less] for c in self.contributions])
 
         def among(n: int) -> np.ndarray:
-            return np.unique(pairs[wanted[:, n]])
+            return np.unique(self._pairs[wanted[:, n]])
 
         neurons = np.flatnonzero(wanted.any(axis=0))
         if self.strength is None:
-            setting.nested = _with_loose(setting.nested, loose)
-            return self.scorer.held_out(setting, responses, neurons, among, told)
+            return self.scorer.held_out(setting.at(None, loose), responses, neurons, among, told)
         out = HeldOut.empty(*self._empty())
         for strength in np.unique(self.strength[neurons]):
             some = neurons[self.strength[neurons] == strength]
-            key = strength, loose
-            kept = vars(setting).setdefault("kept", {})
-            if key not in kept:
-                kept[key] = setting.at(strength, loose)
-            found = self.scorer.held_out(kept[key], responses, some, among, told)
+            found = self.scorer.held_out(setting.at(strength, loose), responses, some, among, told)
             for name, value in vars(found).items():
                 getattr(out, name)[..., some] = value[..., some]
         return out
 
     def _statistics(self, held: HeldOut) -> tuple[np.ndarray, np.ndarray]:
         """Contributions over all folds that have both losses, and how far they may be off, (contribution, neuron)."""
-        more, less = (np.array([getattr(c, name) for c in self.contributions]) for name in ("more", "less"))
-        return contributions_of(held.loss, held.off, more, less)
+        return contributions_of(held.loss, held.off, *self._pairs.T)
 
 
 def contributions_of(loss: np.ndarray, off: np.ndarray, more, less) -> tuple[np.ndarray, np.ndarray]:
@@ -198,9 +245,3 @@ def contributions_of(loss: np.ndarray, off: np.ndarray, more, less) -> tuple[np.
     known = np.isfinite(each)
     value = np.where(known.any(axis=1), np.sum(np.where(known, each, 0.0), axis=1), np.nan)
     return value, np.sum(np.where(known, off[less] + off[more], 0.0), axis=1)
-
-
-def _with_loose(nested: Any, loose: float | None) -> Any:
-    from dataclasses import replace
-
-    return replace(nested, loose=loose)
