@@ -5,6 +5,7 @@ that proves where the next step has led. Theory: docs/theory/nested_models.md.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ _NEAR = 0.3  # nats: what is left of the fit to all blocks, from which fits to s
 _ROUNDS, _STEPS, _HALVES = 12, 8, 30  # of fits to all blocks, of fits to some, of a step that leads up
 _SLOW, _FAR = 0.15, 1.2  # contraction of a step, and log growth of a Hessian, from which a new anchor pays
 _RENEWALS, _GROUPS = 3, 8  # times that fits which are not proved get Hessians nearer by, and how many at a time
+_OF_FITS = "at", "ahead", "bound", "radius", "bend"
 _NUMBERS = 4e6  # of Hessians that are held at a time
 
 
@@ -38,6 +40,7 @@ class Fits:
     """Fits to sets of blocks, (fit,) each; objectives are in nats."""
 
     at: np.ndarray  # (fit, member)
+    ahead: np.ndarray  # where one more step leads, of which nothing is proved, (fit, member)
     bound: np.ndarray  # of what the objective is above its minimum, inf where there is none
     radius: np.ndarray  # bound of the distance from the optimum, in the norm of a lower bound of the Hessian
     bend: np.ndarray  # bound of the Hessian of every block, in units of that lower bound, (fit, block)
@@ -237,13 +240,17 @@ class Models:
 
     # ---------------------------------------------------------------- fits to some blocks
 
-    def fit(self, leads: Leads, lead: np.ndarray, sets: np.ndarray, target, keep: bool = False) -> Fits:
+    def fit(
+        self, leads: Leads, lead: np.ndarray, sets: np.ndarray, target, keep: bool = False, start: Any = None
+    ) -> Fits:
         """Fit sets of blocks, (fit,), from leads, (fit,), until all are proved to be within the target, in nats.
 
-        ``keep`` also returns the inverse Hessians, which scores need for their bounds. What cannot be proved from afar
-        gets Hessians of its own; where that is not enough, either, the bound is infinite or above the target.
+        ``keep`` also returns the inverse Hessians, which scores need for their bounds; ``start`` (fit, member) is where
+        the fits may be already. What cannot be proved from afar gets Hessians of its own; where that is not enough,
+        either, the bound is infinite or above the target.
         """
-        fits, target = self._fit_all(leads, lead, sets, target, keep), np.broadcast_to(target, len(lead))
+        target = np.broadcast_to(target, len(lead))
+        fits = self._fit_all(leads, lead, sets, target, keep, start)
         for _ in range(0 if self._loose else _RENEWALS):
             left = np.flatnonzero(~(fits.bound <= target) & np.isfinite(fits.at).all(axis=1))
             if not len(left):
@@ -255,21 +262,22 @@ class Models:
             self._survey(leads, some[:_GROUPS])
             left = left[np.isin(lead[left], some[:_GROUPS])]
             again = self._fit_all(leads, lead[left], sets[left], target[left], keep)
-            for name in ("at", "bound", "radius", "bend", *(("inverse",) if keep else ())):
+            for name in (*_OF_FITS, *(("inverse",) if keep else ())):
                 getattr(fits, name)[left] = getattr(again, name)
             fits.passes += again.passes
         return fits
 
-    def _fit_all(self, leads: Leads, lead, sets, target, keep: bool) -> Fits:
+    def _fit_all(self, leads: Leads, lead, sets, target, keep: bool, start: Any = None) -> Fits:
         most = max(int(_NUMBERS / len(self.inside) ** 2), 16)
         parts = [slice(i, i + most) for i in range(0, len(lead), most)]
-        target = np.broadcast_to(target, len(lead))
-        fits = [self._fit(leads, lead[part], sets[part], target[part], keep) for part in parts]
-        joined = {name: np.concatenate([getattr(f, name) for f in fits]) for name in ("at", "bound", "radius", "bend")}
+        starts = [None if start is None else start[part] for part in parts]
+        each = zip(parts, starts, strict=True)
+        fits = [self._fit(leads, lead[part], sets[part], target[part], keep, near) for part, near in each]
+        joined = {name: np.concatenate([getattr(f, name) for f in fits]) for name in _OF_FITS}
         inverse = np.concatenate([f.inverse for f in fits]) if keep else None
         return Fits(**joined, inverse=inverse, passes=sum(f.passes for f in fits))
 
-    def _fit(self, leads: Leads, lead, sets, target, keep: bool) -> Fits:
+    def _fit(self, leads: Leads, lead, sets, target, keep: bool, at: Any) -> Fits:
         neuron, n, anchor, model = self.neuron, len(lead), leads.anchor[lead], leads.model[lead]
         train, mask = neuron.sets[sets], self.masks[model]
         ridge = self._ridges(leads.strength[lead], sets)
@@ -277,14 +285,16 @@ class Models:
         inverse = np.linalg.inv(H)
         reach, share = (self._of_sets(name, anchor, sets) for name in ("reach_squared", "share"))
         start = leads.at[lead]
-        g = mask * (np.einsum("nk,nki->ni", train.astype(float), leads.gradient[lead]) + ridge * start)
-        at = start - _times(inverse, g)
-        if not self._loose:
-            g = mask * (self._gradient(at, train, np.float32) + ridge * at)
-            at = at - _times(inverse, g)
+        passes = 0.0
+        if at is None:
+            g = mask * (np.einsum("nk,nki->ni", train.astype(float), leads.gradient[lead]) + ridge * start)
+            at = start - _times(inverse, g)
+            if not self._loose:
+                g = mask * (self._gradient(at, train, np.float32) + ridge * at)
+                at, passes = at - _times(inverse, g), n / 2
+        at, ahead, active = at.copy(), at.copy(), np.arange(n)
         bound, radius, growth, moved = np.full((4, n), np.inf)
-        active, passes = np.arange(n), 0.0 if self._loose else n / 2
-        for _ in range(_STEPS):
+        for steps_left in reversed(range(_STEPS)):
             here = at[active]
             g = mask[active] * (self._gradient(here, train[active]) + ridge[active] * here)
             passes += len(active)
@@ -297,18 +307,17 @@ class Models:
                 known = grown * decrement, grown * reach[active]
                 bound[active] = gap_bound(*known, True, self._constant) + neuron.rounding(self._whole(here))
                 radius[active] = _radius(*known, self._constant)
-            growth[active] = grown
-            going = ~(bound[active] <= target[active])
-            at[active[going]] -= step[going]
-            active = active[going]
-            if not len(active):
+            growth[active], ahead[active] = grown, here - step
+            active = active[~(bound[active] <= target[active])]
+            if not len(active) or not steps_left:
                 break
+            at[active] = ahead[active]
         with np.errstate(over="ignore", invalid="ignore"):
             # On the way to the optimum predictors change by no more than this besides.
             more = np.exp(self._constant * (moved + radius * np.sqrt(growth * reach)))
             bend = leads.bend[lead] * (more * growth / share)[:, None]
         inverse = inverse * (growth[:, None, None] * mask[:, :, None]) if keep else None
-        return Fits(at, bound, radius, bend, inverse, passes)
+        return Fits(at, ahead, bound, radius, bend, inverse, passes)
 
     def _gradient(self, at, train, dtype=np.float64) -> np.ndarray:
         return self.neuron.gradients(self._members, at, train, dtype=dtype)[1].sum(axis=1)
@@ -319,9 +328,9 @@ class Models:
         penalty = np.sum(self._ridges(leads.strength[lead], sets) * leads.at[lead] ** 2, axis=1) / 2
         return np.maximum(gained.sum(axis=1) - penalty, 0.0)
 
-    def losses(self, fits: Fits, over: np.ndarray) -> np.ndarray:
-        """Losses of blocks ``over``, bool (fit, block); nan elsewhere."""
-        return np.where(over, self.neuron.losses(self._members, fits.at, over), np.nan)
+    def losses(self, at: np.ndarray, over: np.ndarray) -> np.ndarray:
+        """Losses of blocks ``over``, bool (fit, block), of models (fit, member); nan elsewhere."""
+        return np.where(over, self.neuron.losses(self._members, at, over), np.nan)
 
     def score(self, fits: Fits, over: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Losses of blocks ``over``, bool (fit, block), and how far those of the optima may be from them."""

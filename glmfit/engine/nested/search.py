@@ -15,6 +15,7 @@ from .response import Response, curvature_is_least_at_0
 
 _NEGLIGIBLE, _TOL = 1e-2, 1e-6  # nats of a fit that are nobody's goal, less with a tolerance below that
 _CLOSE = 1e-2  # of these, of fits whose losses are returned: how far their losses may be off goes with the root
+_TIE = 0.03  # nats: strengths whose scores are nearer are compared by fits to the end
 _ROUNDING = 1e-12  # of a loss
 _SMALL = 0.5  # share of the columns, from which on models are fitted together
 _NEWTON_STEPS = 100  # of an intercept
@@ -182,6 +183,16 @@ class Nested:
             self._search(Models(neuron, masks[some], anchors, most, loose), some, usable, size > 0, out)
         return out
 
+    def _totals(self, loss: np.ndarray, sets: np.ndarray, there: np.ndarray, n_models: int) -> np.ndarray:
+        """Sum the losses (fit, block) of pairs of blocks over the partners of each, (model, strength, held)."""
+        S, K = len(self.strengths), self.n_held
+        total = np.zeros((n_models, S, K))
+        for pair, of in zip(sets[:: n_models * S], loss.reshape(-1, n_models, S, loss.shape[1]), strict=True):
+            i, j = np.flatnonzero(~self.sets[pair])
+            total[..., i] += np.where(there[j], of[..., j], 0.0)
+            total[..., j] += np.where(there[i], of[..., i], 0.0)
+        return np.where(np.isfinite(total), total, np.inf)
+
     def _constant(self, response: Response, some: np.ndarray, mean, usable, there, out: HeldOut) -> None:
         """Put down the losses of models without features, whose optima are known to rounding."""
         at = intercepts(response, self.blocks.slices, self.sets, mean)
@@ -203,16 +214,18 @@ class Nested:
         if S > 1:
             pairs = self.pairs()[usable[self.pairs()]]
             lead, sets = np.tile(np.arange(n * S), len(pairs)), np.repeat(pairs, n * S)
-            fits = models.fit(leads, lead, sets, self.target(models.improvement(leads, lead, sets), self.cv_tol))
+            target = self.target(models.improvement(leads, lead, sets), self.cv_tol)
+            fits = models.fit(leads, lead, sets, target)
             out.n_fits += len(sets)
-            loss = models.losses(fits, ~self.sets[sets]).reshape(len(pairs), n, S, -1)
-            out.n_proved += int(np.sum(fits.bound <= self.target(models.improvement(leads, lead, sets), self.cv_tol)))
-            total = np.zeros((n, S, K))
-            for pair, of in zip(pairs, loss, strict=True):
-                i, j = np.flatnonzero(~self.sets[pair])
-                total[..., i] += np.where(there[j], of[..., j], 0.0)
-                total[..., j] += np.where(there[i], of[..., i], 0.0)
-            total = np.where(np.isfinite(total), total, np.inf)
+            out.n_proved += int(np.sum(fits.bound <= target))
+            loss = models.losses(fits.ahead, ~self.sets[sets])
+            total = self._totals(loss, sets, there, n)
+            close = _near_the_best(total)[lead // S, lead % S]  # (fit, held)
+            close = np.flatnonzero(np.any(close & ~self.sets[sets][:, :K], axis=1))
+            if len(close):  # what else would choose between them is how far they are from their optima
+                again = models.fit(leads, lead[close], sets[close], self.close, start=fits.ahead[close])
+                loss[close] = models.losses(again.ahead, ~self.sets[sets[close]])
+                total = self._totals(loss, sets, there, n)
             chosen = S - 1 - np.argmin(total[:, ::-1], axis=1)  # of equal ones the strongest
         out.chosen[some, :, 0] = chosen
         held = np.flatnonzero(usable[self.singles()] & there[:K])
@@ -257,3 +270,9 @@ def intercepts(response: Response, blocks: list[slice], sets: np.ndarray, mean: 
         if np.all(np.abs(step) <= 1e-13 * (1 + np.abs(at))):
             break
     return at
+
+
+def _near_the_best(total: np.ndarray) -> np.ndarray:
+    """Which strengths score next to the best and are not alone there, bool (model, strength, held)."""
+    near = total <= total.min(axis=1, keepdims=True) + _TIE
+    return near & (near.sum(axis=1, keepdims=True) > 1)
