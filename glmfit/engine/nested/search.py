@@ -14,7 +14,8 @@ from .neuron import Anchor, Neuron
 from .response import Response, curvature_is_least_at_0
 
 _NEGLIGIBLE, _TOL = 1e-2, 1e-6  # nats of a fit that are nobody's goal, less with a tolerance below that
-_CLOSE = 1e-2  # of these, of fits whose losses are returned: how far their losses may be off goes with the root
+_CLOSE = 1e-6  # of these, of fits whose losses are returned: how far their losses may be off goes with the root
+_CLOSE_ENOUGH = 1e-4  # nats of fits whose strengths are next to the best
 _TIE = 0.03  # nats: strengths whose scores are nearer are compared by fits to the end
 _ROUNDING = 1e-12  # of a loss
 _SMALL = 0.5  # share of the columns, from which on models are fitted together
@@ -223,7 +224,7 @@ class Nested:
             close = _near_the_best(total)[lead // S, lead % S]  # (fit, held)
             close = np.flatnonzero(np.any(close & ~self.sets[sets][:, :K], axis=1))
             if len(close):  # what else would choose between them is how far they are from their optima
-                again = models.fit(leads, lead[close], sets[close], self.close, start=fits.ahead[close])
+                again = models.fit(leads, lead[close], sets[close], max(self.close, _CLOSE_ENOUGH), start=fits.ahead[close])
                 loss[close] = models.losses(again.ahead, ~self.sets[sets[close]])
                 total = self._totals(loss, sets, there, n)
             chosen = S - 1 - np.argmin(total[:, ::-1], axis=1)  # of equal ones the strongest

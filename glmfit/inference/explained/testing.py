@@ -20,7 +20,7 @@ from .models import Contribution
 from .nulls import Draw, Null, Rows
 from .scorer import Scorer, Setting
 
-_LOOSE = 1.0  # nats of a fit: what is enough where the statistic is far from what was observed
+_LOOSE = 1.0, 0.03  # nats of a fit: what is enough where the statistic is far from what was observed
 _CHUNK = 32  # neurons between two times that something may be written down
 
 
@@ -103,6 +103,7 @@ class NullTest:
         self.strength, self.level, self.features = strength, level, features
         self.used = null.used(rows)
         self._setting = scorer.setting(self.used)
+        self._targets = (None,) if level is None else (*_LOOSE, None)
         self._pairs = np.array([[c.more, c.less] for c in contributions])
 
     def observe(self, told: Callable[[], None]) -> Verdicts:
@@ -129,7 +130,7 @@ class NullTest:
             if not wanted.any():
                 break
             every = Verdict(*(getattr(verdicts, name) for name in Verdict._fields))
-            for loose in (_LOOSE, None) if self.level is not None else (None,):
+            for loose in self._targets:
                 value, off, held = self._draw(draw, wanted, loose, told)
                 verdicts.n_fits += held.n_fits
                 verdicts.n_proved += held.n_proved
@@ -155,13 +156,15 @@ class NullTest:
     def _look_at(self, verdicts: Verdicts, sources: list[np.ndarray], n: int) -> None:
         verdict, shared, scorer = verdicts.of(n), {}, self.scorer
         strength, scale = None if self.strength is None else float(self.strength[n]), scorer.form.scale[n]
-        more, less = self._pairs.T
+        (more, less), before, skipped = self._pairs.T, None, 0
         for k, source in enumerate(sources):
             wanted = self._wanted(verdict.observed, verdict.above)
             if not wanted.any():
                 return
+            if before is None or np.any(wanted != before):  # those that are left may be decided by less
+                before, skipped = wanted, 0
             responses = scorer.one(n, source, self.used)
-            for loose in (_LOOSE, None) if self.level is not None else (None,):
+            for i, loose in enumerate(self._targets[skipped:], skipped):
                 nested, among = self._setting.at(strength, loose).nested, np.unique(self._pairs[wanted])
                 held = nested.of_neuron(scorer.observation, responses, 0, among, shared)
                 verdicts.n_fits[n] += held.n_fits[0]
@@ -170,6 +173,7 @@ class NullTest:
                 wanted = verdict.take(k, wanted, value[:, 0], off[:, 0], loose is not None)
                 if not wanted.any():
                     break
+                skipped = i + 1  # what did not decide this draw will hardly decide the next
 
     def _wanted(self, observed: np.ndarray, above: np.ndarray) -> np.ndarray:
         """Which verdicts further draws may change."""
