@@ -6,9 +6,10 @@ from ..lazy import names_of_rooms as _names_of_rooms
 
 if _TYPE_CHECKING:
     from .at_work import BusyFolder
+    from .collected import Collected, collect
     from .fits import load_result, run_one
     from .manifest import Manifest, ManifestError, read_manifest
-    from .overview import Collected, Progress, collect, status
+    from .overview import Progress, status
     from .plan import Receipt, Task
     from .runner import Summary, run
     from .sources import load_session
@@ -19,5 +20,5 @@ __all__ = [
     "Task", "Receipt", "Summary", "Progress", "Collected", "BusyFolder",
 ]  # fmt: skip
 
-_ROOMS = (".at_work", ".manifest", ".plan", ".overview", ".sources", ".runner", ".fits", "..design")
+_ROOMS = (".at_work", ".manifest", ".plan", ".overview", ".collected", ".sources", ".runner", ".fits", "..design")
 __getattr__, __dir__ = _names_of_rooms(__name__, [*__all__, "Built", "Session", "build"], _ROOMS)

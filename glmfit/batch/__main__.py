@@ -144,7 +144,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _collect(options: argparse.Namespace) -> int:
-    from .overview import collect
+    from .collected import collect
 
     found = collect(options.out)
     print(f"{found.n_fits} fits, {found.n_units} units: {found.index} and {found.arrays}")

@@ -1,20 +1,15 @@
-"""What is in an output folder: how far a batch has come, and all its results in one table and one file of arrays."""
+"""How far a batch has come, from what is in its output folder."""
 
 import datetime
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
 
 from ..display import counted, one_line
-from ..files import whole_or_absent
 from .at_work import begun, deaths
-from .plan import planned_keys, read_plan
-from .results import failure_path, read_facts, read_failure, read_result, result_path
+from .plan import read_plan
+from .results import failure_path, read_facts, read_failure, result_path
 
 _SLOWEST, _MOST_NAMED = 5, 10
 _RECENT_S = 600.0
@@ -176,118 +171,3 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-class Collected(NamedTuple):
-    """What `collect` wrote.
-
-    Attributes
-    ----------
-    index, arrays : pathlib.Path
-        Table, with strengths and held-out scores among its columns, and file of arrays.
-    n_fits, n_units, n_absent : int
-        Results in them; neurons (classes) of these together, rows of the table; tasks without a result.
-    damaged : list of str
-        Results that cannot be read, and why; they are not in the files.
-    """
-
-    index: Path
-    arrays: Path
-    n_fits: int
-    n_units: int
-    n_absent: int
-    damaged: list[str]
-
-
-def collect(out: str | Path) -> Collected:
-    """Write the results of a batch to one table and one file of arrays.
-
-    Parameters
-    ----------
-    out : str or pathlib.Path
-        Output folder of a batch; what is missing or damaged is left out, counted and named.
-
-    Returns
-    -------
-    Collected
-        Names and numbers. The table, OUT/index.parquet, has a row per neuron (class, for class models) of every fit:
-        session, model, unit, status, gap, gap_is_bound, pseudo_r2, spike_count, strength, held_out_score, held_out_se,
-        scoring, seconds, warnings, key and more. The arrays, OUT/fits.nc (netCDF-4), have dimensions ``unit`` (the rows
-        of the table, in order) and ``feature`` (every name that occurs): coef, nan where a model lacks the feature, and
-        intercept.
-
-    Raises
-    ------
-    ValueError, ImportError
-        If there is no result; without the extra ``batch``.
-
-    Notes
-    -----
-    strength is that of the unit's penalty, chosen by cross-validation or given; nan where coefficients have strengths
-    of their own, as those of a default ridge do. Where it was chosen, held_out_score is the mean of its score over the
-    folds, held_out_se the standard error of this mean (of folds as if independent, nan for a single one), and scoring
-    says which score. Folds without a score (nan in ``cv_scores_``) are left out. Other models have nan, and scoring "".
-
-    Both files are written whole or not at all. Cost: reads everything, and holds units times features in memory,
-    plus some hundred bytes for each unit.
-    """
-    import pandas as pd
-
-    out = Path(out)
-    columns: dict[str, list] = defaultdict(list)  # of the table; a data frame for each fit would be much larger
-    coefs, names, damaged, n_absent = [], {}, [], 0
-    for key in planned_keys(out):
-        try:
-            arrays, facts = read_result(result_path(out, key))
-        except (FileNotFoundError, ValueError) as error:
-            n_absent += isinstance(error, FileNotFoundError)
-            damaged += [] if isinstance(error, FileNotFoundError) else [str(error)]
-            continue
-        features = [_printable(str(name)) for name in arrays["design.feature_names"]]
-        intercept = np.atleast_1d(arrays["intercept"])
-        places = np.array([names.setdefault(name, len(names)) for name in features], np.int32)
-        coefs.append((places, arrays["coef"].reshape(len(features), len(intercept))))
-        for name, value in (facts | {"intercept": intercept}).items():
-            value = _printable(value)
-            columns[name].append(value if isinstance(value, list | np.ndarray) else [value] * len(intercept))
-    if not coefs:
-        n = n_absent + len(damaged)
-        raise ValueError(f"there is no result in {out}: {n} tasks are still to be done. Run the manifest first.")
-    joined = {}
-    for name in list(columns):
-        parts = columns.pop(name)
-        joined[name] = np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [*chain.from_iterable(parts)]
-    index = pd.DataFrame(joined)
-    with whole_or_absent(out / "index.parquet") as file:
-        index.to_parquet(file)
-    with whole_or_absent(out / "fits.nc") as file:
-        _dataset(index, coefs, names).to_netcdf(file.name, engine="h5netcdf")
-    return Collected(out / "index.parquet", out / "fits.nc", len(coefs), len(index), n_absent, damaged)
-
-
-def _printable(value: Any) -> Any:
-    """Texts without what cannot be written, such as names of files that are not UTF-8, or a zero."""
-    if isinstance(value, list):
-        return [_printable(entry) for entry in value]
-    if not isinstance(value, str):
-        return value
-    return value.encode("utf-8", "backslashreplace").decode().replace("\0", r"\x00")
-
-
-def _dataset(index, coefs: list, names: dict[str, int]):
-    """Coefficients of all units over the features of all models."""
-    import xarray as xr
-
-    values = np.full((len(index), len(names)), np.nan)
-    at = 0
-    for places, coef in coefs:
-        values[at : at + coef.shape[1], places] = coef.T
-        at += coef.shape[1]
-    words = {"session": "session", "model": "model", "status": "status", "key": "key", "unit_name": "unit"}
-    described = {name: ("unit", index[column].to_numpy(object).astype(str)) for name, column in words.items()}
-    numbers = {name: ("unit", index[name].to_numpy(float)) for name in ("intercept", "gap", "pseudo_r2", "spike_count")}
-    return xr.Dataset(
-        {"coef": (("unit", "feature"), values), **numbers, "gap_is_bound": ("unit", index["gap_is_bound"].to_numpy())},
-        coords={"feature": np.array(list(names), str), **described},
-        attrs={"title": "glmfit batch", "coef": "nan where the unit's model does not have the feature"},
-    )
