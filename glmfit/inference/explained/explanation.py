@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.stats
 
 from ...display import Display, Summary, counted
-from ...files import load_npz, save_npz
+from ...files import DAMAGED, load_npz, save_npz
 from .models import Contribution
 from .testing import contributions_of
 
@@ -239,13 +239,11 @@ class Explanation(Display):
 
     def save(self, path: str | Path) -> Path:
         """Write everything to one npz file, without pickle; the file is complete or absent."""
-        header = {"class": "Explanation", **{name: getattr(self, name) for name in (*_NAMES, *_TEXTS)}}
-        header |= {name: getattr(self, name) for name in ("n_null_fits", "n_null_proved", "n_possible_draws")}
-        header["contributions"] = [[c.name, c.kind, int(c.more), int(c.less)] for c in self.contributions]
-        return save_npz(path, header, {name: getattr(self, name) for name in _array_names()})
+        header, arrays = explanation_to_file(self)
+        return save_npz(path, {"class": "Explanation", **header}, arrays)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | Path) -> Explanation:
         """Read a file of `save`.
 
         Raises
@@ -258,14 +256,27 @@ class Explanation(Display):
             raise ValueError(f"{path} is not an explanation saved by glmfit.")
         header.pop("format")
         try:
-            header["contributions"] = [Contribution(*of) for of in header["contributions"]]
-            found = cls(**header, **{name: arrays[name] for name in _array_names()})
-            shape = len(found.model), len(found.n_spikes), len(found.neuron)
-            if found.loss.shape != shape:
-                raise ValueError(f"losses have shape {found.loss.shape}, and not {shape}")
-        except (KeyError, TypeError, ValueError) as error:
+            return explanation_from_file(header, arrays)
+        except DAMAGED as error:
             raise ValueError(f"{path} is damaged ({error}).") from error
-        return found
+
+
+def explanation_to_file(found: Explanation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return header (values of JSON) and arrays."""
+    header = {name: getattr(found, name) for name in (*_NAMES, *_TEXTS)}
+    header |= {name: getattr(found, name) for name in ("n_null_fits", "n_null_proved", "n_possible_draws")}
+    header["contributions"] = [[c.name, c.kind, int(c.more), int(c.less)] for c in found.contributions]
+    return header, {name: getattr(found, name) for name in _array_names()}
+
+
+def explanation_from_file(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Explanation:
+    """Make the explanation of `explanation_to_file`; one of `DAMAGED` if it is none."""
+    compared = [Contribution(*of) for of in header["contributions"]]
+    found = Explanation(**header | {"contributions": compared}, **{name: arrays[name] for name in _array_names()})
+    shape = len(found.model), len(found.n_spikes), len(found.neuron)
+    if found.loss.shape != shape:
+        raise ValueError(f"losses have shape {found.loss.shape}, and not {shape}")
+    return found
 
 
 def _array_names() -> list[str]:
