@@ -22,7 +22,8 @@ LAYERS = (
     {"pairs", "saga", "stochastic"},
     {"solvers", "problems", "data"},
     {"estimators"},
-    {"plotting", "batch", "plugins", "inference"},
+    {"plotting", "plugins", "inference"},
+    {"batch"},
     {"demo"},
     {"__main__"},
 )

@@ -7,7 +7,7 @@ from ..lazy import names_of_rooms as _names_of_rooms
 if _TYPE_CHECKING:
     from .at_work import BusyFolder
     from .collected import Collected, collect
-    from .fits import load_result, run_one
+    from .fits import load_explanation, load_result, run_one
     from .manifest import Manifest, ManifestError, read_manifest
     from .overview import Progress, status
     from .plan import Receipt, Task
@@ -16,7 +16,7 @@ if _TYPE_CHECKING:
 
 __all__ = [
     "Manifest", "ManifestError", "read_manifest", "load_session",
-    "run", "run_one", "status", "collect", "load_result",
+    "run", "run_one", "status", "collect", "load_result", "load_explanation",
     "Task", "Receipt", "Summary", "Progress", "Collected", "BusyFolder",
 ]  # fmt: skip
 

@@ -148,6 +148,8 @@ def _collect(options: argparse.Namespace) -> int:
 
     found = collect(options.out)
     print(f"{found.n_fits} fits, {found.n_units} units: {found.index} and {found.arrays}")
+    if found.explained is not None:
+        print(f"contributions of groups of features: {found.explained}")
     if found.n_absent:
         print(f"{found.n_absent} tasks have no result and are not in them", file=sys.stderr)
     for error in found.damaged:

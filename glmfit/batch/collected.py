@@ -1,15 +1,21 @@
 """All results of a batch in one table of units, one of contributions, and one file of arrays."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..files import whole_or_absent
+from .explained import from_file
 from .plan import planned_keys
 from .results import read_result, result_path
+
+if TYPE_CHECKING:
+    from ..inference import Explanation
 
 
 class Collected(NamedTuple):
@@ -23,6 +29,8 @@ class Collected(NamedTuple):
         Results in them; neurons (classes) of these together, rows of the table; tasks without a result.
     damaged : list of str
         Results that cannot be read, and why; they are not in the files.
+    explained : pathlib.Path or None
+        Table of contributions of groups of features; None if no result has any.
     """
 
     index: Path
@@ -31,6 +39,7 @@ class Collected(NamedTuple):
     n_units: int
     n_absent: int
     damaged: list[str]
+    explained: Path | None = None
 
 
 def collect(out: str | Path) -> Collected:
@@ -48,7 +57,9 @@ def collect(out: str | Path) -> Collected:
         session, model, unit, status, gap, gap_is_bound, pseudo_r2, spike_count, strength, held_out_score, held_out_se,
         scoring, seconds, warnings, key and more. The arrays, OUT/fits.nc (netCDF-4), have dimensions ``unit`` (the rows
         of the table, in order) and ``feature`` (every name that occurs): coef, nan where a model lacks the feature, and
-        intercept.
+        intercept. OUT/explained.parquet, of models with ``[model.explain]``, has a row per unit and contribution:
+        session, model, unit, kind, group, nats, standard_error, bits_per_spike, d2, p_value, q_value, off, proved,
+        n_draws and key; p_value and q_value are nan without a null.
 
     Raises
     ------
@@ -62,17 +73,21 @@ def collect(out: str | Path) -> Collected:
     folds, held_out_se the standard error of this mean (of folds as if independent, nan for a single one), and scoring
     says which score. Folds without a score (nan in ``cv_scores_``) are left out. Other models have nan, and scoring "".
 
-    Both files are written whole or not at all. Cost: reads everything, and holds units times features in memory,
-    plus some hundred bytes for each unit.
+    The index has the contributions, too, in nats: a column ``explain.KIND.GROUP`` for each that some result has, nan
+    for units without it. q_value is that of the fit; discoveries over many fits are counted from all their p_value.
+
+    Each file is written whole or not at all; a table of contributions from before goes if no result has any. Cost:
+    reads everything, and holds units times features and contributions in memory, plus some hundred bytes for each unit.
     """
     import pandas as pd
 
     out = Path(out)
     columns: dict[str, list] = defaultdict(list)  # of the table; a data frame for each fit would be much larger
     coefs, names, damaged, n_absent = [], {}, [], 0
+    contributions = _Contributions()
     for key in planned_keys(out):
         try:
-            arrays, facts = read_result(result_path(out, key))
+            arrays, facts, explained = read_result(result_path(out, key))
         except (FileNotFoundError, ValueError) as error:
             n_absent += isinstance(error, FileNotFoundError)
             damaged += [] if isinstance(error, FileNotFoundError) else [str(error)]
@@ -84,19 +99,78 @@ def collect(out: str | Path) -> Collected:
         for name, value in (facts | {"intercept": intercept}).items():
             value = _printable(value)
             columns[name].append(value if isinstance(value, list | np.ndarray) else [value] * len(intercept))
+        contributions.add(facts, None if explained is None else from_file(explained, arrays))
     if not coefs:
         n = n_absent + len(damaged)
         raise ValueError(f"there is no result in {out}: {n} tasks are still to be done. Run the manifest first.")
-    joined = {}
-    for name in list(columns):
-        parts = columns.pop(name)
-        joined[name] = np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [*chain.from_iterable(parts)]
-    index = pd.DataFrame(joined)
+    index = pd.DataFrame(_joined(columns) | contributions.columns_of_units())
     with whole_or_absent(out / "index.parquet") as file:
         index.to_parquet(file)
     with whole_or_absent(out / "fits.nc") as file:
         _dataset(index, coefs, names).to_netcdf(file.name, engine="h5netcdf")
-    return Collected(out / "index.parquet", out / "fits.nc", len(coefs), len(index), n_absent, damaged)
+    explained = contributions.write(out / "explained.parquet")
+    return Collected(out / "index.parquet", out / "fits.nc", len(coefs), len(index), n_absent, damaged, explained)
+
+
+class _Contributions:
+    """Contributions of groups of features, fit by fit: rows of a table of their own, and columns of the index."""
+
+    def __init__(self):
+        self._rows: dict[str, list] = defaultdict(list)
+        self._nats: list[tuple[slice, dict[str, np.ndarray]]] = []
+        self._n_units = 0
+
+    def add(self, facts: dict[str, Any], found: Explanation | None) -> None:
+        """Take the next fit of the index, by its columns and what it explains."""
+        units = slice(self._n_units, self._n_units + len(facts["unit"]))
+        self._n_units = units.stop
+        if found is None:
+            return
+        kinds, groups = (_printable([getattr(c, name) for c in found.contributions]) for name in ("kind", "name"))
+        n, n_units = len(kinds), len(facts["unit"])
+        nats = found.contribution
+        names = [f"explain.{kind}.{group}" for kind, group in zip(kinds, groups, strict=True)]
+        self._nats.append((units, dict(zip(names, nats, strict=True))))
+        same = {name: [_printable(facts[name])] * (n * n_units) for name in ("session", "model", "key")}
+        each = {
+            "nats": nats, "standard_error": found.standard_error, "bits_per_spike": found.bits_per_spike,
+            "d2": found.d2, "p_value": found.p_value, "q_value": found.q_value, "off": found.off,
+            "proved": found.is_proved, "n_draws": found.n_draws,
+        }  # fmt: skip
+        rows = {"session": same["session"], "model": same["model"]}
+        rows |= {"unit": [unit for unit in _printable(facts["unit"]) for _ in range(n)]}
+        rows |= {"kind": kinds * n_units, "group": groups * n_units}
+        rows |= {name: values.T.ravel() for name, values in each.items()} | {"key": same["key"]}
+        for name, values in rows.items():
+            self._rows[name].append(values)
+
+    def columns_of_units(self) -> dict[str, np.ndarray]:
+        """Return the columns of the index, nan for units without such a contribution."""
+        columns: dict[str, np.ndarray] = {}
+        for units, nats in self._nats:
+            for name, values in nats.items():
+                columns.setdefault(name, np.full(self._n_units, np.nan))[units] = values
+        return columns
+
+    def write(self, path: Path) -> Path | None:
+        """Write the table; one from before goes if there is nothing to write."""
+        import pandas as pd
+
+        if not self._rows:
+            path.unlink(missing_ok=True)
+            return None
+        with whole_or_absent(path) as file:
+            pd.DataFrame(_joined(self._rows)).to_parquet(file)
+        return path
+
+
+def _joined(columns: dict[str, list]) -> dict[str, Any]:
+    """Put the parts of every column together, and let go of them."""
+    joined = {}
+    for name in list(columns):
+        parts = columns.pop(name)
+        joined[name] = np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [*chain.from_iterable(parts)]
+    return joined
 
 
 def _printable(value: Any) -> Any:

@@ -1,5 +1,7 @@
 """One task: load the session, build the design, fit, write one file; what goes wrong is kept, and said."""
 
+from __future__ import annotations
+
 import datetime
 import functools
 import importlib.metadata
@@ -10,11 +12,11 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -29,11 +31,15 @@ from ..estimators.model import model_from_file
 from ..files import DAMAGED, load_npz
 from ..status import Status
 from .at_work import Attempt, deaths, ended, reason
+from .explained import explain_built, from_file, to_file
 from .models import make_estimator
 from .plan import Receipt, Task
 from .process import is_stopped, machine_type, stop
 from .results import check_result, is_whole, write_failure, write_result
 from .sources import DataChanged, load_planned
+
+if TYPE_CHECKING:
+    from ..inference import Explanation
 
 _last: dict[Callable, tuple[dict, Any]] = {}  # session and design, with what they were made of
 _lock = threading.RLock()
@@ -132,6 +138,36 @@ def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | SoftmaxGL
         raise ValueError(f"{path} is no whole result ({error}). Remove it and run the manifest again.") from error
 
 
+def load_explanation(path: str | Path) -> Explanation:
+    """Load what groups of features contribute from a result file of a model with ``[model.explain]``.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        A file of ``OUT/results``.
+
+    Returns
+    -------
+    Explanation
+        As `glmfit.inference.explain` returns it, of the units of the model in the same file.
+
+    Raises
+    ------
+    ValueError
+        If its model has no ``[model.explain]``, or the file is damaged or something else.
+    """
+    header, arrays = load_npz(path)
+    try:
+        check_result(header, arrays)
+        found = header["batch"].get("explain")
+        if found is not None:
+            return from_file(found, arrays)
+    except DAMAGED as error:
+        raise ValueError(f"{path} is no whole result ({error}). Remove it and run the manifest again.") from error
+    name = header["batch"]["model"]
+    raise ValueError(f'{path} explains nothing: give the model "{name}" a table [model.explain] in the manifest.')
+
+
 def _fit(spec: dict) -> tuple[Any, dict, dict]:
     built = _remembered(_design, {name: spec[name] for name in ("source", "design", "estimator", "precision")})
     compiled, programs = compile_seconds(), compiled_programs()
@@ -139,6 +175,7 @@ def _fit(spec: dict) -> tuple[Any, dict, dict]:
     with double, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = _fit_built(spec, built)
+        explanation, arrays = _explain(spec, built)
     facts = {
         "seconds_compile": compile_seconds() - compiled,
         "programs": compiled_programs() - programs,
@@ -146,18 +183,17 @@ def _fit(spec: dict) -> tuple[Any, dict, dict]:
         "notes": built.notes,
         "targets": built.target_names,
         "n_rows": len(built.y),
+        **explanation,
     }
     names = built.feature_names + built.notes.get("own_names", [])
-    return model, facts, {"design.feature_names": np.asarray(names, str)}
+    return model, facts, {"design.feature_names": np.asarray(names, str), **arrays}
 
 
 def _fit_built(spec: dict, built: Built) -> Any:
     """Fit one model to all neurons, or one to each with its own history."""
-    parts = {name: getattr(built, name) for name in ("sample_weight", "offset", "exposure")}
-    given = {name: value for name, value in parts.items() if value is not None}
 
     def fit(X, y):
-        model = make_estimator(spec).fit(X, y, **given)
+        model = make_estimator(spec).fit(X, y, **_given(built))
         if np.any(np.asarray(model.report_.status) == Status.INTERRUPTED):
             stop()  # a fit that was stopped half-way is not a result
         n_rows, n_features = X.shape
@@ -165,13 +201,35 @@ def _fit_built(spec: dict, built: Built) -> Any:
             warn_user(f"{n_rows} rows for {n_features} features: only the penalty makes the fit unique.")
         return model
 
+    models = [fit(X, y) for X, y in _inputs(built)]
+    return models[0] if built.own is None else _join_neurons(models, built.target_names)
+
+
+def _explain(spec: dict, built: Built) -> tuple[dict, dict]:
+    """Explain the responses if the manifest says so: what goes into the header of the file, and arrays."""
+    if "explain" not in spec:
+        return {}, {}
+    start, epochs = time.perf_counter(), _remembered(load_planned, spec["source"]).epochs
+    found = explain_built(spec, built, _inputs(built), functools.partial(make_estimator, spec), _given(built), epochs)
+    header, arrays = to_file(found)
+    return {"explain": header, "seconds_explain": time.perf_counter() - start}, arrays
+
+
+def _given(built: Built) -> dict[str, Any]:
+    parts = {name: getattr(built, name) for name in ("sample_weight", "offset", "exposure")}
+    return {name: value for name, value in parts.items() if value is not None}
+
+
+def _inputs(built: Built) -> Iterator[tuple[Any, Any]]:
+    """Yield what is fitted together, features and responses: all neurons, or each with its own history."""
     if built.own is None:
         has_names = built.target_names is not None and np.ndim(built.y) == 2
         y = _named(built.y, built.target_names) if has_names else built.y
-        return fit(_named(built.X, built.feature_names), y)
+        yield _named(built.X, built.feature_names), y
+        return
     names = built.feature_names + built.notes["own_names"]
-    each = (_named(np.concatenate([built.X, own], axis=1), names) for own in built.own)
-    return _join_neurons([fit(X, built.y[:, [n]]) for n, X in enumerate(each)], built.target_names)
+    for n, own in enumerate(built.own):
+        yield _named(np.concatenate([built.X, own], axis=1), names), built.y[:, [n]]
 
 
 def _named(X: np.ndarray, names: list[str]):

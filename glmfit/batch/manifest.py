@@ -98,6 +98,8 @@ class Manifest:
         spec |= {"source": source, "seed": self.seed, "precision": self.precision, "identity": identity}
         if model.estimator == "PopulationGLM":  # without effect, but in the keys of fits by version 0.1
             spec["parameters"] = {"pad_shapes": self.options["pad_shapes"], **model.parameters}
+        if model.explain is not None:
+            spec["explain"] = model.explain
         return Task(key_of(spec), session, model.name, spec)
 
 
@@ -226,7 +228,8 @@ def _check_new(problems: Problems, place: tuple, made: list[Model], models: list
     """Note a configuration that is there already for the same data: its results would be the same files."""
 
     def of(model: Model) -> dict[str, str]:
-        return {digest([model.estimator, model.parameters, model.design, name]): name for name in model.data}
+        facts = [model.estimator, model.parameters, model.design, model.explain]
+        return {digest([*facts, name]): name for name in model.data}
 
     there = {fact: model.name for model in models for fact in of(model)}
     for model in made:

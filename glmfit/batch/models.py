@@ -13,6 +13,7 @@ import glmfit
 
 from ..design import schema as rule
 from ..design.schema import COUNT_ESTIMATORS, Problems, check_table, guess, is_plain, read_design, shown
+from .explain_rules import read_explain
 from .reading import Data
 
 ESTIMATORS = (*COUNT_ESTIMATORS, "SoftmaxGLM", "MultinomialGLM")  # imported when they are needed
@@ -23,7 +24,7 @@ _SET_ELSEWHERE = {
     "verbose": "is not for batches: nobody would see it",
 }
 _KEYS = {"name": rule.NAMED, "estimator": rule.TEXT, "data": rule.list_of(rule.TEXT, "a list of names of data")}
-_KEYS |= dict.fromkeys(("parameters", "grid", "design"), rule.TABLE)
+_KEYS |= dict.fromkeys(("parameters", "grid", "design", "explain"), rule.TABLE)
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Model:
     parameters: dict[str, Any]
     design: dict[str, Any] | None  # of recordings
     data: tuple[str, ...]  # sources whose sessions it is fitted to
+    explain: dict[str, Any] | None = None  # what groups of features are to be explained
 
 
 def read_model(
@@ -55,9 +57,19 @@ def read_model(
     parameters, grid = right.get("parameters", {}), right.get("grid", {})
     members = _members(problems, path, parameters, grid, estimator, values)
     design = _design(problems, path, table, sources, estimator)
+    explained = None
+    if isinstance(table.get("explain"), dict):
+        penalties = [parameters.get("regularizer"), *_listed(grid.get("regularizer"))]
+        at = (*path, "explain")
+        explained = read_explain(problems, at, table["explain"], sources, estimator, penalties, design)
     if len(problems) > before or estimator is None:
         return []
-    return [Model(right["name"] + suffix, estimator, parameters | chosen, design, names) for suffix, chosen in members]
+    name = right["name"]
+    return [Model(name + end, estimator, parameters | chosen, design, names, explained) for end, chosen in members]
+
+
+def _listed(value: Any) -> list:
+    return value if isinstance(value, list) else []
 
 
 def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, estimator: str | None, check: bool) -> list:

@@ -33,7 +33,8 @@ class Task:
     session, model : str
         Names, such as "track/rat1" and "place[regularizer_strength=0.001]".
     spec : dict
-        Values of JSON only: estimator, parameters, design, source, identity of the data, seed, precision.
+        Values of JSON only: estimator, parameters, design, source, identity of the data, seed, precision; explain if
+        the manifest asks for it.
     """
 
     key: str
@@ -81,7 +82,7 @@ class Receipt(NamedTuple):
 
 def key_of(spec: dict[str, Any]) -> str:
     """Hash what a task is; the places of its data are no part of it."""
-    facts = {name: spec[name] for name in _HASHED}
+    facts = {name: spec[name] for name in (*_HASHED, *(("explain",) if "explain" in spec else ()))}
     return digest({"format": _FORMAT, "data": spec["identity"], **facts})[:20]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from ..files import DAMAGED, FORMAT, read_npz, read_regular, remove_stale_parts, save_npz
 from ..status import Status
 from .at_work import ended
+from .explained import check_explanation
 from .plan import Task, key_of, write_text
 
 _MOST = 2**53  # numbers beyond are none that a fit gives, and no table takes them
@@ -68,11 +69,14 @@ def forget_failure(out: Path, key: str) -> None:
         failure_path(out, key).unlink(missing_ok=True)
 
 
-def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read arrays of a result and its columns of the index; ValueError if a byte is not what it was (by checksums)."""
+def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any] | None]:
+    """Read arrays of a result, its columns of the index, and what it says of its explanation, if it has one.
+
+    ValueError if a byte is not what it was (by checksums).
+    """
     with _damage_told(path, "a whole result"):
         header, arrays = read_npz(path)
-        return arrays, check_result(header, arrays, Path(path).stem)
+        return arrays, check_result(header, arrays, Path(path).stem), header["batch"].get("explain")
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -117,6 +121,8 @@ def check_result(header: dict, arrays: dict[str, np.ndarray], key: str | None = 
     missing -= {name.removeprefix("report.") for name in arrays}
     if missing:
         raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    if "explain" in header["batch"]["spec"]:
+        check_explanation(header["batch"].get("explain"), arrays, intercept.size)
     return _facts_of_units(header, arrays, intercept.size)
 
 

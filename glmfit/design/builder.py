@@ -31,6 +31,8 @@ class Built:
         What was done, values of JSON.
     own : list of numpy.ndarray or None
         History of each neuron by itself, (time, basis) each.
+    times, terms : numpy.ndarray or None, dict of list of str or None
+        Centre of each row's bin, s; names of the features of every covariate and of the history. None for matrices.
     """
 
     X: np.ndarray
@@ -42,6 +44,8 @@ class Built:
     target_names: list[str] | None
     notes: dict[str, Any]
     own: list[np.ndarray] | None = None
+    times: np.ndarray | None = None
+    terms: dict[str, list[str]] | None = None
 
 
 def build(
@@ -173,11 +177,13 @@ def _of_recording(session: Session, design: dict[str, Any], dtype) -> Built:
         "covariates": [part.note for part in covariates],
         "standardized": _standardize(X, parts, complete),
     }
+    terms = {part.name: part.names for part in made}
     if own:
-        notes["own_names"] = [f"history_{end}" for end in ends]
+        notes["own_names"] = terms["history"] = [f"history_{end}" for end in ends]
     exposure = bins.share if design["partial_bins"] == "exposure" and bins.n_partial else None
     of_each = np.split(own.values, len(units), axis=1) if own else None
-    return Built(X, y, None, None, exposure, names, units if design["target"] == COUNTS else None, notes, of_each)
+    targets = units if design["target"] == COUNTS else None
+    return Built(X, y, None, None, exposure, names, targets, notes, of_each, bins.centres, terms)
 
 
 def _standardize(X: np.ndarray, parts: list[Part], complete: np.ndarray) -> dict[str, list[float]]:
