@@ -105,7 +105,9 @@ def poisson(_cache, scale: float, section: Section, *, folder: Path) -> None:
     loop = time.perf_counter() - start
     section.note(rival_fits=n_fits, rival_seconds=loop)
     section.require("seconds", seconds, 900, limit=1, against="limit")
-    section.require("fits proved", found.n_proved.sum(), found.n_fits.sum(), limit=1, against="all", unit="", at_least=True)
+    section.require(
+        "fits proved", found.n_proved.sum(), found.n_fits.sum(), limit=1, against="all", unit="", at_least=True
+    )
     whole = loop * (GROUPS + 1) * N
     section.require("seconds", seconds, whole, limit=1 / 20, against="scikit-learn in a loop, extrapolated")
 
@@ -125,7 +127,9 @@ def gaussian(_cache, scale: float, section: Section, *, folder: Path) -> None:
         largest_off=float(found.off.max()),
     )  # fmt: skip
     section.require("seconds", seconds, 120, limit=1, against="limit")
-    section.require("fits proved", found.n_proved.sum(), found.n_fits.sum(), limit=1, against="all", unit="", at_least=True)
+    section.require(
+        "fits proved", found.n_proved.sum(), found.n_fits.sum(), limit=1, against="all", unit="", at_least=True
+    )
 
 
 def draws(_cache, scale: float, section: Section, *, folder: Path) -> None:
@@ -150,7 +154,11 @@ def draws(_cache, scale: float, section: Section, *, folder: Path) -> None:
     p = all_.p_value
     far = np.all((p <= 1 / 101 + 1e-9) | (p > 0.25), axis=0)
     section.note(
-        shape=[*X.shape, N], seconds_without=alone, seconds_all=whole, far=int(far.sum()), p_values=np.sort(p, axis=None)
+        shape=[*X.shape, N],
+        seconds_without=alone,
+        seconds_all=whole,
+        far=int(far.sum()),
+        p_values=np.sort(p, axis=None),
     )
     section.require("100 draws, all of them", whole, alone, limit=30, against="none")
     some, quick = run(every, null=null)
@@ -166,7 +174,9 @@ def draws(_cache, scale: float, section: Section, *, folder: Path) -> None:
         alone_far, _ = run(away)
         some_far, _ = run(away, null=null)
         section.note(seconds_far_without=alone_far, seconds_far_verdicts=some_far)
-        section.require("100 draws, verdicts only, neurons far from the level", some_far, alone_far, limit=5, against="none")
+        section.require(
+            "100 draws, verdicts only, neurons far from the level", some_far, alone_far, limit=5, against="none"
+        )
 
 
 def nested_variants(_cache, scale: float, section: Section) -> None:
@@ -222,7 +232,9 @@ def nested_variants(_cache, scale: float, section: Section) -> None:
     whole = np.mean(spent) * 240
     section.note(rival_seconds_each=spent, rival_converged=converged, rival_seconds=whole, nemos=nmo.__version__)
     section.require("seconds", seconds, whole, limit=0.1, against="NeMoS ProximalGradient, extrapolated from 8 fits")
-    section.require("fits proved", found.n_proved.sum(), found.n_fits.sum(), limit=1, against="all", unit="", at_least=True)
+    section.require(
+        "fits proved", found.n_proved.sum(), found.n_fits.sum(), limit=1, against="all", unit="", at_least=True
+    )
 
 
 def false_positives(_cache, scale: float, section: Section, *, folder: Path) -> None:
@@ -249,11 +261,21 @@ def false_positives(_cache, scale: float, section: Section, *, folder: Path) -> 
         rates[f"{name}, seconds"] = seconds
     section.note(shape=[T, 4, N], rates=rates)
     one = {"unit": "", "topic": "bound"}
-    section.require("false positives at 5 %, circular shifts", rates["circular shifts"], 0.07, limit=1, against="limit", **one)
     section.require(
-        "false positives at 5 %, circular shifts", rates["circular shifts"], 0.03, limit=1, against="least", at_least=True, **one
+        "false positives at 5 %, circular shifts", rates["circular shifts"], 0.07, limit=1, against="limit", **one
     )
-    section.require("false positives at 5 %, linear shifts", rates["linear shifts"], 0.07, limit=1, against="limit", **one)
+    section.require(
+        "false positives at 5 %, circular shifts",
+        rates["circular shifts"],
+        0.03,
+        limit=1,
+        against="least",
+        at_least=True,
+        **one,
+    )
+    section.require(
+        "false positives at 5 %, linear shifts", rates["linear shifts"], 0.07, limit=1, against="limit", **one
+    )
     section.require(
         "false positives at 5 %, chi-squared", rates["chi-squared"], 0.07, limit=1, against="limit", aim=True, **one
     )

@@ -1,1 +1,1 @@
-"""Nested models of a population: subsets of the features x subsets of the blocks of rows x strengths, a neuron at once."""
+"""Nested models of a population: subsets of the features x sets of blocks of rows x strengths, neuron by neuron."""

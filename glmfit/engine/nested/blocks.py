@@ -52,12 +52,12 @@ class Blocks:
         return of_rows if of_rows is None or self.in_order else of_rows[self.order]
 
     def rows(self, rows: slice, dtype=np.float64) -> np.ndarray:
-        """Some rows, of the order of the blocks."""
+        """Return some rows, of the order of the blocks."""
         kept = self._kept.get(np.dtype(dtype))
         return self._make(rows).astype(dtype, copy=False) if kept is None else kept[rows]
 
     def kept(self, order: np.ndarray | None) -> dict | None:
-        """Copies of all rows in another order within the blocks, by dtype; None where rows are not kept."""
+        """Copy all rows in another order within the blocks, by dtype; None where rows are not kept."""
         if order is None or not self._kept:
             return self._kept or None
         return {dtype: rows[order] for dtype, rows in self._kept.items()}
@@ -85,7 +85,7 @@ class Blocks:
 
 
 def sets_of_blocks(n_held: int, n_blocks: int, pairs: bool) -> np.ndarray:
-    """Sets of blocks that are fitted, bool (set, block): all, all but one, and on request all but two."""
+    """Return the sets of blocks that are fitted, bool (set, block): all, all but one, on request all but two."""
     without = [(), *((k,) for k in range(n_held))]
     if pairs:
         without += itertools.combinations(range(n_held), 2)

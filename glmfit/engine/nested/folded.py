@@ -8,7 +8,6 @@ import numpy as np
 from ...observations import Observation
 from ...penalties import Penalty
 from ..population import FoldedProblem
-from ..problem import Params
 from ..result import LoopOptions
 from ..solvers import ConjugateGradients, LeastSquares, Newton, ProximalNewton
 from .neuron import losses_of
@@ -25,7 +24,7 @@ def held_out_by_solvers(
 
     ``penalty`` makes a penalty of one strength for each fit. How far losses are from those of the optima is not known.
     """
-    N, K, S = responses.Y.shape[1], nested.n_held, len(nested.strengths)
+    N, K = responses.Y.shape[1], nested.n_held
     out = HeldOut.empty(len(nested.masks), K, N)
     out.off[:] = np.inf
     run = _Runs(nested, observation, responses, penalty, dtype)
@@ -66,8 +65,10 @@ class _Runs:
         self._designs: dict = {}
 
     def fit(self, model: int):
-        """Coefficients (strength, set, feature, neuron) of all columns, and (strength, set, neuron): intercepts, gaps
-        in nats, and which are proved."""
+        """Fit one model at all strengths: coefficients of all features, intercepts, gaps in nats, and which are proved.
+
+        Axes are (strength, set, feature, neuron), without features for the last three.
+        """
         nested, members = self.nested, np.flatnonzero(self.nested.masks[model])
         S, Q, N, d = len(nested.strengths), len(nested.sets), self.responses.Y.shape[1], self.nested.masks.shape[1]
         coef, intercept = np.zeros((S, Q, d, N)), np.full((S, Q, N), np.nan)

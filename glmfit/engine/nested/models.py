@@ -1,7 +1,7 @@
 """Fits of nested models of one neuron: each from a model nearby whose Hessian is known, which also proves it.
 
-Two passes do for most fits: one in single precision after a step from the fit to all blocks, and one in double precision
-that proves where the next step has led. Theory: docs/theory/nested_models.md.
+Two passes do for most fits: one in single precision after a step from the fit to all blocks, and one in double
+precision that proves where the next step has led. Theory: docs/theory/nested_models.md.
 """
 
 from dataclasses import dataclass

@@ -84,7 +84,7 @@ class Neuron:
             if not len(which):
                 continue
             coef = np.ascontiguousarray(at[which].T, dtype)
-            total, sums = np.zeros(len(which)), np.zeros(at.T.shape[:1] + (len(which),))
+            total, sums = np.zeros(len(which)), np.zeros((at.shape[1], len(which)))
             for rows in _tiles(block, len(which)):
                 z = self._columns(rows, members, dtype)
                 eta = z @ coef
@@ -152,9 +152,9 @@ class Neuron:
         turn = np.linalg.inv(np.linalg.cholesky(whole[0]))
         # A bound of leverages may be in single precision, with the rounding of its products.
         slack = 1e-6 * np.linalg.norm(turn)
-        leverage = np.concatenate([
-            _leverage(self._rows(rows, np.float32), turn.T.astype(np.float32), slack) for rows in tiles_of(blocks.n_rows)
-        ])  # fmt: skip
+        turned = turn.T.astype(np.float32)
+        parts = [_leverage(self._rows(rows, np.float32), turned, slack) for rows in tiles_of(blocks.n_rows)]
+        leverage = np.concatenate(parts)
         share = np.linalg.eigvalsh(turn @ whole @ turn.T)[:, 0] * (1 - 1e-9)
         block = np.linalg.eigvalsh(turn @ hessian @ turn.T)[:, -1] * (1 + 1e-9)
         reach = leverage.max() * (1 + 1e-9) / np.maximum(share, 1e-300)

@@ -42,7 +42,7 @@ class Response:
         )
 
     def slope(self, rows: slice, eta: np.ndarray) -> np.ndarray:
-        """Derivatives of the loss of some rows."""
+        """Compute the derivatives of the loss of some rows."""
         return self._weighted(rows, self._slope(self._y(rows, eta), self._known(rows, eta)))
 
     def loss(self, rows: slice, eta: np.ndarray) -> np.ndarray:

@@ -116,11 +116,11 @@ class Nested:
         return self.blocks.n_held
 
     def singles(self) -> np.ndarray:
-        """Sets that leave out one block, in the order of the blocks."""
+        """Return the sets that leave out one block, in the order of the blocks."""
         return 1 + np.arange(self.n_held)
 
     def pairs(self) -> np.ndarray:
-        """Sets that leave out two."""
+        """Return the sets that leave out two."""
         return np.arange(1 + self.n_held, len(self.sets))
 
     def target(self, improvement: np.ndarray, tol: float) -> np.ndarray:
@@ -224,7 +224,9 @@ class Nested:
             close = _near_the_best(total)[lead // S, lead % S]  # (fit, held)
             close = np.flatnonzero(np.any(close & ~self.sets[sets][:, :K], axis=1))
             if len(close):  # what else would choose between them is how far they are from their optima
-                again = models.fit(leads, lead[close], sets[close], max(self.close, _CLOSE_ENOUGH), start=fits.ahead[close])
+                again = models.fit(
+                    leads, lead[close], sets[close], max(self.close, _CLOSE_ENOUGH), start=fits.ahead[close]
+                )
                 loss[close] = models.losses(again.ahead, ~self.sets[sets[close]])
                 total = self._totals(loss, sets, there, n)
             chosen = S - 1 - np.argmin(total[:, ::-1], axis=1)  # of equal ones the strongest

@@ -1,1 +1,1 @@
-"""What each group of features explains on held-out data, and whether that is more than time series explain by chance."""
+"""Contributions of groups of features to held-out predictions, and whether time series have as much by chance."""

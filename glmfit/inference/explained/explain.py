@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -14,22 +13,17 @@ from sklearn.base import clone
 from ...checks import check_flag, check_positive, check_real, warn_user
 from ...data.counts import Training, read_training
 from ...data.times import time_axis
-from ...display import ProgressBar, counted
-from ...engine.checkpoint import Checkpoint, digest
-from ...engine.nested.search import HeldOut
 from ...estimators import PopulationGLM, PopulationGLMCV
 from ...estimators.cv_fits import default_strengths, read_tried
 from ...estimators.parameters import read_strengths
-from ...estimators.streaming import as_arrays
 from ...estimators.scores import make_folds
+from ...estimators.streaming import as_arrays
 from ...numerics import DataLike, PerRow
-from .explanation import Explanation, false_discovery_rate
+from .explanation import Explanation
 from .models import read_groups, read_models
 from .nulls import Null, Rows
 from .scorer import Scorer, penalty_of
-from .testing import NullTest, Verdicts
-
-_CHUNK = 32  # neurons between two writings of a checkpoint
+from .work import Work
 
 
 def explain(
@@ -136,41 +130,17 @@ def explain(
     """
     estimator = _read_model(model)
     tol = check_positive("tol", estimator.tol if tol is None else tol)
+    _check_null(null, level)
     check_flag("verbose", verbose)
-    if level is not None:
-        check_real("level", level, 1.0)
-    if null is not None and not isinstance(null, Null):
-        raise TypeError(
-            f"null is a {type(null).__name__}; it must be one of glmfit.inference: CircularShift, LinearShift, "
-            "Permutation, Designs or Counts."
-        )
     X, y = as_arrays(X, y)
     data = read_training(estimator, X, y, sample_weight, offset, exposure, epochs)
-    axis = time_axis(X) or time_axis(y)
-    rows = Rows(data.rows, data.n_given, axis)
-    number, n_held = _read_folds(cv, estimator, data, axis)
-    observation = _at_dispersion(estimator, data)
-    penalty = penalty_of(*_read_penalty(estimator))
-    tried = _read_strengths(strengths, estimator, data, observation, penalty)
-    if len(tried) > 1 and n_held < 3:
-        raise ValueError(
-            f"cv has {n_held} folds and there are {len(tried)} strengths to choose from; that needs at least three: "
-            "one to score, one to choose by and one to fit. Give more folds, or one strength."
-        )
-    features = [str(name) for name in getattr(estimator, "feature_names_in_", range(data.X.shape[1]))]
-    named = getattr(estimator, "feature_names_in_", None)
-    groups = read_groups(groups, data.X.shape[1], named)
-    nested = read_models(groups, data.X.shape[1], kinds, order, models)
-    cv_tol = getattr(estimator, "cv_tol", max(1e-5, tol)) if tol >= estimator.tol else 10 * tol
-    scorer = Scorer(data, observation, number, n_held, nested.masks, tried, penalty, tol, cv_tol)
-    facts = {} if checkpoint is None else _facts(scorer, data, nested, null, null_strength, level)
-    file = None if checkpoint is None else Checkpoint(checkpoint, facts)
-    work = _Work(scorer, nested, data, rows, null, null_strength, level, groups, file)
-    n_passes = scorer.n_neurons * (1 if null is None else 2 + null.n_draws)
-    with closing(ProgressBar(f"explaining {counted(scorer.n_neurons, 'neuron')}", n_passes, "neuron", verbose)) as bar:
-        interrupted = work.run(bar)
-        if not interrupted:
-            bar.finish()
+    rows = Rows(data.rows, data.n_given, time_axis(X) or time_axis(y))
+    n_features, named = data.X.shape[1], getattr(estimator, "feature_names_in_", None)
+    nested = read_models(read_groups(groups, n_features, named), n_features, kinds, order, models)
+    scorer = _scorer(estimator, data, rows, nested.masks, cv, strengths, tol)
+    work = Work(scorer, nested, rows, null, null_strength, level, checkpoint)
+    interrupted = work.run(verbose)
+    features = [str(name) for name in (range(n_features) if named is None else named)]
     found = work.result(data, features, estimator.observation_model, interrupted)
     _warn(found)
     return found
@@ -186,6 +156,30 @@ def _read_model(model: Any) -> PopulationGLM | PopulationGLMCV:
             "observation model, the penalty and the strengths."
         )
     return clone(model)
+
+
+def _check_null(null: Any, level: Any) -> None:
+    if level is not None:
+        check_real("level", level, 1.0)
+    if null is not None and not isinstance(null, Null):
+        raise TypeError(
+            f"null is a {type(null).__name__}; it must be one of glmfit.inference: CircularShift, LinearShift, "
+            "Permutation, Designs or Counts."
+        )
+
+
+def _scorer(estimator, data: Training, rows: Rows, masks: np.ndarray, cv, strengths, tol: float) -> Scorer:
+    """Read folds, penalty and strengths of an estimator, and put together what scores its models."""
+    number, n_held = _read_folds(cv, estimator, data, rows.axis)
+    observation, penalty = _at_dispersion(estimator, data), penalty_of(*_read_penalty(estimator))
+    tried = _read_strengths(strengths, estimator, data, observation, penalty)
+    if len(tried) > 1 and n_held < 3:
+        raise ValueError(
+            f"cv has {n_held} folds and there are {len(tried)} strengths to choose from; that needs at least three: "
+            "one to score, one to choose by and one to fit. Give more folds, or one strength."
+        )
+    cv_tol = getattr(estimator, "cv_tol", 10 * tol) * min(1.0, tol / estimator.tol)
+    return Scorer(data, observation, number, n_held, masks, tried, penalty, tol, cv_tol)
 
 
 def _read_penalty(estimator) -> tuple[str, float]:
@@ -246,136 +240,6 @@ def _at_dispersion(estimator, data: Training):
         warnings.simplefilter("ignore", UserWarning)
         names = ("observation_model", "inverse_link_function", "dispersion")
         return PopulationGLMCV(**{name: getattr(estimator, name) for name in names})._at_dispersion(data)
-
-
-def _facts(scorer: Scorer, data: Training, nested, null, null_strength, level) -> dict[str, str]:
-    return {
-        "features": digest(data.X), "responses": digest(*scorer.responses), "weights": digest(data.weights),
-        "folds": digest(scorer.number), "models": digest(nested.masks), "contributions": str(nested.contributions),
-        "strengths": digest(scorer.strengths), "penalty": repr(scorer.penalty(1.0)), "loss": scorer.observation.name,
-        "tol": repr((scorer.tol, scorer.cv_tol)), "null": _name(null), "level": repr((level, null_strength)),
-    }  # fmt: skip
-
-
-def _name(null: Null | None) -> str:
-    """Describe a null in a few words."""
-    if null is None:
-        return ""
-    given = {k: v for k, v in vars(null).items() if k not in ("arrays", "within", "n") and v != 0}
-    words = ", ".join(f"{k}={v}" for k, v in given.items())
-    return f"{type(null).__name__}({words})"
-
-
-# ---------------------------------------------------------------- the work
-
-
-class _Work:
-    """The fits of an explanation, chunk by chunk, written down on the way."""
-
-    def __init__(self, scorer: Scorer, nested, data, rows, null, null_strength, level, groups, file):
-        self.scorer, self.nested, self.data, self.rows = scorer, nested, data, rows
-        self.null, self.null_strength, self.level, self.groups, self.file = null, null_strength, level, groups, file
-        n = scorer.n_neurons
-        self.held = HeldOut.empty(len(nested.masks), scorer.n_held, n)
-        self.known = np.zeros(n, bool)
-        self.verdicts: Verdicts | None = None
-        self.strength = np.full(n, np.nan)
-        self._restore()
-
-    def run(self, bar: ProgressBar) -> bool:
-        """Do what is left to do; True if Ctrl-C came."""
-        try:
-            self._score(bar)
-            if self.null is not None:
-                self._test(bar)
-        except KeyboardInterrupt:
-            if not self.known.any():
-                raise
-            return True
-        return False
-
-    def _score(self, bar: ProgressBar) -> None:
-        setting = self.scorer.setting()
-        left = np.flatnonzero(~self.known)
-        size = _CHUNK if setting.by_newton and not self.scorer.observation.is_quadratic else max(len(left), 1)
-        for start in range(0, len(left), size):
-            some = left[start : start + size]
-            found = self.scorer.held_out(setting, self.scorer.responses, some, told=bar.advance)
-            for name, value in vars(found).items():
-                getattr(self.held, name)[..., some] = value[..., some]
-            self.known[some] = True
-            self._note()
-
-    def _test(self, bar: ProgressBar) -> None:
-        self.strength = _strengths_of_tests(self.null_strength, self.scorer.strengths, self.held.chosen)
-        at = None if self.null_strength == "chosen" else self.strength
-        features = [self._features_of(c) for c in self.nested.contributions]
-        given = self.nested.contributions, self.null, self.rows, at, self.level, features
-        test = NullTest(self.scorer, *given)
-        self.verdicts = self.verdicts or test.observe(bar.advance)
-        for _ in test.run(self.verdicts, bar.advance):
-            self._note()
-
-    def _features_of(self, contribution) -> np.ndarray:
-        """Features that the larger model has and the smaller one lacks, bool (feature,)."""
-        masks = self.nested.masks
-        return masks[contribution.more] & ~masks[contribution.less]
-
-    def result(self, data: Training, features: list[str], observation_model: str, interrupted: bool) -> Explanation:
-        """Put together what was found."""
-        scorer, held, shape = self.scorer, self.held, (len(self.nested.contributions), self.scorer.n_neurons)
-        v, null = self.verdicts, self.null
-        nothing = np.full(shape, np.nan)
-        p = nothing
-        if v is not None:
-            p = np.where(np.isfinite(v.observed) & (v.done > 0), null.p_value(v.above, v.done), np.nan)
-        chosen = np.where(np.isfinite(held.loss), scorer.strengths[held.chosen], np.nan)
-        return Explanation(
-            neuron=list(data.neuron_names), model=self.nested.names, feature=features,
-            contributions=self.nested.contributions, members=self.nested.masks,
-            loss=held.loss, loss_off=held.off, strengths=scorer.strengths, strength=chosen, gap=held.gap,
-            proved=held.proved, saturated=scorer.saturated(scorer.responses, scorer.number, scorer.weights),
-            n_spikes=scorer.spikes(data, scorer.number), n_fits=held.n_fits, n_proved=held.n_proved,
-            p_value=p, q_value=false_discovery_rate(p, [c.kind for c in self.nested.contributions]),
-            statistic=nothing if v is None else v.observed,
-            null_statistic=np.full((0, *shape), np.nan) if v is None else v.drawn,
-            null_strength=self.strength,
-            n_draws=np.zeros(shape, int) if v is None else v.done,
-            n_loose=np.zeros(shape, int) if v is None else v.loose,
-            n_null_fits=0 if v is None else int(v.n_fits.sum()), n_null_proved=0 if v is None else int(v.n_proved.sum()),
-            n_possible_draws=0 if null is None else null.n_draws, observation_model=observation_model,
-            null=_name(null), status="interrupted" if interrupted else "complete",
-        )  # fmt: skip
-
-    def _note(self) -> None:
-        if self.file is None:
-            return
-        arrays = {f"held/{name}": value for name, value in vars(self.held).items()}
-        arrays |= {"known": self.known}
-        self.file.save(arrays | ({} if self.verdicts is None else self.verdicts.arrays()))
-
-    def _restore(self) -> None:
-        arrays = None if self.file is None else self.file.load()
-        if arrays is None:
-            return
-        self.held = HeldOut(**{k.removeprefix("held/"): a for k, a in arrays.items() if k.startswith("held/")})
-        self.known = arrays["known"]
-        null = {k.removeprefix("null/"): a for k, a in arrays.items() if k.startswith("null/")}
-        if null:
-            self.verdicts = Verdicts(**null)
-
-
-def _strengths_of_tests(given, strengths: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Strength of every neuron's statistics, (neuron,): given, or what all other neurons choose most often."""
-    n = chosen.shape[2]
-    if given == "chosen":
-        return np.full(n, np.nan)
-    if given is not None:
-        return np.full(n, check_positive("null_strength", given, '"chosen" lets every draw choose.'))
-    counts = np.stack([np.bincount(chosen[1:, :, k].ravel(), minlength=len(strengths)) for k in range(n)], axis=1)
-    others = counts.sum(axis=1, keepdims=True) - counts
-    index = len(strengths) - 1 - np.argmax(others[::-1], axis=0) if n > 1 else np.full(1, len(strengths) // 2)
-    return strengths[index]
 
 
 def _warn(found: Explanation) -> None:

@@ -107,6 +107,7 @@ class CircularShift(Null):
         check_choice("of", self.of, ("counts", "features"))
 
     def draws(self, rows: Rows) -> Iterator[Draw]:
+        """Yield the draws, the same ones every time."""
         rng, parts = np.random.default_rng(self.random_state), segments_of(self.within, rows, "within")
         short = min(map(len, parts))
         if max(map(len, parts)) < 2 * self.least:
@@ -151,6 +152,7 @@ class LinearShift(Null):
 
     @property
     def n_draws(self) -> int:
+        """How many draws there are: shifts both ways."""
         return 2 * self.n
 
     def _shifts(self) -> np.ndarray:
@@ -159,6 +161,7 @@ class LinearShift(Null):
         return np.stack([each, -each], axis=1).ravel()
 
     def used(self, rows: Rows) -> np.ndarray:
+        """Return the rows that all shifts leave in the recording."""
         far = int(np.abs(self._shifts()).max())
         if len(rows.given) <= 4 * far:
             raise ValueError(
@@ -168,14 +171,17 @@ class LinearShift(Null):
         return np.arange(far, len(rows.given) - far)
 
     def draws(self, rows: Rows) -> Iterator[Draw]:
+        """Yield the draws, the same ones every time."""
         middle = self.used(rows)
         for shift in self._shifts():
             yield Draw(middle + shift)
 
     def p_value(self, n_above, n_done):
+        """Return the p-value after some shifts, of which some were not below what was observed."""
         return np.minimum((n_above + 1) / (self.n + 1), 1.0)
 
     def enough(self, level):
+        """Return from how many shifts not below what was observed on the p-value is above a level."""
         return int(np.floor(level * (self.n + 1) + 1e-9))
 
 
@@ -207,6 +213,7 @@ class Permutation(Null):
         check_whole("random_state", self.random_state, 0)
 
     def draws(self, rows: Rows) -> Iterator[Draw]:
+        """Yield the draws, the same ones every time."""
         rng, parts = np.random.default_rng(self.random_state), segments_of(self.within, rows, "within")
         if len(parts) < 2:
             raise ValueError("within has one session; there is nothing to permute. Give at least two.")
@@ -259,6 +266,7 @@ class Designs(_Given):
     of = "designs"
 
     def draws(self, rows: Rows) -> Iterator[Draw]:
+        """Yield the draws, the same ones every time."""
         yield from (Draw(X=array) for array in self._each(rows, "features"))
 
 
@@ -274,6 +282,7 @@ class Counts(_Given):
     """
 
     def draws(self, rows: Rows) -> Iterator[Draw]:
+        """Yield the draws, the same ones every time."""
         yield from (Draw(Y=array) for array in self._each(rows, "counts"))
 
 

@@ -44,7 +44,7 @@ class Verdicts:
         return {f"null/{name}": np.asarray(value) for name, value in vars(self).items()}
 
     def of(self, n: int) -> Verdict:
-        """Views of what is known of one neuron."""
+        """Return views of what is known of one neuron."""
         views = (a[..., n] for a in (self.observed, self.off, self.above, self.done, self.loose, self.drawn))
         return Verdict(*views)
 

@@ -1,0 +1,153 @@
+"""The work of an explanation: fits, tests, and what is written down on the way."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import numpy as np
+
+from ...checks import check_positive
+from ...data.counts import Training
+from ...display import ProgressBar, counted
+from ...engine.checkpoint import Checkpoint, digest
+from ...engine.nested.search import HeldOut
+from .explanation import Explanation, false_discovery_rate
+from .models import Models
+from .nulls import Null, Rows
+from .scorer import Scorer
+from .testing import NullTest, Verdicts
+
+_CHUNK = 32  # neurons between two writings of a checkpoint
+
+
+class Work:
+    """The fits of an explanation, chunk by chunk, written down on the way; parameters are those of `explain`, read."""
+
+    def __init__(self, scorer: Scorer, nested: Models, rows: Rows, null: Null | None, null_strength, level, checkpoint):
+        self.scorer, self.nested, self.rows = scorer, nested, rows
+        self.null, self.null_strength, self.level = null, null_strength, level
+        facts = {} if checkpoint is None else _facts(scorer, nested, null, null_strength, level)
+        self.file = None if checkpoint is None else Checkpoint(checkpoint, facts)
+        n = scorer.n_neurons
+        self.held = HeldOut.empty(len(nested.masks), scorer.n_held, n)
+        self.known = np.zeros(n, bool)
+        self.verdicts: Verdicts | None = None
+        self.strength = np.full(n, np.nan)
+        self._restore()
+
+    def run(self, verbose: bool) -> bool:
+        """Do what is left to do; True if Ctrl-C came."""
+        n = self.scorer.n_neurons
+        what, total = f"explaining {counted(n, 'neuron')}", n if self.null is None else 3 * n
+        with closing(ProgressBar(what, total, "neuron", verbose)) as bar:
+            try:
+                self._score(bar)
+                if self.null is not None:
+                    self._test(bar)
+            except KeyboardInterrupt:
+                if not self.known.any():
+                    raise
+                return True
+            bar.finish()
+        return False
+
+    def _score(self, bar: ProgressBar) -> None:
+        setting = self.scorer.setting()
+        left = np.flatnonzero(~self.known)
+        size = _CHUNK if setting.by_newton and not self.scorer.observation.is_quadratic else max(len(left), 1)
+        for start in range(0, len(left), size):
+            some = left[start : start + size]
+            found = self.scorer.held_out(setting, self.scorer.responses, some, told=bar.advance)
+            for name, value in vars(found).items():
+                getattr(self.held, name)[..., some] = value[..., some]
+            self.known[some] = True
+            self._note()
+
+    def _test(self, bar: ProgressBar) -> None:
+        self.strength = _strengths_of_tests(self.null_strength, self.scorer.strengths, self.held.chosen)
+        at = None if self.null_strength == "chosen" else self.strength
+        features = [self._features_of(c) for c in self.nested.contributions]
+        given = self.nested.contributions, self.null, self.rows, at, self.level, features
+        test = NullTest(self.scorer, *given)
+        self.verdicts = self.verdicts or test.observe(bar.advance)
+        for _ in test.run(self.verdicts, bar.advance):
+            self._note()
+
+    def _features_of(self, contribution) -> np.ndarray:
+        """Features that the larger model has and the smaller one lacks, bool (feature,)."""
+        masks = self.nested.masks
+        return masks[contribution.more] & ~masks[contribution.less]
+
+    def result(self, data: Training, features: list[str], observation_model: str, interrupted: bool) -> Explanation:
+        """Put together what was found."""
+        scorer, held, shape = self.scorer, self.held, (len(self.nested.contributions), self.scorer.n_neurons)
+        v, null = self.verdicts, self.null
+        nothing = np.full(shape, np.nan)
+        p = nothing
+        if v is not None:
+            p = np.where(np.isfinite(v.observed) & (v.done > 0), null.p_value(v.above, v.done), np.nan)
+        chosen = np.where(np.isfinite(held.loss), scorer.strengths[held.chosen], np.nan)
+        return Explanation(
+            neuron=list(data.neuron_names), model=self.nested.names, feature=features,
+            contributions=self.nested.contributions, members=self.nested.masks,
+            loss=held.loss, loss_off=held.off, strengths=scorer.strengths, strength=chosen, gap=held.gap,
+            proved=held.proved, saturated=scorer.saturated(scorer.responses, scorer.number, scorer.weights),
+            n_spikes=scorer.spikes(data, scorer.number), n_fits=held.n_fits, n_proved=held.n_proved,
+            p_value=p, q_value=false_discovery_rate(p, [c.kind for c in self.nested.contributions]),
+            statistic=nothing if v is None else v.observed,
+            null_statistic=np.full((0, *shape), np.nan) if v is None else v.drawn,
+            null_strength=self.strength,
+            n_draws=np.zeros(shape, int) if v is None else v.done,
+            n_loose=np.zeros(shape, int) if v is None else v.loose,
+            n_null_fits=0 if v is None else int(v.n_fits.sum()), n_null_proved=0 if v is None else int(v.n_proved.sum()),
+            n_possible_draws=0 if null is None else null.n_draws, observation_model=observation_model,
+            null=_name(null), status="interrupted" if interrupted else "complete",
+        )  # fmt: skip
+
+    def _note(self) -> None:
+        if self.file is None:
+            return
+        arrays = {f"held/{name}": value for name, value in vars(self.held).items()}
+        arrays |= {"known": self.known}
+        self.file.save(arrays | ({} if self.verdicts is None else self.verdicts.arrays()))
+
+    def _restore(self) -> None:
+        arrays = None if self.file is None else self.file.load()
+        if arrays is None:
+            return
+        self.held = HeldOut(**{k.removeprefix("held/"): a for k, a in arrays.items() if k.startswith("held/")})
+        self.known = arrays["known"]
+        null = {k.removeprefix("null/"): a for k, a in arrays.items() if k.startswith("null/")}
+        if null:
+            self.verdicts = Verdicts(**null)
+
+
+def _strengths_of_tests(given, strengths: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Strength of every neuron's statistics, (neuron,): given, or what all other neurons choose most often."""
+    n = chosen.shape[2]
+    if given == "chosen":
+        return np.full(n, np.nan)
+    if given is not None:
+        return np.full(n, check_positive("null_strength", given, '"chosen" lets every draw choose.'))
+    counts = np.stack([np.bincount(chosen[1:, :, k].ravel(), minlength=len(strengths)) for k in range(n)], axis=1)
+    others = counts.sum(axis=1, keepdims=True) - counts
+    index = len(strengths) - 1 - np.argmax(others[::-1], axis=0) if n > 1 else np.full(1, len(strengths) // 2)
+    return strengths[index]
+
+
+def _facts(scorer: Scorer, nested: Models, null: Null | None, null_strength, level) -> dict[str, str]:
+    return {
+        "features": digest(scorer.X), "responses": digest(*scorer.responses), "weights": digest(scorer.weights),
+        "folds": digest(scorer.number), "models": digest(nested.masks), "contributions": str(nested.contributions),
+        "strengths": digest(scorer.strengths), "penalty": repr(scorer.penalty(1.0)), "loss": scorer.observation.name,
+        "tol": repr((scorer.tol, scorer.cv_tol)), "null": _name(null), "level": repr((level, null_strength)),
+    }  # fmt: skip
+
+
+def _name(null: Null | None) -> str:
+    """Describe a null in a few words."""
+    if null is None:
+        return ""
+    given = {k: v for k, v in vars(null).items() if k not in ("arrays", "within", "n") and v != 0}
+    words = ", ".join(f"{k}={v}" for k, v in given.items())
+    return f"{type(null).__name__}({words})"
