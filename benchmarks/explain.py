@@ -1,6 +1,6 @@
 """What each group of features explains: nested models, strengths, folds and draws of a null in one solve.
 
-    python benchmarks/explain.py [--sections poisson,gaussian,draws,nested_variants,false_positives,agreement] [--data FOLDER]
+    python benchmarks/explain.py [--sections poisson,gaussian,draws,nested_variants] [--data FOLDER]
 
 Drifts of simulated neurons are those of recorded units, so the folder of the recordings is needed.
 """
@@ -71,7 +71,7 @@ def _poisson(strengths=STRENGTHS):
 
 
 def poisson(_cache, scale: float, section: Section, *, folder: Path) -> None:
-    """500 neurons, 200 000 bins, 45 features, 9 groups left out, 5 folds, 10 strengths chosen inside the training folds.
+    """500 neurons, 200 000 bins, 45 features, 9 groups left out, 5 folds, 10 strengths chosen in the training folds.
 
     scikit-learn's PoissonRegressor (newton-cholesky) makes the same fits in a loop; one model of one neuron is timed, a
     tenth of that neuron's fits, and the rest extrapolated.

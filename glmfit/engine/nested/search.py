@@ -25,7 +25,7 @@ _MANY = 1000  # fits from which on rows are worth copying
 
 
 class Responses(NamedTuple):
-    """Responses of neurons, in the order of the rows of the features; weights and known predictors if there are some."""
+    """Responses of neurons, in the order of the rows of the features, and weights and known predictors if any."""
 
     Y: np.ndarray  # (time, neuron)
     own: np.ndarray | None = None  # weights of single responses in the loss, (time, neuron)
@@ -224,9 +224,8 @@ class Nested:
             close = _near_the_best(total)[lead // S, lead % S]  # (fit, held)
             close = np.flatnonzero(np.any(close & ~self.sets[sets][:, :K], axis=1))
             if len(close):  # what else would choose between them is how far they are from their optima
-                again = models.fit(
-                    leads, lead[close], sets[close], max(self.close, _CLOSE_ENOUGH), start=fits.ahead[close]
-                )
+                target = max(self.close, _CLOSE_ENOUGH)
+                again = models.fit(leads, lead[close], sets[close], target, start=fits.ahead[close])
                 loss[close] = models.losses(again.ahead, ~self.sets[sets[close]])
                 total = self._totals(loss, sets, there, n)
             chosen = S - 1 - np.argmin(total[:, ::-1], axis=1)  # of equal ones the strongest

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import clone
 
 from ...checks import check_flag, check_positive, check_real, warn_user
 from ...data.counts import Training, read_training
@@ -32,9 +31,9 @@ def explain(
     y: DataLike,
     groups: ArrayLike | Mapping[str, Any] | None = None,
     *,
-    kinds: str | list[str] = ("unique", "maximal"),
-    order: list[str] | None = None,
-    models: Mapping[str, list[str]] | None = None,
+    kinds: str | Sequence[str] = ("unique", "maximal"),
+    order: Sequence[str] | None = None,
+    models: Mapping[str, Sequence[str]] | None = None,
     cv: Any = None,
     strengths: ArrayLike | None = None,
     null: Null | None = None,
@@ -107,9 +106,10 @@ def explain(
     -----
     Each held-out fold is predicted by a model that has not seen it, strength included: that is chosen by leaving out
     each other fold, too, and fits that leave out two folds serve both. Guarantee: for every fit a bound of how far its
-    objective is above the minimum, and with a ridge on up to 300 features, or Gaussian responses, for every contribution
-    a bound of how far it is from that of the exact optima, at the strengths chosen. P-values are as valid as the null:
-    the statistic is a contribution at a strength that does not depend on the neuron's own responses.
+    objective is above the minimum, and with a ridge on up to 300 features for every contribution a bound of how far it
+    is from that of the exact optima, at the strengths chosen. P-values are as valid as the null: the statistic is a
+    contribution at a strength that does not depend on the neuron's own responses, unless it is the only neuron: then
+    the middle one of the strengths is taken.
 
     Cost: for each neuron, model, pair of folds and strength about two passes over the rows; Hessians are shared by the
     models, folds and strengths near them. Gaussian responses need one pass in all. After Ctrl-C what was found so far
@@ -155,7 +155,7 @@ def _read_model(model: Any) -> PopulationGLM | PopulationGLMCV:
             f"model is a {type(model).__name__}; it must be a glmfit.PopulationGLM or PopulationGLMCV, which says the "
             "observation model, the penalty and the strengths."
         )
-    return clone(model)
+    return type(model)(**model.get_params(deep=False))
 
 
 def _check_null(null: Any, level: Any) -> None:
@@ -223,8 +223,8 @@ def _read_folds(cv, estimator, data: Training, axis) -> tuple[np.ndarray, int]:
     again = folds.test.sum(axis=1) > 1
     if again.any():
         raise ValueError(
-            f"{int(again.sum())} rows are held out by more than one fold of cv; explain adds up folds, and needs each row "
-            "held out at most once."
+            f"{int(again.sum())} rows are held out by more than one fold of cv; explain adds up folds, and needs each "
+            "row held out at most once."
         )
     if np.any(folds.train == folds.test):
         raise ValueError(
@@ -247,12 +247,12 @@ def _warn(found: Explanation) -> None:
     if lost.any():
         warn_user(
             f"{int(lost.sum())} of {int(found.n_fits.sum())} fits are not proved to be at their optimum, of "
-            f"{int(np.sum(lost > 0))} neurons (column proved says which contributions rest on such fits). Leave out the "
-            "weakest strengths, or features that nearly repeat others."
+            f"{int(np.sum(lost > 0))} neurons (column proved says which contributions rest on such fits). Leave out "
+            "the weakest strengths, or features that nearly repeat others."
         )
     empty = ~np.isfinite(found.loss[0])
     if empty.any() and found.status == "complete":
         warn_user(
-            f"{int(empty.any(axis=0).sum())} of {len(found.neuron)} neurons have folds that cannot be fitted or scored, "
-            "for want of spikes or of rows; those folds are left out for them. Fewer folds, or longer ones, have spikes."
+            f"{int(empty.any(axis=0).sum())} of {len(found.neuron)} neurons have folds that cannot be fitted or "
+            "scored, for want of spikes or rows; those folds are left out for them. Fewer or longer folds have spikes."
         )

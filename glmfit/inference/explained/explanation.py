@@ -104,7 +104,7 @@ class Explanation(Display):
 
     @property
     def contribution(self) -> np.ndarray:
-        """Log-likelihood of held-out rows that the larger model gains, in nats, over all folds, (contribution, neuron)."""
+        """Log-likelihood in nats that the larger model gains on all held-out rows, (contribution, neuron)."""
         return contributions_of(self.loss, self.loss_off, self._models("more"), self._models("less"))[0]
 
     @property

@@ -13,11 +13,22 @@ CONSTANT, FULL = "constant", "full"
 
 
 class Contribution(NamedTuple):
-    """What one model predicts better than another."""
+    """What one model predicts better than another.
 
-    name: str  # of the group, or of the model
-    kind: str  # one of `KINDS`
-    more: int  # index of the model that has more
+    Attributes
+    ----------
+    name : str
+        Of the group, or of the model.
+    kind : {"unique", "maximal", "added", "whole", "model"}
+        What is compared: all features and all but the group, the group and a constant, the group and those before it,
+        all features and a constant, a model of the user and a constant.
+    more, less : int
+        Indices of the model that has more, and of the other.
+    """
+
+    name: str
+    kind: str
+    more: int
     less: int
 
 

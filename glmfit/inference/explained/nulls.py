@@ -36,7 +36,12 @@ class Draw(NamedTuple):
 class Null(abc.ABC):
     """A null distribution: a number of draws, and how they give a p-value.
 
-    ``of`` is "counts", or "features": then each draw moves the features of one group, and leaves the others.
+    Attributes
+    ----------
+    n : int
+        Draws, or shifts each way.
+    of : {"counts", "features", "designs"}
+        What a draw moves: the counts, the features of one group while the others stay, or all features.
     """
 
     n: int

@@ -99,7 +99,8 @@ class Work:
             null_strength=self.strength,
             n_draws=np.zeros(shape, int) if v is None else v.done,
             n_loose=np.zeros(shape, int) if v is None else v.loose,
-            n_null_fits=0 if v is None else int(v.n_fits.sum()), n_null_proved=0 if v is None else int(v.n_proved.sum()),
+            n_null_fits=0 if v is None else int(v.n_fits.sum()),
+            n_null_proved=0 if v is None else int(v.n_proved.sum()),
             n_possible_draws=0 if null is None else null.n_draws, observation_model=observation_model,
             null=_name(null), status="interrupted" if interrupted else "complete",
         )  # fmt: skip
