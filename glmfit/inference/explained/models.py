@@ -8,7 +8,6 @@ import numpy as np
 from ...checks import check_choice
 from ...penalties.by_name import read_labels, read_members
 
-KINDS = ("unique", "maximal", "added", "whole", "model")
 CONSTANT, FULL = "constant", "full"
 
 
