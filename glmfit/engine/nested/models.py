@@ -17,7 +17,7 @@ _NEAR = 0.3  # nats: what is left of the fit to all blocks, from which fits to s
 _ROUNDS, _STEPS, _HALVES = 12, 8, 30  # of fits to all blocks, of fits to some, of a step that leads up
 _SLOW, _FAR = 0.15, 1.2  # contraction of a step, and log growth of a Hessian, from which a new anchor pays
 _RENEWALS, _GROUPS = 3, 8  # times that fits which are not proved get Hessians nearer by, and how many at a time
-_OF_FITS = "at", "ahead", "bound", "radius", "bend"
+_OF_FITS = "at", "ahead", "bound", "proved", "radius", "bend"
 _NUMBERS = 4e6  # of Hessians that are held at a time
 
 
@@ -42,6 +42,7 @@ class Fits:
     at: np.ndarray  # (fit, member)
     ahead: np.ndarray  # where one more step leads, of which nothing is proved, (fit, member)
     bound: np.ndarray  # of what the objective is above its minimum, inf where there is none
+    proved: np.ndarray  # whether that is below the target, or as low as rounding allows
     radius: np.ndarray  # bound of the distance from the optimum, in the norm of a lower bound of the Hessian
     bend: np.ndarray  # bound of the Hessian of every block, in units of that lower bound, (fit, block)
     inverse: np.ndarray | None  # of that lower bound, (fit, member, member)
@@ -252,7 +253,7 @@ class Models:
         target = np.broadcast_to(target, len(lead))
         fits = self._fit_all(leads, lead, sets, target, keep, start)
         for _ in range(0 if self._loose else _RENEWALS):
-            left = np.flatnonzero(~(fits.bound <= target) & np.isfinite(fits.at).all(axis=1))
+            left = np.flatnonzero(~fits.proved & np.isfinite(fits.at).all(axis=1))
             if not len(left):
                 break
             some, first = np.unique(lead[left], return_index=True)
@@ -284,8 +285,8 @@ class Models:
         H = self._systems(model, anchor, sets, ridge)
         inverse = np.linalg.inv(H)
         reach, share = (self._of_sets(name, anchor, sets) for name in ("reach_squared", "share"))
-        start = leads.at[lead]
-        passes = 0.0
+        start, passes = leads.at[lead], 0.0
+        target = np.maximum(target, 4 * neuron.rounding(self._whole(start)))
         if at is None:
             g = mask * (np.einsum("nk,nki->ni", train.astype(float), leads.gradient[lead]) + ridge * start)
             at = start - _times(inverse, g)
@@ -317,7 +318,7 @@ class Models:
             more = np.exp(self._constant * (moved + radius * np.sqrt(growth * reach)))
             bend = leads.bend[lead] * (more * growth / share)[:, None]
         inverse = inverse * (growth[:, None, None] * mask[:, :, None]) if keep else None
-        return Fits(at, ahead, bound, radius, bend, inverse, passes)
+        return Fits(at, ahead, bound, bound <= target, radius, bend, inverse, passes)
 
     def _gradient(self, at, train, dtype=np.float64) -> np.ndarray:
         return self.neuron.gradients(self._members, at, train, dtype=dtype)[1].sum(axis=1)

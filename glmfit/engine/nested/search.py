@@ -149,30 +149,34 @@ class Nested:
         ``shared`` keeps what other responses of the same neuron to the same features have in common with these.
         """
         among = np.arange(len(self.masks)) if among is None else among
+        out = HeldOut.empty(len(self.masks), self.n_held, 1)
         with np.errstate(all="ignore"):  # what is not a number has no bound
-            return self._of_neuron(observation, among, shared, *responses.column(n))
+            try:
+                self._of_neuron(observation, among, shared, out, *responses.column(n))
+            except np.linalg.LinAlgError:  # features that repeat others, with next to no ridge
+                out.n_fits += 1
+        return out
 
-    def _of_neuron(self, observation: Observation, among, shared: dict | None, y, own, seen, offset) -> HeldOut:
-        blocks, K = self.blocks, self.n_held
+    def _of_neuron(self, observation: Observation, among, shared: dict | None, out: HeldOut, y, own, seen, offset):
+        blocks = self.blocks
         y, own, seen, offset = (blocks.take(a) for a in (np.asarray(y, np.float64), own, seen, offset))
         weights = own if blocks.weights is None else blocks.weights if own is None else own * blocks.weights
         counts = seen if blocks.weights is None else blocks.weights if seen is None else seen * blocks.weights
         size = np.array(
             [block.stop - block.start if counts is None else counts[block].sum() for block in blocks.slices]
         )
-        out = HeldOut.empty(len(self.masks), K, 1)
         mass = size if weights is None else np.array([weights[block].sum() for block in blocks.slices])
         total = np.array([(y if weights is None else y * weights)[block].sum() for block in blocks.slices])
         mean = (self.sets @ total) / (self.sets @ mass)
         usable = (self.sets @ size > 0) & np.asarray(observation.has_optimum(mean), bool)
         if not usable[0]:
-            return out
+            return
         response = Response.of(observation, y, weights, offset)
         flat, among = among[~self.masks[among].any(axis=1)], among[self.masks[among].any(axis=1)]
         if len(flat):
             self._constant(response, flat, mean, usable, size > 0, out)
         if not len(among):
-            return out
+            return
         many = len(self.sets) * len(among) * len(self.strengths) > _MANY
         neuron = Neuron(blocks, response, self.sets, size.astype(float), self.strengths[0], many)
         at = np.zeros(blocks.n_columns)
@@ -182,7 +186,6 @@ class Nested:
         for some in self.batches(among):
             most, loose = _NEW if len(some) > 1 else _NEW_SMALL, self.loose is not None
             self._search(Models(neuron, masks[some], anchors, most, loose), some, usable, size > 0, out)
-        return out
 
     def _totals(self, loss: np.ndarray, sets: np.ndarray, there: np.ndarray, n_models: int) -> np.ndarray:
         """Sum the losses (fit, block) of pairs of blocks over the partners of each, (model, strength, held)."""
@@ -218,7 +221,7 @@ class Nested:
             target = self.target(models.improvement(leads, lead, sets), self.cv_tol)
             fits = models.fit(leads, lead, sets, target)
             out.n_fits += len(sets)
-            out.n_proved += int(np.sum(fits.bound <= target))
+            out.n_proved += int(np.sum(fits.proved))
             loss = models.losses(fits.ahead, ~self.sets[sets])
             total = self._totals(loss, sets, there, n)
             close = _near_the_best(total)[lead // S, lead % S]  # (fit, held)
@@ -236,10 +239,10 @@ class Nested:
         fits = models.fit(leads, lead, sets, self.close, keep=True)
         loss, off = models.score(fits, ~self.sets[sets])
         place, each = (some[model], at, 0), np.arange(len(at))
-        out.loss[place], out.gap[place], out.proved[place] = loss[each, at], fits.bound, fits.bound <= self.close
+        out.loss[place], out.gap[place], out.proved[place] = loss[each, at], fits.bound, fits.proved
         out.off[place] = np.where(np.isfinite(fits.bound), off[each, at], np.inf)
         out.n_fits += len(at)
-        out.n_proved += int(np.sum(fits.bound <= self.close))
+        out.n_proved += int(np.sum(fits.proved))
 
 
 def _first(neuron: Neuron, at: np.ndarray, shared: dict | None) -> Anchor:

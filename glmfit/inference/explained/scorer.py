@@ -149,12 +149,24 @@ class Scorer:
                 for n, found in zip(neurons, workers.each(one, list(neurons)), strict=True):
                     out.put([n], found)
                     told()
+            if setting.nested.loose is None:
+                self._solve(setting, responses, neurons[out.n_proved[neurons] < out.n_fits[neurons]], out)
         else:
-            some = Responses(*(None if a is None else a if a.shape[1] == 1 else a[:, neurons] for a in responses))
-            out.put(neurons, held_out_by_solvers(setting.nested, self.observation, some, self.penalty, setting.dtype))
+            self._solve(setting, responses, neurons, out)
         scale = self.form.scale
         out.loss, out.off, out.gap = (a / scale for a in (out.loss, out.off, out.gap))
         return out
+
+    def _solve(self, setting: Setting, responses: Responses, neurons: np.ndarray, out: HeldOut) -> None:
+        """Let the solvers of populations find what is not proved of some neurons."""
+        if not len(neurons):
+            return
+        some = Responses(*(None if a is None else a if a.shape[1] == 1 else a[:, neurons] for a in responses))
+        found = held_out_by_solvers(setting.nested, self.observation, some, self.penalty, setting.dtype)
+        for name, value in vars(found).items():
+            before = getattr(out, name)[..., neurons]
+            known = out.proved[..., neurons] if before.ndim == 3 else np.zeros(before.shape, bool)
+            getattr(out, name)[..., neurons] = np.where(known, before, value)
 
     def _one(self, setting: Setting, responses: Responses, among, n: int) -> HeldOut:
         some = None if among is None else among(n)

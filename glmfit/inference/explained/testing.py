@@ -122,11 +122,12 @@ class NullTest:
         moved = self.null.moves_counts and self._setting.by_newton
         if moved and not moments_serve(self._setting.nested, self.scorer.observation, self.scorer.responses):
             yield from self._run_by_neuron(verdicts, told)
+        if verdicts.ended.all():
             return
         for k, draw in enumerate(self.null.draws(self.rows)):
             if k < verdicts.looked:
                 continue
-            wanted = self._wanted(verdicts.observed, verdicts.above)
+            wanted = self._wanted(verdicts.observed, verdicts.above) & ~verdicts.ended
             if not wanted.any():
                 break
             every = Verdict(*(getattr(verdicts, name) for name in Verdict._fields))
@@ -144,7 +145,8 @@ class NullTest:
     def _run_by_neuron(self, verdicts: Verdicts, told) -> Iterator[None]:
         """Look at all draws of one neuron after the other: they have much in common."""
         sources = [draw.source.astype(np.int32) for draw in self.null.draws(self.rows)]
-        left = np.flatnonzero(~verdicts.ended)
+        # What the Hessians of the recording do not prove those of a draw hardly will.
+        left = np.flatnonzero(~verdicts.ended & np.isfinite(verdicts.off).any(axis=0))
         with Workers() as workers:
             for start in range(0, len(left), _CHUNK):
                 some = left[start : start + _CHUNK]
