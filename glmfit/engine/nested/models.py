@@ -17,6 +17,7 @@ _NEAR = 0.3  # nats: what is left of the fit to all blocks, from which fits to s
 _ROUNDS, _STEPS, _HALVES = 12, 8, 30  # of fits to all blocks, of fits to some, of a step that leads up
 _SLOW, _FAR = 0.15, 1.2  # contraction of a step, and log growth of a Hessian, from which a new anchor pays
 _RENEWALS, _GROUPS = 3, 8  # times that fits which are not proved get Hessians nearer by, and how many at a time
+_MOVED = 0.3  # change of predictors, as far as is known, from which on it is worth measuring
 _OF_FITS = "at", "ahead", "bound", "proved", "radius", "bend"
 _NUMBERS = 4e6  # of Hessians that are held at a time
 
@@ -72,7 +73,7 @@ class Models:
         self.inside = np.flatnonzero(union)
         self._members = None if union.all() else self.inside
         self._ridge = neuron.ridge[self.inside]
-        self._constant = neuron.response.observation.constant
+        self.constant = neuron.response.observation.constant
         self._new, self._loose = 0 if loose else most, loose
 
     # ---------------------------------------------------------------- systems of equations
@@ -149,7 +150,7 @@ class Models:
         leads.at[~np.isfinite(leads.at).all(axis=1)] = 0.0  # of which nothing is proved
         while len(unknown):
             self._survey(leads, unknown)
-            far = unknown[self._log_growth(leads, unknown, np.zeros(len(unknown), int)) > _FAR]
+            far = unknown[self.log_growth(leads, unknown, np.zeros(len(unknown), int)) > _FAR]
             if not len(far) or not self._new:
                 break
             unknown = self._renew(leads, far)
@@ -229,12 +230,12 @@ class Models:
         leads.anchor[which] = nearest
         return changed
 
-    def _log_growth(self, leads: Leads, lead: np.ndarray, sets: np.ndarray, move=0.0) -> np.ndarray:
+    def log_growth(self, leads: Leads, lead: np.ndarray, sets: np.ndarray, move=0.0) -> np.ndarray:
         """Logarithm by which Hessians may be smaller than those of their anchors; what is further moved by ``move``."""
         share = self._of_sets("share", leads.anchor[lead], sets)
         with np.errstate(divide="ignore", invalid="ignore"):
             kept = np.log1p(-np.minimum(leads.beyond[lead] / share[:, None], 1.0))
-        return self._constant * move + np.min(self._constant * LEVELS - kept, axis=1)
+        return self.constant * move + np.min(self.constant * LEVELS - kept, axis=1)
 
     def _of_sets(self, name: str, anchor: np.ndarray, sets: np.ndarray) -> np.ndarray:
         return np.array([getattr(known, name) for known in self.anchors])[anchor, sets]
@@ -293,35 +294,44 @@ class Models:
             if not self._loose:
                 g = mask * (self._gradient(at, train, np.float32) + ridge * at)
                 at, passes = at - _times(inverse, g), n / 2
-        at, ahead, active = at.copy(), at.copy(), np.arange(n)
-        bound, radius, growth, moved = np.full((4, n), np.inf)
-        for steps_left in reversed(range(_STEPS)):
+        at = np.where(np.isfinite(at).all(axis=1, keepdims=True), at, start)
+        near = _Near(self, leads, lead, sets, reach, H, start)
+        # Steps that lead away are taken back by half: where each fit is best, and how long its next step is to be.
+        best, ahead, length, active = at.copy(), at.copy(), np.ones(n), np.arange(n)
+        for _ in range(_STEPS):
             here = at[active]
             g = mask[active] * (self._gradient(here, train[active]) + ridge[active] * here)
             passes += len(active)
             step = _times(inverse[active], g)
-            decrement = np.maximum(np.einsum("ni,ni->n", g, step), 0.0)
-            away = here - start[active]
-            with np.errstate(over="ignore", invalid="ignore"):
-                moved[active] = np.sqrt(reach[active] * np.einsum("ni,ni->n", away, _times(H[active], away)))
-                grown = np.exp(self._log_growth(leads, lead[active], sets[active], moved[active]))
-                known = grown * decrement, grown * reach[active]
-                bound[active] = gap_bound(*known, True, self._constant) + neuron.rounding(self._whole(here))
-                radius[active] = _radius(*known, self._constant)
-            growth[active], ahead[active] = grown, here - step
-            active = active[~(bound[active] <= target[active])]
-            if not len(active) or not steps_left:
+            decrement = np.einsum("ni,ni->n", g, step)
+            better = decrement < near.decrement[active]
+            some = active[better]
+            best[some], ahead[some], length[some] = here[better], (here - step)[better], 1.0
+            length[active[~better]] /= 2
+            near.look(some, here[better], np.maximum(decrement[better], 0.0))
+            active = active[~(near.bound[active] <= target[active])]
+            if not len(active):
                 break
-            at[active] = ahead[active]
+            at[active] = best[active] + length[active, None] * (ahead[active] - best[active])
+        near.look_again(best, np.flatnonzero((near.moved > _MOVED) & (keep | ~(near.bound <= target))))
+        bound, radius, growth = near.bound, near.radius, near.growth
         with np.errstate(over="ignore", invalid="ignore"):
             # On the way to the optimum predictors change by no more than this besides.
-            more = np.exp(self._constant * (moved + radius * np.sqrt(growth * reach)))
+            more = np.exp(self.constant * (near.moved + radius * np.sqrt(growth * reach)))
             bend = leads.bend[lead] * (more * growth / share)[:, None]
         inverse = inverse * (growth[:, None, None] * mask[:, :, None]) if keep else None
-        return Fits(at, ahead, bound, bound <= target, radius, bend, inverse, passes)
+        return Fits(best, ahead, bound, bound <= target, radius, bend, inverse, passes)
 
     def _gradient(self, at, train, dtype=np.float64) -> np.ndarray:
         return self.neuron.gradients(self._members, at, train, dtype=dtype)[1].sum(axis=1)
+
+    def rounding(self, at: np.ndarray) -> np.ndarray:
+        """Allow for the rounding of objectives at some models, (model, member)."""
+        return self.neuron.rounding(self._whole(at))
+
+    def largest(self, change: np.ndarray) -> np.ndarray:
+        """Return the largest change of a predictor by changes of parameters, (fit, member)."""
+        return self.neuron.largest(self._members, change)
 
     def improvement(self, leads: Leads, lead: np.ndarray, sets: np.ndarray) -> np.ndarray:
         """How much lower the objective of some sets is at leads than at the first anchor, in nats, (fit,)."""
@@ -340,6 +350,38 @@ class Models:
         with np.errstate(over="ignore", invalid="ignore"):
             off = norm * fits.radius[:, None] + fits.bend * fits.radius[:, None] ** 2 / 2
         return np.where(over, loss, np.nan), np.where(over, off, np.nan)
+
+
+class _Near:
+    """How near some fits are known to be to their optima, by the Hessians of their anchors, (fit,) each."""
+
+    def __init__(self, models: Models, leads: Leads, lead, sets, reach, H, start):
+        self._models, self._leads, self._lead, self._sets = models, leads, lead, sets
+        self._reach, self._H, self._start = reach, H, start
+        self.decrement, self.moved, self.bound, self.radius, self.growth = np.full((5, len(lead)), np.inf)
+
+    def look(self, some: np.ndarray, at: np.ndarray, decrement: np.ndarray) -> None:
+        """Take over where some fits are; predictors have moved no more than their reach says."""
+        away = at - self._start[some]
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = np.sqrt(self._reach[some] * np.einsum("ni,ni->n", away, _times(self._H[some], away)))
+        self.decrement[some], self.moved[some] = decrement, moved
+        self._bound(some, at)
+
+    def look_again(self, at: np.ndarray, some: np.ndarray) -> None:
+        """See how far predictors of some fits have really moved."""
+        if len(some):
+            self.moved[some] = self._models.largest(at[some] - self._start[some])
+            self._bound(some, at[some])
+
+    def _bound(self, some: np.ndarray, at: np.ndarray) -> None:
+        models, constant = self._models, self._models.constant
+        with np.errstate(over="ignore", invalid="ignore"):
+            log = models.log_growth(self._leads, self._lead[some], self._sets[some], self.moved[some])
+            growth = np.exp(log)
+            known = growth * self.decrement[some], growth * self._reach[some]
+            self.bound[some] = gap_bound(*known, True, constant) + models.rounding(at)
+            self.radius[some], self.growth[some] = _radius(*known, constant), growth
 
 
 def _solve(H: np.ndarray, right: np.ndarray) -> np.ndarray:

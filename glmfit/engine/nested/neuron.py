@@ -101,6 +101,13 @@ class Neuron:
         """Losses of the blocks ``over``, bool (fit, block), 0 elsewhere."""
         return losses_of(self.blocks, self.response, at, over, lambda rows: self._columns(rows, members))
 
+    def largest(self, members, change: np.ndarray) -> np.ndarray:
+        """Return the largest change of a predictor, whatever the weights, by changes (fit, member)."""
+        coef, most = np.ascontiguousarray(change.T), np.zeros(len(change))
+        for rows in tiles_of(self.blocks.n_rows, int(np.clip(_NUMBERS // len(change), 256, 4096))):
+            most = np.maximum(most, np.abs(self._columns(rows, members) @ coef).max(axis=0))
+        return most * (1 + 1e-12)
+
     def rounding(self, at: np.ndarray) -> np.ndarray:
         """Allow for the rounding of objectives and gradients at some models, (model, column), in nats."""
         terms = 3 * np.abs(at[:, :-1]).sum(axis=1) + np.abs(at[:, -1])

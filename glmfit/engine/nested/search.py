@@ -17,6 +17,7 @@ _NEGLIGIBLE, _TOL = 1e-2, 1e-6  # nats of a fit that are nobody's goal, less wit
 _CLOSE = 1e-6  # of these, of fits whose losses are returned: how far their losses may be off goes with the root
 _CLOSE_ENOUGH = 1e-4  # nats of fits whose strengths are next to the best
 _TIE = 0.03  # nats: strengths whose scores are nearer are compared by fits to the end
+_MOST_OF_IT = 0.8  # share of the curvature without any response, from which on it stands for all
 _ROUNDING = 1e-12  # of a loss
 _SMALL = 0.5  # share of the columns, from which on models are fitted together
 _NEWTON_STEPS = 100  # of an intercept
@@ -248,6 +249,11 @@ class Nested:
 def _first(neuron: Neuron, at: np.ndarray, shared: dict | None) -> Anchor:
     """Anchor at a constant model, with a Hessian that is shared if it may be."""
     if shared is None:
+        return neuron.anchor(at)
+    observation, y = neuron.response.observation, neuron.response.y
+    eta = np.array(at[-1])
+    expected = observation.curvature(np.array(y.mean()), eta)
+    if observation.curvature(np.array(0.0), eta) < _MOST_OF_IT * expected:
         return neuron.anchor(at)
     key = float(at[-1])
     if key not in shared:

@@ -61,12 +61,13 @@ class Verdict(NamedTuple):
 
     def take(self, k: int, wanted: np.ndarray, value: np.ndarray, off: np.ndarray, loose: bool) -> np.ndarray:
         """Take over the statistics of a draw where they are ``wanted``; returns where a nearer look is needed."""
-        value = np.where(np.isnan(value), np.inf, value)  # what cannot be computed counts against the group
         known = np.where(np.isfinite(self.off), self.off, 0.0)
-        off = np.where(np.isfinite(off), off, np.inf if loose else 0.0)
+        off = np.where(np.isfinite(off) & ~np.isnan(value), off, np.inf if loose else 0.0)
+        value = np.where(np.isnan(value), np.inf, value)  # what cannot be computed counts against the group
         self.drawn[k][wanted] = np.where(np.isfinite(value), value, np.nan)[wanted]
-        below = wanted & (value + off < self.observed - known)
-        settled = below | (wanted & (value - off >= self.observed + known)) if loose else wanted
+        with np.errstate(invalid="ignore"):
+            below = wanted & (value + off < self.observed - known)
+            settled = below | (wanted & (value - off >= self.observed + known)) if loose else wanted
         self.loose[...] += settled & loose
         self.above[...] += settled & ~below
         self.done[...] += settled
@@ -101,6 +102,11 @@ class NullTest:
     ):  # fmt: skip
         self.scorer, self.contributions, self.null, self.rows = scorer, contributions, null, rows
         self.strength, self.level, self.features = strength, level, features
+        if level is not None and null.enough(level) < 1:
+            raise ValueError(
+                f"null has n={null.n}, of which no p-value is {level:g} or less; take at least "
+                f"{int(np.ceil(1 / level)) - 1} draws, or level=None to see what there is."
+            )
         self.used = null.used(rows)
         self._setting = scorer.setting(self.used)
         self._targets = (None,) if level is None else (*_LOOSE, None)

@@ -17,6 +17,7 @@ from .nulls import Null, Rows
 from .scorer import Scorer
 from .testing import NullTest, Verdicts
 
+_FULL = 1  # the model of all features
 _CHUNK = 32  # neurons between two writings of a checkpoint
 
 
@@ -130,7 +131,7 @@ def _strengths_of_tests(given, strengths: np.ndarray, chosen: np.ndarray) -> np.
         return np.full(n, np.nan)
     if given is not None:
         return np.full(n, check_positive("null_strength", given, '"chosen" lets every draw choose.'))
-    counts = np.stack([np.bincount(chosen[1:, :, k].ravel(), minlength=len(strengths)) for k in range(n)], axis=1)
+    counts = np.stack([np.bincount(chosen[_FULL, :, k], minlength=len(strengths)) for k in range(n)], axis=1)
     others = counts.sum(axis=1, keepdims=True) - counts
     index = len(strengths) - 1 - np.argmax(others[::-1], axis=0) if n > 1 else np.full(1, len(strengths) // 2)
     return strengths[index]
