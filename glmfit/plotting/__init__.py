@@ -8,6 +8,7 @@ Colours are those of Okabe and Ito, which colour-blind readers can tell apart.
 
 from .axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, label_panels, new_axes
 from .calibration import plot_binned_residuals, plot_calibration
+from .contributions import plot_contributions, plot_explained_neuron, plot_null, plot_unique_against_maximal
 from .decoding import plot_confusion, plot_decoded, plot_responses
 from .parameters import plot_coupling, plot_filter, plot_recovery
 from .rates import plot_rate_against_spikes, plot_residuals, plot_signal, plot_tuning
@@ -22,5 +23,6 @@ __all__ = [
     "plot_coupling", "plot_recovery", "plot_scores",
     "plot_confusion", "plot_decoded", "plot_responses",
     "plot_cv_curves", "plot_strengths",
+    "plot_contributions", "plot_unique_against_maximal", "plot_null", "plot_explained_neuron",
     "BLACK", "BLUE", "GREEN", "GREY", "LIGHT", "ORANGE", "PURPLE", "RED",
 ]  # fmt: skip
