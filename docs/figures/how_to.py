@@ -49,6 +49,11 @@ def coupling() -> dict:
     return {"coupling": run("coupling", until="Sparse couplings: group lasso")["axes"][0].figure}
 
 
+def explain() -> dict:
+    """What two groups contribute, and what they would by chance."""
+    return {"explain": run("explain", until="Which null for which question")["axes"][0].figure}
+
+
 def features() -> dict:
     """Columns of four recipes, against what they are functions of."""
     names = run("features", until="Categories")
@@ -144,7 +149,7 @@ def w_maze() -> dict:
     return {"place_fields_w_maze": axes[0, 0].figure}
 
 
-DRAWN = (features, place_fields, coupling, w_maze)
+DRAWN = (features, place_fields, coupling, explain, w_maze)
 
 
 def main(folder: Path = ROOT / "docs" / "how_to" / "figures") -> None:
