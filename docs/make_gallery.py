@@ -31,6 +31,7 @@ TAGS = {
     "06": "recording, softmax", "07": "response model", "08": "recording, population", "09": "recording, coupling",
     "10": "recording, cross-validation", "11": "batch", "12": "recording, inference",
     "13": "recording, observation models", "14": "recording, observation models", "15": "recording, masks",
+    "16": "recording, inference", "17": "recording, inference, coupling",
 }  # fmt: skip
 
 

@@ -149,8 +149,7 @@ def plot_unique_against_maximal(
         drawn += [value[m, known], value[c, known]]
     drawn = np.concatenate(drawn)
     if len(drawn):
-        ends = [min(0.0, drawn.min()), max(0.0, drawn.max())]
-        ax.plot(ends, ends, color=GREY, lw=0.8, zorder=0)
+        ax.axline((0, 0), slope=1, color=GREY, lw=0.8, zorder=0)
         legend(ax, loc="upper left", handletextpad=0.2)
     else:
         say(ax, "no neuron can be scored")
@@ -301,7 +300,7 @@ def _map(ax, value, found, names, groups, label, level, colorbar):
     ax.set_facecolor("#E6E6E6")
     if found is not None:
         row, column = np.nonzero(found)
-        ax.plot(column, row, ".", ms=4, color=BLACK, mew=0)
+        ax.plot(column, row, "o", ms=3.5, color=BLACK, mec="white", mew=0.5)
     ax.set_yticks(range(len(groups)), groups)
     step = -(-len(names) // _NAMES_ON_AXIS)  # every how many a name fits
     shown = range(0, len(names), step)
