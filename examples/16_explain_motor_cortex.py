@@ -171,9 +171,10 @@ means = frame["bits_per_spike"].groupby(["kind", "group"]).mean()
 chance = (frame["p_value"] <= 0.05).groupby(["kind", "group"]).sum()
 print("bits per spike, mean      maximal   unique    unique beyond chance")
 for name in groups:
+    beyond = f"{chance['unique', name]} of {len(explained)}"
     print(
         f"  {name:<20} {means['maximal', name]:>9.4f} "
-        f"{means['unique', name]:>9.4f} {chance['unique', name]:>9} of {len(explained)}"
+        f"{means['unique', name]:>9.4f} {beyond:>16}"
     )
 
 # %% [markdown]
