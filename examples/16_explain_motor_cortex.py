@@ -178,11 +178,11 @@ for name in groups:
     )
 
 # %% [markdown]
-# In the recording the shifted counts confirm nearly all of what the likelihood
-# ratio test found: even the past movement, which hardly matters, adds more to
-# the rest than chance does in all but one or two neurons. The other neurons
-# explain most. Two thirds of what they explain alone, and four fifths of what
-# the speed explains alone, are shared with other groups.
+# In the recording the shifted counts confirm what the likelihood ratio test
+# found: even the past movement, which hardly matters, adds more to the rest
+# than chance does in nine of ten neurons. The other neurons explain most. But
+# two thirds of what they explain alone, and four fifths of what the speed
+# explains alone, are shared with other groups.
 #
 # ## One neuron
 #

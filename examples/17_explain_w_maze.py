@@ -99,7 +99,7 @@ else:
 
 # %% [markdown]
 # Only bins in which the animal runs are used. Units with few spikes then are
-# left out, and those with more than 10 spikes/s, which are interneurons or
+# excluded, and those with more than 10 spikes/s, which are interneurons or
 # the spikes of many cells.
 
 # %%
@@ -174,11 +174,11 @@ print(f"{table['proved'].mean():.0%} of the contributions rest on proofs")
 
 # %% [markdown]
 # In the recording, place explains most of the units. Alone, the own history of
-# a place cell explains nearly as much, and for some units so do the others, but
-# mostly because past spikes tell where the animal is. Beyond place, the own
-# history adds a quarter of that or less, and coupling next to nothing. Two
-# units follow their own history and hardly any place. Speed matters little once
-# it is above the threshold.
+# a place cell explains about as much, and for some units so do the others, but
+# mostly because past spikes tell where the animal is. For the units that are
+# predicted best, the own history adds a third of that or less to the other
+# groups, and coupling next to nothing. Unit 22 follows its own history and no
+# place. Speed matters little once it is above the threshold.
 #
 # ## Does coupling add anything?
 #
