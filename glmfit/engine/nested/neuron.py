@@ -13,6 +13,8 @@ from .response import Response
 
 _NUMBERS = 1 << 17  # of a tile of predictors
 LEVELS = np.array([0.25, 0.5, 1.0, 1.5, 2.0, 3.0])  # changes of eta that most rows should stay below
+_SINGLE = 64 * 2.0**-24  # of the terms of a predictor in single precision, more than it may be off
+_SUMS = 1e-3  # of sums of a tile of positive numbers in single precision
 _BEND = 1.0  # change of eta up to which rows are bounded together, and beyond one by one
 
 
@@ -114,16 +116,21 @@ class Neuron:
         return np.finfo(float).eps * (16 * self._terms + 2 * self._counts * terms)
 
     def survey(self, members, at: np.ndarray, anchor: Anchor) -> Survey:
-        """Gradients of all blocks at some models (model, member), and how far these are from an anchor."""
+        """Look at some models (model, member) in single precision, and how far they are from an anchor.
+
+        Gradients and losses only show the way; the changes of predictors that bounds rest on are rounded up.
+        """
         n, blocks = len(at), self.blocks
-        coef = np.ascontiguousarray(at.T)
+        coef = np.ascontiguousarray(at.T, np.float32)
         loss, gradient = np.zeros((n, blocks.n_blocks)), np.zeros((n, blocks.n_blocks, at.shape[1]))
         beyond, bend = np.zeros((len(LEVELS), n)), np.zeros((n, blocks.n_blocks))
+        size = np.abs(at).sum(axis=1)
         for k, block in enumerate(blocks.slices):
-            for rows in _tiles(block, 4 * n):
-                z = self._columns(rows, members)
-                eta = z @ coef
-                moved, pull = np.abs(eta - anchor.eta[rows, None]), anchor.pull[rows]
+            for rows in _tiles(block, 2 * n):
+                z = self._columns(rows, members, np.float32)
+                eta, pull = z @ coef, anchor.pull[rows].astype(np.float32)
+                moved = np.abs(eta - anchor.eta[rows, None].astype(np.float32))
+                moved += (_SINGLE * np.abs(z).max() * size).astype(np.float32)
                 part, slope = self.response.loss_and_slope(rows, eta)
                 loss[:, k] += part
                 gradient[:, k] += slope.T @ z
@@ -132,7 +139,7 @@ class Neuron:
                 far = moved > _BEND
                 bend[:, k] += pull @ np.where(far, np.exp(moved), 0.0) if far.any() else 0.0
             bend[:, k] += anchor.block[k] * np.exp(_BEND)
-        return Survey(loss, gradient, beyond.T, bend)
+        return Survey(loss, gradient, beyond.T * (1 + _SUMS), bend * (1 + _SUMS))
 
     def anchor(self, at: np.ndarray, least: bool = False) -> Anchor:
         """Form Hessian and gradient of every block at a model of all columns, and the leverage of every row there.
@@ -170,7 +177,7 @@ class Neuron:
     def anchor_like(self, base: Anchor) -> Anchor:
         """Return an anchor with the least Hessian that was formed for other responses, at the same model."""
         every = np.ones((1, self.blocks.n_blocks), bool)
-        loss, gradient = self.gradients(None, base.at[None], every, loss=True)
+        loss, gradient = self.gradients(None, base.at[None], every, loss=True, dtype=np.float32)
         leverage = base.pull / self.response.curvature(base.eta, least=True)
         curvature = self.response.curvature(base.eta)
         grown = float(np.max(curvature * leverage / base.pull, initial=1.0))

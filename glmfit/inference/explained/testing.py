@@ -20,7 +20,7 @@ from .models import Contribution
 from .nulls import Draw, Null, Rows
 from .scorer import Scorer, Setting
 
-_LOOSE = 1.0, 0.03  # nats of a fit: what is enough where the statistic is far from what was observed
+_LOOSE = 1.0, 0.03, 1e-3  # nats of a fit: what is enough where the statistic is far from what was observed
 _CHUNK = 32  # neurons between two times that something may be written down
 
 
@@ -164,24 +164,24 @@ class NullTest:
     def _look_at(self, verdicts: Verdicts, sources: list[np.ndarray], n: int) -> None:
         verdict, shared, scorer = verdicts.of(n), {}, self.scorer
         strength, scale = None if self.strength is None else float(self.strength[n]), scorer.form.scale[n]
-        (more, less), before, skipped = self._pairs.T, None, 0
+        (more, less), first = self._pairs.T, np.zeros(len(self._pairs), int)
         for k, source in enumerate(sources):
             wanted = self._wanted(verdict.observed, verdict.above)
             if not wanted.any():
                 return
-            if before is None or np.any(wanted != before):  # those that are left may be decided by less
-                before, skipped = wanted, 0
             responses = scorer.one(n, source, self.used)
-            for i, loose in enumerate(self._targets[skipped:], skipped):
-                nested, among = self._setting.at(strength, loose).nested, np.unique(self._pairs[wanted])
+            for i, loose in enumerate(self._targets):
+                some = wanted & (first <= i)
+                if not some.any():
+                    continue
+                nested, among = self._setting.at(strength, loose).nested, np.unique(self._pairs[some])
                 held = nested.of_neuron(scorer.observation, responses, 0, among, shared)
                 verdicts.n_fits[n] += held.n_fits[0]
                 verdicts.n_proved[n] += held.n_proved[0]
                 value, off = contributions_of(held.loss / scale, held.off / scale, more, less)
-                wanted = verdict.take(k, wanted, value[:, 0], off[:, 0], loose is not None)
-                if not wanted.any():
-                    break
-                skipped = i + 1  # what did not decide this draw will hardly decide the next
+                left = verdict.take(k, some, value[:, 0], off[:, 0], loose is not None)
+                first[left] = i + 1  # what has not decided this draw will hardly decide the next
+                wanted = (wanted & ~some) | left
 
     def _wanted(self, observed: np.ndarray, above: np.ndarray) -> np.ndarray:
         """Which verdicts further draws may change."""
