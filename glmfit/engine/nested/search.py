@@ -170,7 +170,8 @@ class Nested:
         total = np.array([(y if weights is None else y * weights)[block].sum() for block in blocks.slices])
         mean = (self.sets @ total) / (self.sets @ mass)
         usable = (self.sets @ size > 0) & np.asarray(observation.has_optimum(mean), bool)
-        if not usable[0]:
+        held = usable[self.singles()] & (size[: self.n_held] > 0)
+        if not (usable[0] and held.any()):
             return
         response = Response.of(observation, y, weights, offset)
         flat, among = among[~self.masks[among].any(axis=1)], among[self.masks[among].any(axis=1)]
@@ -216,8 +217,8 @@ class Nested:
         S, K, n = len(self.strengths), self.n_held, len(some)
         leads = models.leads(self.strengths)
         chosen = np.full((n, K), S - 1)
-        if S > 1:
-            pairs = self.pairs()[usable[self.pairs()]]
+        pairs = self.pairs()[usable[self.pairs()]]
+        if len(pairs):
             lead, sets = np.tile(np.arange(n * S), len(pairs)), np.repeat(pairs, n * S)
             target = self.target(models.improvement(leads, lead, sets), self.cv_tol)
             fits = models.fit(leads, lead, sets, target)
