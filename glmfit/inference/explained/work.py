@@ -11,6 +11,7 @@ from ...data.counts import Training
 from ...display import ProgressBar, counted
 from ...engine.checkpoint import Checkpoint, digest
 from ...engine.nested.search import HeldOut
+from ...estimators.scores import are_epochs, is_epochs
 from .explanation import Explanation, false_discovery_rate
 from .models import Models
 from .nulls import Null, Rows
@@ -143,7 +144,21 @@ def _facts(scorer: Scorer, nested: Models, null: Null | None, null_strength, lev
         "folds": digest(scorer.number), "models": digest(nested.masks), "contributions": str(nested.contributions),
         "strengths": digest(scorer.strengths), "penalty": repr(scorer.penalty(1.0)), "loss": scorer.observation.name,
         "tol": repr((scorer.tol, scorer.cv_tol)), "null": _name(null), "level": repr((level, null_strength)),
+        "draws": _draws(null),
     }  # fmt: skip
+
+
+def _draws(null: Null | None) -> str:
+    """Digest what `_name` leaves out: how many draws, labels or epochs, and arrays that can be read twice."""
+    arrays, within = getattr(null, "arrays", ()), getattr(null, "within", None)
+    given = [np.asarray(array) for array in arrays] if hasattr(arrays, "__len__") else []
+    if is_epochs(within) or are_epochs(within):
+        given += [
+            np.asarray(of) for some in ([within] if is_epochs(within) else within) for of in (some.start, some.end)
+        ]
+    elif within is not None:
+        given.append(np.unique(within, return_inverse=True)[1])
+    return f"{getattr(null, 'n', 0)} {digest(*given)}"
 
 
 def _name(null: Null | None) -> str:
