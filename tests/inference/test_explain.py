@@ -136,7 +136,7 @@ def interrupted(monkeypatch, at, **given):
 
 
 def test_what_is_interrupted_keeps_the_neurons_it_has(monkeypatch):
-    from glmfit.inference.explained import explain as module
+    from glmfit.inference.explained import work as module
 
     monkeypatch.setattr(tiles, "n_cores", lambda: 1)
     monkeypatch.setattr(module, "_CHUNK", 1)

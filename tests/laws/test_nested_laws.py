@@ -15,8 +15,9 @@ from glmfit.engine.nested.blocks import Blocks
 from glmfit.engine.nested.moments import Moments
 from glmfit.engine.nested.search import Nested, Responses
 from glmfit.inference import CircularShift, Counts, Designs, LinearShift, Permutation, explain
-from glmfit.inference.explained import explain as explain_module
+from glmfit.inference.explained import work as work_module
 from glmfit.inference.explained.nulls import Rows
+from glmfit.inference.explained.testing import Verdict
 from glmfit.observations import Bernoulli, Gamma, Gaussian
 from glmfit.observations.poisson import PoissonExp, PoissonSoftplus
 
@@ -87,7 +88,7 @@ LOST = pytest.mark.xfail(strict=True, reason="a fit is not a number: steps that 
 def test_contributions_and_strengths_are_those_of_the_oracle(name):
     X, Y, more, (shares, v, offset) = recording(name, 0)
     number, strengths = np.arange(len(X)) * 3 // len(X), [1e-3, 1e-1]
-    model = estimator(name, strengths, tol=1e-11, cv_tol=1e-11)
+    model = estimator(name, strengths, tol=1e-7, cv_tol=1e-7)
     found = quiet(explain, model, X, Y, **more, cv=folds_of(number, 3))
     loss, chosen, scores = oracle.held_out(
         name, X, shares[:, 0], v[:, 0], offset, number, 3, found.members, strengths, A
@@ -178,8 +179,8 @@ def fits_of(p, monkeypatch, loose=None):
     """Run the search on a problem; every batch of fits it made, with what it says of them."""
     made, original = [], fits_module.Models.fit
 
-    def fit(self, leads, lead, sets, target, keep=False):
-        fits = original(self, leads, lead, sets, target, keep)
+    def fit(self, leads, lead, sets, target, keep=False, **named):
+        fits = original(self, leads, lead, sets, target, keep, **named)
         loss, off = self.score(fits, ~self.neuron.sets[sets]) if keep else (None, None)
         made.append(SimpleNamespace(
             models=self, mask=self.masks[leads.model[lead]], strength=leads.strength[lead], sets=sets, at=fits.at,
@@ -252,10 +253,7 @@ def check_constant(p, nested, held, y, v, offset):
             assert abs(out - exact) <= held.off[constant, k, 0] + 1e-11 * float(1 + size)
 
 
-BROKEN = pytest.mark.xfail(strict=True, raises=np.linalg.LinAlgError, reason="steps that lead up are not taken back")
-
-
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=BROKEN) if s == 13 else s for s in range(24)])
+@pytest.mark.parametrize("seed", range(24))
 def test_no_bound_is_violated(seed, monkeypatch):
     check_bounds(problem(seed, hard=False), monkeypatch, most=3)
 
@@ -382,7 +380,7 @@ def test_what_is_interrupted_goes_on_from_its_checkpoint(at, null, monkeypatch, 
 
     X, Y, _ = population(n=4)
     monkeypatch.setattr(tiles, "n_cores", lambda: 1)
-    monkeypatch.setattr(explain_module, "_CHUNK", 2)
+    monkeypatch.setattr(work_module, "_CHUNK", 2)
     monkeypatch.setattr(testing, "_CHUNK", 2)
     given = estimator("softplus", cv=3), X, Y, GROUPS
     more = {"kinds": "unique", "null": null, "level": None}
@@ -525,11 +523,8 @@ def test_features_of_a_group_are_shifted_and_the_others_are_not():
             np.testing.assert_allclose(found.null_statistic[k, c], expected.contribution[c], atol=5e-3)
 
 
-@pytest.mark.parametrize("kind", [
-    pytest.param("circular", marks=pytest.mark.thorough), pytest.param("linear", marks=pytest.mark.thorough),
-    pytest.param("features", marks=pytest.mark.thorough), pytest.param("chosen", marks=pytest.mark.thorough),
-    pytest.param("designs", marks=pytest.mark.xfail(strict=True, reason="draws that are not proved count as below")),
-])  # fmt: skip
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["circular", "linear", "features", "designs", "chosen"])
 def test_draws_that_are_spared_change_no_verdict(kind):
     X, Y, rng = population(n=4, t=150, d=4)
     Y[:, 2:] = rng.poisson(0.5, size=(150, 2))
@@ -549,6 +544,14 @@ def test_draws_that_are_spared_change_no_verdict(kind):
         np.testing.assert_allclose(spared.p_value[whole], every.p_value[whole])
         assert spared.n_draws.sum() < every.n_draws.sum() and whole.any()
         np.testing.assert_allclose(spared.statistic, every.statistic, atol=1e-9)
+
+
+@pytest.mark.xfail(strict=True, reason="a draw of which nothing is known counts as below")
+def test_a_draw_whose_fits_are_not_proved_counts_against_the_group():
+    one, none = np.array([[5.0]]), np.zeros((1, 1), int)
+    verdict = Verdict(one, 0 * one, none.copy(), none.copy(), none.copy(), np.full((1, 1, 1), np.nan))
+    verdict.take(0, np.ones((1, 1), bool), np.array([[-270.0]]), np.array([[np.inf]]), loose=False)
+    assert verdict.done[0, 0] == 1 and verdict.above[0, 0] == 1
 
 
 def test_seeds_are_kept_and_differ():
@@ -586,18 +589,18 @@ def slow_series(rng, t, n, memory):
 def test_autocorrelated_neurons_that_no_feature_drives_are_found_no_more_often_than_said():
     from glmfit.inference import drop_groups
 
-    rng, t, n = np.random.default_rng(0), 2000, 200
-    X, rate = slow_series(rng, t, 3, 40.0), 0.5 * np.exp(0.7 * slow_series(rng, t, n, 40.0))
-    Y, groups = rng.poisson(rate).astype(float), {"a": 0, "b": [1, 2]}
-    model = PopulationGLMCV("exp", "Ridge", strengths=[1e-3, 1e-1], cv=5)
-    shares = {}
-    for null in (CircularShift(99, least=100), LinearShift(400, 99)):
-        found = quiet(explain, model, X, Y, groups, kinds="unique", null=null)
-        shares[type(null).__name__] = np.mean(found.p_value <= 0.05, axis=1)
-    print(shares)
-    naive = quiet(drop_groups, PopulationGLM("exp", "UnRegularized").fit(X, Y), X, Y, groups=groups)
-    naive = np.mean(naive.p_value <= 0.05)
-    print(naive)
-    # Neurons share the features, so that false positives of a recording come together: of one feature are at most 20%.
-    assert np.all(shares["CircularShift"] <= 0.2) and np.all(shares["LinearShift"] <= 0.2)
-    assert naive > 0.3
+    t, n, groups = 1500, 40, {"a": 0, "b": [1, 2]}
+    found = {"CircularShift": [], "LinearShift": [], "chi-squared": []}
+    for seed in range(5):  # neurons of a recording share its features, so that false positives come together
+        rng = np.random.default_rng(seed)
+        X, rate = slow_series(rng, t, 3, 30.0), 0.5 * np.exp(0.7 * slow_series(rng, t, n, 30.0))
+        Y = rng.poisson(rate).astype(float)
+        model = PopulationGLMCV("exp", "Ridge", strengths=[1e-3, 1e-1], cv=5)
+        for null in (CircularShift(99, least=100), LinearShift(300, 99)):
+            p = quiet(explain, model, X, Y, groups, kinds="unique", null=null).p_value
+            found[type(null).__name__].append(np.mean(p <= 0.05))
+        table = quiet(drop_groups, PopulationGLM("exp", "UnRegularized").fit(X, Y), X, Y, groups=groups)
+        found["chi-squared"].append(np.mean(table.p_value <= 0.05))
+    shares = {name: np.mean(values) for name, values in found.items()}
+    assert shares["CircularShift"] <= 0.08 and shares["LinearShift"] <= 0.05, shares
+    assert shares["chi-squared"] > 0.4, shares
