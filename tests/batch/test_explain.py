@@ -260,7 +260,7 @@ def test_covariates_and_the_history_are_the_groups_by_default(folder):
 
 
 def test_folds_and_shifts_of_trials(folder):
-    null = {"kind": "circular_shift", "n": 9, "least": 3, "within": "trials"}
+    null = {"kind": "circular_shift", "n": 19, "least": 3, "within": "trials"}
     groups = {"move": ["place", "speed"], "coupling": ["history_5_*", "history_7_0"]}
     asked = {"groups": groups, "cv": {"epochs": "trials", "n": 4}, "null": null, "level": False}
     found, data = explained(folder, asked)
@@ -274,7 +274,7 @@ def test_folds_and_shifts_of_trials(folder):
     null = CircularShift(9, within, least=3, random_state=8)
     model = glmfit.PopulationGLM(regularizer_strength=1e-2)
     same(found, explain(model, data.X, data.y, groups, cv=folds, null=null, level=None))
-    assert (found.n_draws == 9).all() and np.mean(trial < 0) == pytest.approx(1 / 3, abs=0.02)
+    assert (found.n_draws == 19).all() and np.mean(trial < 0) == pytest.approx(1 / 3, abs=0.02)
 
 
 def test_linear_shifts(folder):
@@ -286,7 +286,7 @@ def test_linear_shifts(folder):
 
 def test_units_with_their_own_history_are_explained_each_by_itself(folder):
     design = DESIGN | {"history": HISTORY | {"of": "own"}}
-    asked = {"kinds": ["unique"], "null": {"kind": "circular_shift", "n": 9, "least": 5}, "null_strength": 0.01}
+    asked = {"kinds": ["unique"], "null": {"kind": "circular_shift", "n": 19, "least": 5}, "null_strength": 0.01}
     found, data = explained(folder, asked, design=design)
     groups = {"place": slice(0, 5), "speed": [5], "history": slice(6, 9)}
     null = CircularShift(9, least=5, random_state=8)

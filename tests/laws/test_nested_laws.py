@@ -17,7 +17,7 @@ from glmfit.engine.nested.search import Nested, Responses
 from glmfit.inference import CircularShift, Counts, Designs, LinearShift, Permutation, explain
 from glmfit.inference.explained import work as work_module
 from glmfit.inference.explained.nulls import Rows
-from glmfit.inference.explained.testing import Verdict
+from glmfit.inference.explained.testing import Statistics, Verdict
 from glmfit.observations import Bernoulli, Gamma, Gaussian
 from glmfit.observations.poisson import PoissonExp, PoissonSoftplus
 
@@ -81,14 +81,11 @@ def unit_of(name, y, v, offset):
 # ---------------------------------------------------------------- the oracle
 
 
-LOST = pytest.mark.xfail(strict=True, reason="a fit is not a number: steps that lead up are not taken back")
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=LOST) if n == "Gamma" else n for n in responses.NAMES])
+@pytest.mark.parametrize("name", responses.NAMES)
 def test_contributions_and_strengths_are_those_of_the_oracle(name):
     X, Y, more, (shares, v, offset) = recording(name, 0)
     number, strengths = np.arange(len(X)) * 3 // len(X), [1e-3, 1e-1]
-    model = estimator(name, strengths, tol=1e-7, cv_tol=1e-7)
+    model = estimator(name, strengths, tol=1e-9, cv_tol=1e-9)
     found = quiet(explain, model, X, Y, **more, cv=folds_of(number, 3))
     loss, chosen, scores = oracle.held_out(
         name, X, shares[:, 0], v[:, 0], offset, number, 3, found.members, strengths, A
@@ -266,7 +263,6 @@ def test_no_bound_of_loose_fits_is_violated(seed, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="a search may break off, far predictors are cut, and badly conditioned Hessians are believed")
 @pytest.mark.parametrize("hard", [False, True])
 def test_no_bound_of_many_problems_is_violated(hard, monkeypatch):
     n, worst, violated = 0, 0.0, []
@@ -400,11 +396,11 @@ def test_what_is_interrupted_goes_on_from_its_checkpoint(at, null, monkeypatch, 
 def test_a_checkpoint_of_another_problem_is_refused(tmp_path):
     X, Y, _ = population(n=2)
     given = {"groups": GROUPS, "kinds": "unique", "checkpoint": tmp_path / "state.npz"}
-    model, shift = estimator("softplus", cv=4), CircularShift(3)
+    model, shift = estimator("softplus", cv=4), CircularShift(19)
     explain(model, X, Y, **given, null=shift)
     for other in (
         (model, X + 1e-9, Y, {"null": shift}), (model, X, Y + 1, {"null": shift}), (model, X, Y, {}),
-        (model, X, Y, {"null": CircularShift(3, random_state=1)}), (model, X, Y, {"null": shift, "level": 0.1}),
+        (model, X, Y, {"null": CircularShift(19, random_state=1)}), (model, X, Y, {"null": shift, "level": 0.1}),
         (model, X, Y, {"null": shift, "sample_weight": np.full(len(X), 2.0)}),
         (model, X, Y, {"null": shift, "offset": np.full(len(X), 0.1)}),
         (model, X, Y, {"null": shift, "strengths": [1e-3, 1.0]}), (model, X, Y, {"null": shift, "cv": 5}),
@@ -418,11 +414,11 @@ def test_a_checkpoint_of_another_problem_is_refused(tmp_path):
 def test_a_checkpoint_of_another_null_is_refused(kind, tmp_path):
     X, Y, rng = population(n=2)
     if kind == "within":
-        nulls = [CircularShift(3, within=np.arange(len(X)) // length) for length in (120, 60)]
+        nulls = [CircularShift(19, within=np.arange(len(X)) // length) for length in (120, 60)]
     elif kind == "n":
-        nulls = [CircularShift(3), CircularShift(4)]
+        nulls = [CircularShift(19), CircularShift(24)]
     else:
-        nulls = [Designs(rng.normal(size=(3, *X.shape))) for _ in range(2)]
+        nulls = [Designs(rng.normal(size=(19, *X.shape))) for _ in range(2)]
     given = {"groups": GROUPS, "kinds": "unique", "checkpoint": tmp_path / "state.npz"}
     explain(estimator("softplus", cv=4), X, Y, **given, null=nulls[0])
     with pytest.raises(ValueError, match="checkpoint"):
@@ -433,7 +429,7 @@ def test_a_checkpoint_of_another_null_is_refused(kind, tmp_path):
 
 
 def rows_of(X):
-    return Rows(np.arange(len(X)), len(X), None)
+    return Rows(np.arange(len(X)), len(X), X.shape[1], 0, None)
 
 
 def by_hand(model, X, Y, number, strength, **more):
@@ -546,16 +542,16 @@ def test_draws_that_are_spared_change_no_verdict(kind):
         np.testing.assert_allclose(spared.statistic, every.statistic, atol=1e-9)
 
 
-@pytest.mark.xfail(strict=True, reason="a draw of which nothing is known counts as below")
 def test_a_draw_whose_fits_are_not_proved_counts_against_the_group():
     one, none = np.array([[5.0]]), np.zeros((1, 1), int)
     verdict = Verdict(one, 0 * one, none.copy(), none.copy(), none.copy(), np.full((1, 1, 1), np.nan))
-    verdict.take(0, np.ones((1, 1), bool), np.array([[-270.0]]), np.array([[np.inf]]), loose=False)
+    found = Statistics(np.array([[-270.0]]), np.array([[np.inf]]), np.array([[False]]))
+    verdict.take(0, np.ones((1, 1), bool), found, last=True)
     assert verdict.done[0, 0] == 1 and verdict.above[0, 0] == 1
 
 
 def test_seeds_are_kept_and_differ():
-    rows = Rows(np.arange(100), 100, None)
+    rows = Rows(np.arange(100), 100, 1, 1, None)
     first, again, other = (
         [draw.source.tolist() for draw in CircularShift(5, random_state=seed).draws(rows)] for seed in (1, 1, 2)
     )
@@ -563,7 +559,7 @@ def test_seeds_are_kept_and_differ():
 
 
 def test_trials_are_shifted_each_in_its_own_circle():
-    rows, trial = Rows(np.arange(100), 100, None), np.repeat([0, 1, 2], [50, 47, 3])
+    rows, trial = Rows(np.arange(100), 100, 1, 1, None), np.repeat([0, 1, 2], [50, 47, 3])
     for draw in CircularShift(20, within=trial, least=4).draws(rows):
         np.testing.assert_array_equal(trial[draw.source], trial)
         np.testing.assert_array_equal(draw.source[97:], [97, 98, 99])  # too short

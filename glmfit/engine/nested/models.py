@@ -17,6 +17,7 @@ _NEAR = 0.3  # nats: what is left of the fit to all blocks, from which fits to s
 _ROUNDS, _STEPS, _HALVES = 12, 8, 30  # of fits to all blocks, of fits to some, of a step that leads up
 _SLOW, _FAR = 0.15, 1.2  # contraction of a step, and log growth of a Hessian, from which a new anchor pays
 _RENEWALS, _GROUPS = 3, 8  # times that fits which are not proved get Hessians nearer by, and how many at a time
+_NOTHING = 1e-300  # share of a Hessian that rounding makes of none
 _MOVED = 0.3  # change of predictors, as far as is known, from which on it is worth measuring
 _OF_FITS = "at", "ahead", "bound", "proved", "radius", "bend"
 _NUMBERS = 4e6  # of Hessians that are held at a time
@@ -232,8 +233,8 @@ class Models:
 
     def log_growth(self, leads: Leads, lead: np.ndarray, sets: np.ndarray, move=0.0) -> np.ndarray:
         """Logarithm by which Hessians may be smaller than those of their anchors; what is further moved by ``move``."""
-        share = self._of_sets("share", leads.anchor[lead], sets)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.maximum(self._of_sets("share", leads.anchor[lead], sets), _NOTHING)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             kept = np.log1p(-np.minimum(leads.beyond[lead] / share[:, None], 1.0))
         return self.constant * move + np.min(self.constant * LEVELS - kept, axis=1)
 
@@ -303,12 +304,12 @@ class Models:
             g = mask[active] * (self._gradient(here, train[active]) + ridge[active] * here)
             passes += len(active)
             step = _times(inverse[active], g)
-            decrement = np.einsum("ni,ni->n", g, step)
+            decrement, step = _squared_norm(H[active], inverse[active], g, step)
             better = decrement < near.decrement[active]
             some = active[better]
             best[some], ahead[some], length[some] = here[better], (here - step)[better], 1.0
             length[active[~better]] /= 2
-            near.look(some, here[better], np.maximum(decrement[better], 0.0))
+            near.look(some, here[better], decrement[better])
             active = active[~(near.bound[active] <= target[active])]
             if not len(active):
                 break
@@ -379,9 +380,18 @@ class _Near:
         with np.errstate(over="ignore", invalid="ignore"):
             log = models.log_growth(self._leads, self._lead[some], self._sets[some], self.moved[some])
             growth = np.exp(log)
-            known = growth * self.decrement[some], growth * self._reach[some]
-            self.bound[some] = gap_bound(*known, True, constant) + models.rounding(at)
+            rounding = models.rounding(at)
+            known = growth * (self.decrement[some] + 2 * rounding), growth * self._reach[some]
+            self.bound[some] = gap_bound(*known, True, constant) + rounding
             self.radius[some], self.growth[some] = _radius(*known, constant), growth
+
+
+def _squared_norm(H, inverse, g, x) -> tuple[np.ndarray, np.ndarray]:
+    """Bound ``g'H^-1 g`` from an inverse that is rounded, inf where it is none; and solve once more, (fit, member)."""
+    x = x + _times(inverse, g - _times(H, x))
+    left = g - _times(H, x)
+    norm = np.sum(x * (g + left), axis=1) + 2 * np.abs(np.sum(left * _times(inverse, left), axis=1))
+    return np.where(norm >= 0, norm * (1 + 1e-12), np.inf), x
 
 
 def _solve(H: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from ...observations import Bernoulli, Gamma, Observation
 from ...observations.poisson import PoissonExp, PoissonSoftplus
 
-_LIMIT = {np.dtype(np.float64): 690.0, np.dtype(np.float32): 80.0}  # of exponents: beyond, the slope is what it is
+_LIMIT = {np.dtype(np.float64): 690.0, np.dtype(np.float32): 80.0}  # of exponents
 
 
 class Response:
@@ -43,12 +43,14 @@ class Response:
 
     def slope(self, rows: slice, eta: np.ndarray) -> np.ndarray:
         """Compute the derivatives of the loss of some rows."""
-        return self._weighted(rows, self._slope(self._y(rows, eta), self._known(rows, eta)))
+        y, eta = self._y(rows, eta), self._known(rows, eta)
+        return self._weighted(rows, self._slope(y, eta) if _is_ordinary(eta) else Response._slope(self, y, eta))
 
     def loss(self, rows: slice, eta: np.ndarray) -> np.ndarray:
         """Losses of some rows, summed, (fit,)."""
         w = np.ones(len(eta)) if self.weights is None else self.weights[rows]
-        return self._loss(self._y(rows, eta), self._known(rows, eta), w)
+        y, eta = self._y(rows, eta), self._known(rows, eta)
+        return self._loss(y, eta, w) if _is_ordinary(eta) else Response._both(self, y, eta, w)[0]
 
     def terms(self, eta: np.ndarray) -> np.ndarray:
         """Losses of all rows of one fit, times weights, (row,)."""
@@ -59,7 +61,8 @@ class Response:
     def loss_and_slope(self, rows: slice, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Losses of some rows, summed, (fit,), and their derivatives."""
         w = np.ones(len(eta)) if self.weights is None else self.weights[rows]
-        loss, slope = self._both(self._y(rows, eta), self._known(rows, eta), w)
+        y, eta = self._y(rows, eta), self._known(rows, eta)
+        loss, slope = self._both(y, eta, w) if _is_ordinary(eta) else Response._both(self, y, eta, w)
         return loss, self._weighted(rows, slope)
 
     def curvature(self, eta: np.ndarray, least: bool = False) -> np.ndarray:
@@ -111,7 +114,7 @@ class _Softplus(Response):
         return np.concatenate([block.start + np.argsort(self.y[block] == 0, kind="stable") for block in blocks])
 
     def _slope(self, y, eta):
-        at, u = _spikes(y), _exponential(eta)
+        at, u = _spikes(y), np.exp(eta, out=eta)
         f = np.log1p(u[at])
         np.divide(u, u + 1, out=u)
         u[at] -= np.divide(u[at] * y[at, None], f, out=f)
@@ -120,7 +123,7 @@ class _Softplus(Response):
     def _loss(self, y, eta, w):
         at = _spikes(y)
         total = (w[at] * y[at]) @ eta[at]
-        u = _exponential(eta)
+        u = np.exp(eta, out=eta)
         ratio = 1 / u[at]
         np.log1p(u, out=u)
         ratio *= u[at]
@@ -129,7 +132,7 @@ class _Softplus(Response):
     def _both(self, y, eta, w):
         at = _spikes(y)
         eta_at = eta[at].copy()
-        u = _exponential(eta)
+        u = np.exp(eta, out=eta)
         f = np.log1p(u)
         loss = _total(w, f) - (w[at] * y[at]) @ (eta_at + np.log(f[at] / u[at]))
         np.divide(u, u + 1, out=u)
@@ -157,14 +160,14 @@ class _Logistic(Response):
     """Shares of trials: log(1 + e^eta) - y eta."""
 
     def _slope(self, y, eta):
-        u = _exponential(eta)
+        u = np.exp(eta, out=eta)
         np.divide(u, u + 1, out=u)
         u -= y[:, None]
         return u
 
     def _both(self, y, eta, w):
         linear = (w * y) @ eta
-        u = _exponential(eta)
+        u = np.exp(eta, out=eta)
         loss = _total(w, np.log1p(u)) - linear
         np.divide(u, u + 1, out=u)
         u -= y[:, None]
@@ -208,7 +211,7 @@ def _spikes(y: np.ndarray) -> slice | np.ndarray:
     return slice(0, n) if y[:n].all() else np.flatnonzero(y)
 
 
-def _exponential(eta: np.ndarray) -> np.ndarray:
+def _is_ordinary(eta: np.ndarray) -> bool:
+    """Whether exponentials of all predictors are numbers, and not 0."""
     limit = _LIMIT[eta.dtype]
-    np.clip(eta, -limit, limit, out=eta)
-    return np.exp(eta, out=eta)
+    return bool(eta.max(initial=0.0) <= limit and eta.min(initial=0.0) >= -limit)

@@ -53,7 +53,7 @@ class HeldOut:
     gap : numpy.ndarray
         Bound of the distance of the fit from its optimum, in nats, inf where there is none.
     proved : numpy.ndarray
-        Whether the gap is below its target.
+        Whether the gap is below its target, and those of the fits that chose the strength are.
     n_fits, n_proved : numpy.ndarray
         Fits of every neuron, those that chose the strengths included, and how many are proved, (neuron,).
     """
@@ -216,7 +216,7 @@ class Nested:
         """Fit a batch of models of one neuron, and put down what it finds."""
         S, K, n = len(self.strengths), self.n_held, len(some)
         leads = models.leads(self.strengths)
-        chosen = np.full((n, K), S - 1)
+        chosen, sure = np.full((n, K), S - 1), np.ones((n, K), bool)
         pairs = self.pairs()[usable[self.pairs()]]
         if len(pairs):
             lead, sets = np.tile(np.arange(n * S), len(pairs)), np.repeat(pairs, n * S)
@@ -234,6 +234,9 @@ class Nested:
                 loss[close] = models.losses(again.ahead, ~self.sets[sets[close]])
                 total = self._totals(loss, sets, there, n)
             chosen = S - 1 - np.argmin(total[:, ::-1], axis=1)  # of equal ones the strongest
+            lost, of_model = np.flatnonzero(~fits.proved), leads.model[lead]
+            for k in range(K):
+                sure[of_model[lost[~self.sets[sets[lost], k]]], k] = False
         out.chosen[some, :, 0] = chosen
         held = np.flatnonzero(usable[self.singles()] & there[:K])
         model, at = np.repeat(np.arange(n), len(held)), np.tile(held, n)
@@ -241,7 +244,7 @@ class Nested:
         fits = models.fit(leads, lead, sets, self.close, keep=True)
         loss, off = models.score(fits, ~self.sets[sets])
         place, each = (some[model], at, 0), np.arange(len(at))
-        out.loss[place], out.gap[place], out.proved[place] = loss[each, at], fits.bound, fits.proved
+        out.loss[place], out.gap[place], out.proved[place] = loss[each, at], fits.bound, fits.proved & sure[model, at]
         out.off[place] = np.where(np.isfinite(fits.bound), off[each, at], np.inf)
         out.n_fits += len(at)
         out.n_proved += int(np.sum(fits.proved))
@@ -258,6 +261,7 @@ def _first(neuron: Neuron, at: np.ndarray, shared: dict | None) -> Anchor:
         return neuron.anchor(at)
     key = float(at[-1])
     if key not in shared:
+        shared.clear()
         shared[key] = neuron.anchor(at, least=True)
     return neuron.anchor_like(shared[key])
 

@@ -134,7 +134,7 @@ def explain(
     check_flag("verbose", verbose)
     X, y = as_arrays(X, y)
     data = read_training(estimator, X, y, sample_weight, offset, exposure, epochs)
-    rows = Rows(data.rows, data.n_given, time_axis(X) or time_axis(y))
+    rows = Rows(data.rows, data.n_given, *data.X.shape[1:], *data.Y.shape[1:], time_axis(X) or time_axis(y))
     n_features, named = data.X.shape[1], getattr(estimator, "feature_names_in_", None)
     nested = read_models(read_groups(groups, n_features, named), n_features, kinds, order, models)
     scorer = _scorer(estimator, data, rows, nested.masks, cv, strengths, tol)
@@ -165,6 +165,11 @@ def _check_null(null: Any, level: Any) -> None:
         raise TypeError(
             f"null is a {type(null).__name__}; it must be one of glmfit.inference: CircularShift, LinearShift, "
             "Permutation, Designs or Counts."
+        )
+    if null is not None and level is not None and null.enough(level) < 1:
+        raise ValueError(
+            f"null has n={null.n}, of which no p-value is {level:g} or less; take at least "
+            f"{int(np.ceil(1 / level)) - 1} draws, or level=None to see what there is."
         )
 
 

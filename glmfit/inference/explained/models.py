@@ -61,7 +61,7 @@ def read_models(groups: dict[str, list[int]], n_features: int, kinds: Any, order
 
     The constant model comes first, then that of all features.
     """
-    kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+    kinds = [kinds] if isinstance(kinds, str) or not isinstance(kinds, Iterable) else list(kinds)
     for kind in kinds:
         check_choice("kinds", kind, ("unique", "maximal"), "For groups added one after the other pass order=[...].")
     made = _Made(n_features)

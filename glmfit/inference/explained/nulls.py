@@ -22,6 +22,8 @@ class Rows(NamedTuple):
 
     given: np.ndarray  # which of those given, (time,)
     n_given: int
+    n_features: int
+    n_neurons: int
     axis: TimeAxis | None  # of those given
 
 
@@ -51,6 +53,11 @@ class Null(abc.ABC):
     def n_draws(self) -> int:
         """How many draws there are."""
         return self.n
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether there is no p-value until all draws were looked at, or enough were not below."""
+        return False
 
     @property
     def moves_counts(self) -> bool:
@@ -155,6 +162,8 @@ class LinearShift(Null):
         if self.n > self.largest:
             raise ValueError(f"n is {self.n}, more than there are shifts of whole rows up to largest={self.largest}.")
 
+    needs_all = True
+
     @property
     def n_draws(self) -> int:
         """How many draws there are: shifts both ways."""
@@ -182,7 +191,7 @@ class LinearShift(Null):
             yield Draw(middle + shift)
 
     def p_value(self, n_above, n_done):
-        """Return the p-value after some shifts, of which some were not below what was observed."""
+        """Return the p-value after all shifts, a lower end of it after some; nan where it might still be anything."""
         return np.minimum((n_above + 1) / (self.n + 1), 1.0)
 
     def enough(self, level):
@@ -238,18 +247,22 @@ class _Given(Null):
             raise ValueError(f"n is None; say how many arrays {type(arrays).__name__} gives, n=100.")
         self.arrays, self.n = arrays, check_whole("n", len(arrays) if n is None else n)  # type: ignore[arg-type]
 
-    def _each(self, rows: Rows, what: str) -> Iterator[np.ndarray]:
-        for k, array in zip(range(self.n), self.arrays, strict=False):
-            array = np.asarray(array)
+    def _each(self, rows: Rows, what: str, n_columns: int) -> Iterator[np.ndarray]:
+        k = -1
+        for k, given in zip(range(self.n), self.arrays, strict=False):
+            array = np.asarray(given)
             array = array[:, None] if array.ndim == 1 else array
-            if len(array) != rows.n_given:
+            if array.shape != (rows.n_given, n_columns):
                 raise ValueError(
-                    f"{what} {k} of the null have {len(array)} rows; those of the fit have {rows.n_given}."
+                    f"{what} {k} of the null have shape {array.shape}; those of the fit have "
+                    f"{(rows.n_given, n_columns)}."
                 )
             array = array[rows.given]
             if not np.isfinite(array).all():
                 raise ValueError(f"{what} {k} of the null are not finite in rows that count for the fit.")
             yield array
+        if k + 1 < self.n:
+            raise ValueError(f"the null gives {k + 1} arrays of {what} in place of n={self.n}.")
 
 
 class Designs(_Given):
@@ -272,7 +285,7 @@ class Designs(_Given):
 
     def draws(self, rows: Rows) -> Iterator[Draw]:
         """Yield the draws, the same ones every time."""
-        yield from (Draw(X=array) for array in self._each(rows, "features"))
+        yield from (Draw(X=array) for array in self._each(rows, "features", rows.n_features))
 
 
 class Counts(_Given):
@@ -288,7 +301,7 @@ class Counts(_Given):
 
     def draws(self, rows: Rows) -> Iterator[Draw]:
         """Yield the draws, the same ones every time."""
-        yield from (Draw(Y=array) for array in self._each(rows, "counts"))
+        yield from (Draw(Y=array) for array in self._each(rows, "counts", rows.n_neurons))
 
 
 def segments_of(within: Any, rows: Rows, name: str) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ... import penalties
-from ...data.counts import Training
+from ...data.counts import Training, per_unit
 from ...data.standard_form import StandardForm
 from ...engine.nested.blocks import Blocks
 from ...engine.nested.folded import held_out_by_solvers
@@ -74,6 +74,7 @@ class Scorer:
         self.number, self.n_held, self.masks, self.strengths = number, n_held, masks, strengths
         self.penalty, self.tol, self.cv_tol = penalty, tol, cv_tol
         self.X, exposure = data.X, data.exposure
+        self._exposure = exposure
         self.weights = data.weights
         if exposure is not None and exposure.ndim == 1:
             # What was observed goes with the counts, wherever they are put.
@@ -101,7 +102,12 @@ class Scorer:
                 "counts in place of those of the recording are for Poisson, Bernoulli and Binomial responses, which "
                 "need no unit of their own; shift or permute the others."
             )
-        return self.responses._replace(Y=np.asarray(Y, np.float64))
+        bad, needs = self.observation.wrong(Y)
+        if bad.any():
+            raise ValueError(f"counts of the null have {int(bad.sum())} values that cannot be; they need {needs}.")
+        return self.responses._replace(
+            Y=np.asarray(Y if self._exposure is None else per_unit(Y, self._exposure), float)
+        )
 
     def setting(self, rows: np.ndarray | None = None, X: np.ndarray | None = None) -> Setting:
         """Return features, folds and models, of some rows or other features."""

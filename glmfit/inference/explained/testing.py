@@ -59,19 +59,40 @@ class Verdict(NamedTuple):
     loose: np.ndarray
     drawn: np.ndarray
 
-    def take(self, k: int, wanted: np.ndarray, value: np.ndarray, off: np.ndarray, loose: bool) -> np.ndarray:
-        """Take over the statistics of a draw where they are ``wanted``; returns where a nearer look is needed."""
+    def take(self, k: int, wanted: np.ndarray, found: Statistics, last: bool) -> np.ndarray:
+        """Take over the statistics of a draw where they are ``wanted``; returns where a nearer look is needed.
+
+        At the ``last`` look what cannot be computed, or is not proved, counts against the group.
+        """
         known = np.where(np.isfinite(self.off), self.off, 0.0)
-        off = np.where(np.isfinite(off) & ~np.isnan(value), off, np.inf if loose else 0.0)
-        value = np.where(np.isnan(value), np.inf, value)  # what cannot be computed counts against the group
+        bounded = np.isfinite(found.off) & np.isfinite(found.value)
+        off = np.where(bounded, found.off, 0.0 if last else np.inf)
+        value = np.where(bounded | found.proved, found.value, np.inf)
         self.drawn[k][wanted] = np.where(np.isfinite(value), value, np.nan)[wanted]
         with np.errstate(invalid="ignore"):
             below = wanted & (value + off < self.observed - known)
-            settled = below | (wanted & (value - off >= self.observed + known)) if loose else wanted
-        self.loose[...] += settled & loose
+            settled = wanted if last else below | (wanted & (value - off >= self.observed + known))
+        self.loose[...] += settled & (not last)
         self.above[...] += settled & ~below
         self.done[...] += settled
         return wanted & ~settled
+
+
+class Statistics(NamedTuple):
+    """Contributions of a draw, (contribution, ...) each."""
+
+    value: np.ndarray  # nan where a model cannot be fitted
+    off: np.ndarray  # how far it may be from that of the exact optima, inf where that is not known
+    proved: np.ndarray  # whether the fits behind it are
+
+    @classmethod
+    def of(cls, held: HeldOut, pairs: np.ndarray, scale=1.0) -> Statistics:
+        """Return those that compare pairs of models, (contribution, 2)."""
+        more, less = pairs.T
+        value, off = contributions_of(held.loss / scale, held.off / scale, more, less)
+        known = np.isfinite(held.loss[less] - held.loss[more])
+        proved = np.all((held.proved[more] & held.proved[less]) | ~known, axis=1) & known.any(axis=1)
+        return cls(value, off, proved)
 
 
 class NullTest:
@@ -102,11 +123,6 @@ class NullTest:
     ):  # fmt: skip
         self.scorer, self.contributions, self.null, self.rows = scorer, contributions, null, rows
         self.strength, self.level, self.features = strength, level, features
-        if level is not None and null.enough(level) < 1:
-            raise ValueError(
-                f"null has n={null.n}, of which no p-value is {level:g} or less; take at least "
-                f"{int(np.ceil(1 / level)) - 1} draws, or level=None to see what there is."
-            )
         self.used = null.used(rows)
         self._setting = scorer.setting(self.used)
         self._targets = (None,) if level is None else (*_LOOSE, None)
@@ -118,7 +134,8 @@ class NullTest:
         middle = np.arange(len(self.rows.given)) if self.used is None else self.used
         responses = scorer.taken(middle, self.used)
         held = self._held_out(self._setting, responses, np.ones(shape, bool), None, told)
-        value, off = self._statistics(held)
+        value, off, proved = Statistics.of(held, self._pairs)
+        value = np.where(np.isfinite(off) | proved, value, np.nan)  # nothing is to be compared with it
         above, done, loose = (np.zeros(shape, int) for _ in range(3))
         drawn, none = np.full((self.null.n_draws, *shape), np.nan), np.zeros(shape[1], bool)
         return Verdicts(value, off, above, done, loose, drawn, held.n_fits, held.n_proved, none, np.zeros((), int))
@@ -138,10 +155,10 @@ class NullTest:
                 break
             every = Verdict(*(getattr(verdicts, name) for name in Verdict._fields))
             for loose in self._targets:
-                value, off, held = self._draw(draw, wanted, loose, told)
+                found, held = self._draw(draw, wanted, loose, told)
                 verdicts.n_fits += held.n_fits
                 verdicts.n_proved += held.n_proved
-                wanted = every.take(k, wanted, value, off, loose is not None)
+                wanted = every.take(k, wanted, found, loose is None)
                 if not wanted.any():
                     break
             verdicts.looked += 1
@@ -164,7 +181,7 @@ class NullTest:
     def _look_at(self, verdicts: Verdicts, sources: list[np.ndarray], n: int) -> None:
         verdict, shared, scorer = verdicts.of(n), {}, self.scorer
         strength, scale = None if self.strength is None else float(self.strength[n]), scorer.form.scale[n]
-        (more, less), first = self._pairs.T, np.zeros(len(self._pairs), int)
+        first = np.zeros(len(self._pairs), int)
         for k, source in enumerate(sources):
             wanted = self._wanted(verdict.observed, verdict.above)
             if not wanted.any():
@@ -178,8 +195,8 @@ class NullTest:
                 held = nested.of_neuron(scorer.observation, responses, 0, among, shared)
                 verdicts.n_fits[n] += held.n_fits[0]
                 verdicts.n_proved[n] += held.n_proved[0]
-                value, off = contributions_of(held.loss / scale, held.off / scale, more, less)
-                left = verdict.take(k, some, value[:, 0], off[:, 0], loose is not None)
+                found = Statistics(*(a[:, 0] for a in Statistics.of(held, self._pairs, scale)))
+                left = verdict.take(k, some, found, loose is None)
                 first[left] = i + 1  # what has not decided this draw will hardly decide the next
                 wanted = (wanted & ~some) | left
 
@@ -194,19 +211,19 @@ class NullTest:
             setting = scorer.setting(self.used, draw.X)
         elif draw.Y is not None:
             held = self._held_out(setting, scorer.standard(draw.Y), wanted, loose, told)
-            return (*self._statistics(held), held)
+            return Statistics.of(held, self._pairs), held
         elif self.null.of == "features":
             return self._draw_features(draw, wanted, loose, told)
         else:
             held = self._held_out(setting, scorer.taken(draw.source, self.used), wanted, loose, told)
-            return (*self._statistics(held), held)
+            return Statistics.of(held, self._pairs), held
         held = self._held_out(setting, scorer.responses, wanted, loose, told)
-        return (*self._statistics(held), held)
+        return Statistics.of(held, self._pairs), held
 
     def _draw_features(self, draw: Draw, wanted: np.ndarray, loose, told):
         """Move the features of one group at a time: the contributions of the others have no draw."""
-        value, off = np.full(wanted.shape, np.nan), np.full(wanted.shape, np.inf)
-        total = HeldOut.empty(*self._empty())
+        nothing = np.full(wanted.shape, np.nan), np.full(wanted.shape, np.inf), np.zeros(wanted.shape, bool)
+        out, total = Statistics(*nothing), HeldOut.empty(*self._empty())
         groups: dict[bytes, list[int]] = {}
         for c, mask in enumerate(self.features):
             groups.setdefault(mask.tobytes(), []).append(c)
@@ -215,16 +232,14 @@ class NullTest:
             some[members] = wanted[members]
             if not some.any():
                 continue
-            X = np.array(self.scorer.X)
-            mask = self.features[members[0]]
-            X[:, mask] = X[draw.source][:, mask]
-            setting = self.scorer.setting(None, X)
-            held = self._held_out(setting, self.scorer.responses, some, loose, told)
-            for name, of in zip(("value", "off"), self._statistics(held), strict=True):
-                (value if name == "value" else off)[members] = of[members]
+            X, mask = np.array(self.scorer.X), self.features[members[0]]
+            X[:, mask] = self.scorer.X[draw.source][:, mask]
+            held = self._held_out(self.scorer.setting(None, X), self.scorer.responses, some, loose, told)
+            for one, found in zip(out, Statistics.of(held, self._pairs), strict=True):
+                one[members] = found[members]
             total.n_fits += held.n_fits
             total.n_proved += held.n_proved
-        return value, off, total
+        return out, total
 
     def _empty(self) -> tuple[int, int, int]:
         return len(self.scorer.masks), self.scorer.n_held, self.scorer.n_neurons
@@ -245,10 +260,6 @@ class NullTest:
             for name, value in vars(found).items():
                 getattr(out, name)[..., some] = value[..., some]
         return out
-
-    def _statistics(self, held: HeldOut) -> tuple[np.ndarray, np.ndarray]:
-        """Contributions over all folds that have both losses, and how far they may be off, (contribution, neuron)."""
-        return contributions_of(held.loss, held.off, *self._pairs.T)
 
 
 def contributions_of(loss: np.ndarray, off: np.ndarray, more, less) -> tuple[np.ndarray, np.ndarray]:

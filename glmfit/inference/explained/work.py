@@ -66,7 +66,9 @@ class Work:
             self._note()
 
     def _test(self, bar: ProgressBar) -> None:
-        self.strength = _strengths_of_tests(self.null_strength, self.scorer.strengths, self.held.chosen)
+        self.strength = _strengths_of_tests(
+            self.null_strength, self.scorer.strengths, self.held.chosen, np.isfinite(self.held.loss)
+        )
         at = None if self.null_strength == "chosen" else self.strength
         features = [self._features_of(c) for c in self.nested.contributions]
         given = self.nested.contributions, self.null, self.rows, at, self.level, features
@@ -87,8 +89,11 @@ class Work:
         nothing = np.full(shape, np.nan)
         p = nothing
         if v is not None:
-            p = np.where(np.isfinite(v.observed) & (v.done > 0), null.p_value(v.above, v.done), np.nan)
-        chosen = np.where(np.isfinite(held.loss), scorer.strengths[held.chosen], np.nan)
+            ended = (v.done == null.n_draws) | (self.level is not None and v.above >= null.enough(self.level or 1.0))
+            said = np.isfinite(v.observed) & (ended if null.needs_all else v.done > 0)
+            p = np.where(said, null.p_value(v.above, v.done), np.nan)
+        fitted = np.isfinite(held.loss) & scorer.masks.any(axis=1)[:, None, None]  # a constant has no strength
+        chosen = np.where(fitted, scorer.strengths[held.chosen], np.nan)
         return Explanation(
             neuron=list(data.neuron_names), model=self.nested.names, feature=features,
             contributions=self.nested.contributions, members=self.nested.masks,
@@ -125,14 +130,15 @@ class Work:
             self.verdicts = Verdicts(**null)
 
 
-def _strengths_of_tests(given, strengths: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+def _strengths_of_tests(given, strengths: np.ndarray, chosen: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Strength of every neuron's statistics, (neuron,): given, or what all other neurons choose most often."""
     n = chosen.shape[2]
     if given == "chosen":
         return np.full(n, np.nan)
     if given is not None:
         return np.full(n, check_positive("null_strength", given, '"chosen" lets every draw choose.'))
-    counts = np.stack([np.bincount(chosen[_FULL, :, k], minlength=len(strengths)) for k in range(n)], axis=1)
+    of_full = [chosen[_FULL, known[_FULL, :, k], k] for k in range(n)]
+    counts = np.stack([np.bincount(of, minlength=len(strengths)) for of in of_full], axis=1)
     others = counts.sum(axis=1, keepdims=True) - counts
     index = len(strengths) - 1 - np.argmax(others[::-1], axis=0) if n > 1 else np.full(1, len(strengths) // 2)
     return strengths[index]
