@@ -271,17 +271,17 @@ def test_folds_and_shifts_of_trials(folder):
     folds = [(rows[(trial < 0) | (trial % 4 != k)], rows[(trial >= 0) & (trial % 4 == k)]) for k in range(4)]
     groups = {"move": slice(0, 6), "coupling": [9, 10, 11, 12]}
     within = np.where(trial < 0, 1000 + rows, trial)
-    null = CircularShift(9, within, least=3, random_state=8)
+    null = CircularShift(19, within, least=3, random_state=8)
     model = glmfit.PopulationGLM(regularizer_strength=1e-2)
     same(found, explain(model, data.X, data.y, groups, cv=folds, null=null, level=None))
     assert (found.n_draws == 19).all() and np.mean(trial < 0) == pytest.approx(1 / 3, abs=0.02)
 
 
 def test_linear_shifts(folder):
-    found, data = explained(folder, {"kinds": ["maximal"], "null": {"kind": "linear_shift", "n": 5, "largest": 50}})
+    found, data = explained(folder, {"kinds": ["maximal"], "null": {"kind": "linear_shift", "n": 20, "largest": 60}})
     groups = {"place": slice(0, 5), "speed": [5], "history": slice(6, 15)}
     model = glmfit.PopulationGLM(regularizer_strength=1e-2)
-    same(found, explain(model, data.X, data.y, groups, kinds="maximal", null=LinearShift(50, 5)))
+    same(found, explain(model, data.X, data.y, groups, kinds="maximal", null=LinearShift(60, 20)))
 
 
 def test_units_with_their_own_history_are_explained_each_by_itself(folder):
@@ -289,7 +289,7 @@ def test_units_with_their_own_history_are_explained_each_by_itself(folder):
     asked = {"kinds": ["unique"], "null": {"kind": "circular_shift", "n": 19, "least": 5}, "null_strength": 0.01}
     found, data = explained(folder, asked, design=design)
     groups = {"place": slice(0, 5), "speed": [5], "history": slice(6, 9)}
-    null = CircularShift(9, least=5, random_state=8)
+    null = CircularShift(19, least=5, random_state=8)
     for n, own in enumerate(data.own):
         X = np.concatenate([data.X, own], axis=1)
         model = glmfit.PopulationGLM(regularizer_strength=1e-2)

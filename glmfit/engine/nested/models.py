@@ -314,7 +314,8 @@ class Models:
             if not len(active):
                 break
             at[active] = best[active] + length[active, None] * (ahead[active] - best[active])
-        near.look_again(best, np.flatnonzero((near.moved > _MOVED) & (keep | ~(near.bound <= target))))
+        unsure = ~(near.bound <= target) | (keep and not self._loose)
+        near.look_again(best, np.flatnonzero((near.moved > _MOVED) & unsure))
         bound, radius, growth = near.bound, near.radius, near.growth
         with np.errstate(over="ignore", invalid="ignore"):
             # On the way to the optimum predictors change by no more than this besides.

@@ -12,7 +12,7 @@ from .blocks import Blocks
 from .response import Response
 
 _NUMBERS = 1 << 17  # of a tile of predictors
-LEVELS = np.array([0.25, 0.5, 1.0, 1.5, 2.0, 3.0])  # changes of eta that most rows should stay below
+LEVELS = np.array([0.25, 0.5, 1.0, 2.0])  # changes of eta that most rows should stay below
 _SINGLE = 64 * 2.0**-24  # of the terms of a predictor in single precision, more than it may be off
 _SUMS = 1e-3  # of sums of a tile of positive numbers in single precision
 _BEND = 1.0  # change of eta up to which rows are bounded together, and beyond one by one
@@ -72,8 +72,7 @@ class Neuron:
         self.least = least
         y, w = self.response.y, self.response.weights
         self._counts = float(np.sum(np.abs(y)) if w is None else w @ np.abs(y))
-        null = np.zeros(blocks.n_rows)
-        self._terms = float(np.sum(np.abs(self.response.terms(null)))) + self._counts
+        self._terms = self._counts + float(blocks.n_rows if w is None else w.sum())
 
     def gradients(self, members, at: np.ndarray, over: np.ndarray, loss: bool = False, dtype=np.float64):
         """Losses and gradients of the blocks ``over``, bool (fit, block): (fit, block), (fit, block, member).
@@ -106,7 +105,7 @@ class Neuron:
     def largest(self, members, change: np.ndarray) -> np.ndarray:
         """Return the largest change of a predictor, whatever the weights, by changes (fit, member)."""
         coef, most = np.ascontiguousarray(change.T), np.zeros(len(change))
-        for rows in tiles_of(self.blocks.n_rows, int(np.clip(_NUMBERS // len(change), 256, 4096))):
+        for rows in tiles_of(self.blocks.n_rows, min(max(_NUMBERS // len(change), 256), 4096)):
             most = np.maximum(most, np.abs(self._columns(rows, members) @ coef).max(axis=0))
         return most * (1 + 1e-12)
 
@@ -178,10 +177,12 @@ class Neuron:
         """Return an anchor with the least Hessian that was formed for other responses, at the same model."""
         every = np.ones((1, self.blocks.n_blocks), bool)
         loss, gradient = self.gradients(None, base.at[None], every, loss=True, dtype=np.float32)
-        leverage = base.pull / self.response.curvature(base.eta, least=True)
-        curvature = self.response.curvature(base.eta)
-        grown = float(np.max(curvature * leverage / base.pull, initial=1.0))
-        return base._replace(loss=loss[0], gradient=gradient[0], pull=curvature * leverage, block=base.block * grown)
+        # At a constant model the curvature is that of a response of 0, and as much again for every response of 1.
+        observation, eta, y = self.response.observation, np.array(base.at[-1]), self.response.y
+        least, more = (float(observation.curvature(np.array(of), eta)) for of in (0.0, 1.0))
+        grown = 1 + (more / least - 1) * y
+        pull = base.pull if more == least else base.pull * grown
+        return base._replace(loss=loss[0], gradient=gradient[0], pull=pull, block=base.block * grown.max())
 
     def _rows(self, rows: slice, dtype=np.float64) -> np.ndarray:
         return self.blocks.rows(rows, dtype) if self._kept is None else self._kept[np.dtype(dtype)][rows]
@@ -203,7 +204,7 @@ def losses_of(blocks: Blocks, response: Response, at: np.ndarray, over: np.ndarr
 
 
 def _tiles(block: slice, n_fits: int) -> list[slice]:
-    size = int(np.clip(_NUMBERS // max(n_fits, 1), 256, 4096))
+    size = min(max(_NUMBERS // max(n_fits, 1), 256), 4096)
     return [slice(i, min(i + size, block.stop)) for i in range(block.start, block.stop, size)]
 
 

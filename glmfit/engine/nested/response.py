@@ -52,12 +52,6 @@ class Response:
         y, eta = self._y(rows, eta), self._known(rows, eta)
         return self._loss(y, eta, w) if _is_ordinary(eta) else Response._both(self, y, eta, w)[0]
 
-    def terms(self, eta: np.ndarray) -> np.ndarray:
-        """Losses of all rows of one fit, times weights, (row,)."""
-        eta = eta if self.offset is None else eta + self.offset
-        loss = np.asarray(self.observation.loss(self.y, eta), np.float64)
-        return loss if self.weights is None else np.where(self.weights > 0, loss * self.weights, 0.0)
-
     def loss_and_slope(self, rows: slice, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Losses of some rows, summed, (fit,), and their derivatives."""
         w = np.ones(len(eta)) if self.weights is None else self.weights[rows]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,10 +18,11 @@ from ...engine.nested.blocks import Blocks
 from ...engine.nested.folded import held_out_by_solvers
 from ...engine.nested.moments import Moments, moments_serve
 from ...engine.nested.search import HeldOut, Nested, Responses
-from ...engine.tiles import Workers
+from ...engine.tiles import Workers, one_thread_each
 from ...estimators.parameters import precision
 from ...observations import NegativeBinomial, Observation
 
+_WORTH_THREADS = 1_000_000  # entries of the features
 _WIDE = 300  # features beyond which steps of all fits are cheaper than Hessians
 
 
@@ -109,6 +111,13 @@ class Scorer:
             Y=np.asarray(Y if self._exposure is None else per_unit(Y, self._exposure), float)
         )
 
+    @contextmanager
+    def workers(self) -> Iterator[Workers]:
+        """Threads that share neurons; of a short recording one, as the others would wait for the interpreter."""
+        workers = Workers()
+        with workers if self.X.size >= _WORTH_THREADS else one_thread_each():
+            yield workers
+
     def setting(self, rows: np.ndarray | None = None, X: np.ndarray | None = None) -> Setting:
         """Return features, folds and models, of some rows or other features."""
         X, number, weights = self.X if X is None else X, self.number, self.weights
@@ -151,7 +160,7 @@ class Scorer:
             out.put(neurons, setting.moments.held_out(responses._replace(Y=responses.Y[:, neurons])))
         elif setting.by_newton:
             one = partial(self._one, setting, responses, among)
-            with Workers() as workers:
+            with self.workers() as workers:
                 for n, found in zip(neurons, workers.each(one, list(neurons)), strict=True):
                     out.put([n], found)
                     told()

@@ -15,7 +15,6 @@ import numpy as np
 
 from ...engine.nested.moments import moments_serve
 from ...engine.nested.search import HeldOut
-from ...engine.tiles import Workers
 from .models import Contribution
 from .nulls import Draw, Null, Rows
 from .scorer import Scorer, Setting
@@ -170,7 +169,7 @@ class NullTest:
         sources = [draw.source.astype(np.int32) for draw in self.null.draws(self.rows)]
         # What the Hessians of the recording do not prove those of a draw hardly will.
         left = np.flatnonzero(~verdicts.ended & np.isfinite(verdicts.off).any(axis=0))
-        with Workers() as workers:
+        with self.scorer.workers() as workers:
             for start in range(0, len(left), _CHUNK):
                 some = left[start : start + _CHUNK]
                 for n, _ in zip(some, workers.each(partial(self._look_at, verdicts, sources), list(some)), strict=True):
