@@ -15,6 +15,7 @@ _NUMBERS = 1 << 17  # of a tile of predictors
 LEVELS = np.array([0.25, 0.5, 1.0, 2.0])  # changes of eta that most rows should stay below
 _SINGLE = 64 * 2.0**-24  # of the terms of a predictor in single precision, more than it may be off
 _SUMS = 1e-3  # of sums of a tile of positive numbers in single precision
+_ROUGH = 0.01  # share of the largest norm of a row that may be rounding
 _BEND = 1.0  # change of eta up to which rows are bounded together, and beyond one by one
 
 
@@ -163,15 +164,21 @@ class Neuron:
         whole = hessians.copy()
         whole[:, diagonal, diagonal] += self.least * self.size[:, None] * self.ridge
         turn = np.linalg.inv(np.linalg.cholesky(whole[0]))
-        # A bound of leverages may be in single precision, with the rounding of its products.
-        slack = 1e-6 * np.linalg.norm(turn)
-        turned = turn.T.astype(np.float32)
-        parts = [_leverage(self._rows(rows, np.float32), turned, slack) for rows in tiles_of(blocks.n_rows)]
-        leverage = np.concatenate(parts)
+        leverage = self._leverages(turn)
         share = np.linalg.eigvalsh(turn @ whole @ turn.T)[:, 0] * (1 - 1e-9)
         block = np.linalg.eigvalsh(turn @ hessian @ turn.T)[:, -1] * (1 + 1e-9)
         reach = leverage.max() * (1 + 1e-9) / np.maximum(share, 1e-300)
         return Anchor(at, loss, gradient, eta, curvature * leverage, block, reach, share, hessians)
+
+    def _leverages(self, turn: np.ndarray) -> np.ndarray:
+        """Bound the squared norm of every row in new coordinates: in single precision where that is near enough."""
+        for dtype, unit in ((np.float32, 2.0**-24), (np.float64, 2.0**-53)):
+            turned, slack = turn.T.astype(dtype), (len(turn) + 16) * unit * np.linalg.norm(turn)
+            parts = [_leverage(self._rows(rows, dtype), turned, slack) for rows in tiles_of(self.blocks.n_rows)]
+            size, off = (np.concatenate(of) for of in zip(*parts, strict=True))
+            if off.max() <= _ROUGH * size.max():
+                break
+        return (size + off) ** 2
 
     def anchor_like(self, base: Anchor) -> Anchor:
         """Return an anchor with the least Hessian that was formed for other responses, at the same model."""
@@ -208,7 +215,8 @@ def _tiles(block: slice, n_fits: int) -> list[slice]:
     return [slice(i, min(i + size, block.stop)) for i in range(block.start, block.stop, size)]
 
 
-def _leverage(z: np.ndarray, turn: np.ndarray, slack: float) -> np.ndarray:
+def _leverage(z: np.ndarray, turn: np.ndarray, slack: float) -> tuple[np.ndarray, np.ndarray]:
+    """Norms of some rows in new coordinates, and what they are rounded by at most."""
     turned = z @ turn
     size, length = (np.sqrt(np.einsum("ij,ij->i", v, v).astype(np.float64)) for v in (turned, z))
-    return (size * (1 + 1e-6) + slack * length) ** 2
+    return size, slack * length + 1e-6 * size

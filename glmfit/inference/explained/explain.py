@@ -76,8 +76,8 @@ def explain(
         Null distribution for p-values.
     null_strength : float, "chosen" or None
         Strength at which the statistics of the recording and of the draws are computed. None takes the one that the
-        other neurons choose most often; "chosen" lets every draw choose, as the contributions do, at many times the
-        cost.
+        other neurons choose most often for the model of all features; "chosen" lets every draw choose, as the
+        contributions do, at many times the cost.
     level : float or None
         Significance level, default 0.05, at which verdicts are wanted: draws that cannot change one are spared. None
         computes all draws.
