@@ -197,6 +197,7 @@ class NullTest:
                 found = Statistics(*(a[:, 0] for a in Statistics.of(held, self._pairs, scale)))
                 left = verdict.take(k, some, found, loose is None)
                 first[left] = i + 1  # what has not decided this draw will hardly decide the next
+                first[some & ~left] = max(i - 1, 0)  # but less may do again
                 wanted = (wanted & ~some) | left
 
     def _wanted(self, observed: np.ndarray, above: np.ndarray) -> np.ndarray:
