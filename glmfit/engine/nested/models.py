@@ -48,6 +48,7 @@ class Fits:
     radius: np.ndarray  # bound of the distance from the optimum, in the norm of a lower bound of the Hessian
     bend: np.ndarray  # bound of the Hessian of every block, in units of that lower bound, (fit, block)
     inverse: np.ndarray | None  # of that lower bound, (fit, member, member)
+    seen: tuple[np.ndarray, np.ndarray] | None  # losses and gradients of all blocks, if these were looked at
     passes: float = 0.0
 
 
@@ -278,7 +279,8 @@ class Models:
         fits = [self._fit(leads, lead[part], sets[part], target[part], keep, near) for part, near in each]
         joined = {name: np.concatenate([getattr(f, name) for f in fits]) for name in _OF_FITS}
         inverse = np.concatenate([f.inverse for f in fits]) if keep else None
-        return Fits(**joined, inverse=inverse, passes=sum(f.passes for f in fits))
+        seen = None if fits[0].seen is None else tuple(map(np.concatenate, zip(*(f.seen for f in fits), strict=True)))
+        return Fits(**joined, inverse=inverse, seen=seen, passes=sum(f.passes for f in fits))
 
     def _fit(self, leads: Leads, lead, sets, target, keep: bool, at: Any) -> Fits:
         neuron, n, anchor, model = self.neuron, len(lead), leads.anchor[lead], leads.model[lead]
@@ -299,15 +301,21 @@ class Models:
         near = _Near(self, leads, lead, sets, reach, H, start)
         # Steps that lead away are taken back by half: where each fit is best, and how long its next step is to be.
         best, ahead, length, active = at.copy(), at.copy(), np.ones(n), np.arange(n)
+        # The first pass may well be the last: then it looks at the other blocks, too, which are to be scored.
+        seen = (np.zeros(train.shape), np.zeros((*train.shape, at.shape[1]))) if keep and self._loose else None
         for _ in range(_STEPS):
-            here = at[active]
-            g = mask[active] * (self._gradient(here, train[active]) + ridge[active] * here)
+            here, over = at[active], train[active] if seen is None else np.ones((len(active), train.shape[1]), bool)
+            found = self.neuron.gradients(self._members, here, over, loss=seen is not None)
+            of_train = np.einsum("nk,nki->ni", train[active].astype(float), found[1])
+            g = mask[active] * (of_train + ridge[active] * here)
             passes += len(active)
             step = _times(inverse[active], g)
             decrement, step = _squared_norm(H[active], inverse[active], g, step)
             better = decrement < near.decrement[active]
             some = active[better]
             best[some], ahead[some], length[some] = here[better], (here - step)[better], 1.0
+            if seen is not None:
+                seen[0][some], seen[1][some] = (of[better] for of in found)
             length[active[~better]] /= 2
             near.look(some, here[better], decrement[better])
             active = active[~(near.bound[active] <= target[active])]
@@ -322,7 +330,7 @@ class Models:
             more = np.exp(self.constant * (near.moved + radius * np.sqrt(growth * reach)))
             bend = leads.bend[lead] * (more * growth / share)[:, None]
         inverse = inverse * (growth[:, None, None] * mask[:, :, None]) if keep else None
-        return Fits(best, ahead, bound, bound <= target, radius, bend, inverse, passes)
+        return Fits(best, ahead, bound, bound <= target, radius, bend, inverse, seen, passes)
 
     def _gradient(self, at, train, dtype=np.float64) -> np.ndarray:
         return self.neuron.gradients(self._members, at, train, dtype=dtype)[1].sum(axis=1)
@@ -347,7 +355,7 @@ class Models:
 
     def score(self, fits: Fits, over: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Losses of blocks ``over``, bool (fit, block), and how far those of the optima may be from them."""
-        loss, gradient = self.neuron.gradients(self._members, fits.at, over, loss=True)
+        loss, gradient = fits.seen or self.neuron.gradients(self._members, fits.at, over, loss=True)
         norm = np.sqrt(np.maximum(np.einsum("nki,nij,nkj->nk", gradient, fits.inverse, gradient, optimize=True), 0.0))
         with np.errstate(over="ignore", invalid="ignore"):
             off = norm * fits.radius[:, None] + fits.bend * fits.radius[:, None] ** 2 / 2
