@@ -203,9 +203,9 @@ for n, unit in enumerate(units):
     )
 
 # %% [markdown]
-# In the recording, coupling adds 26 nats to the prediction of one unit, more
-# than any shift. The gain of another one that exceeds all shifts is less than a
-# nat. Of eight units without coupling, 0.4 would be expected at p = 0.05.
+# In the recording, coupling adds more than any of the shifts to four of eight
+# units, where 0.4 would be expected without coupling. But it adds 26 nats at
+# most, and less than one nat to one of the four.
 #
 # ## The result in one figure
 #
