@@ -17,6 +17,7 @@ _NEAR = 0.3  # nats: what is left of the fit to all blocks, from which fits to s
 _ROUNDS, _STEPS, _HALVES = 12, 8, 30  # of fits to all blocks, of fits to some, of a step that leads up
 _SLOW, _FAR = 0.15, 1.2  # contraction of a step, and log growth of a Hessian, from which a new anchor pays
 _RENEWALS, _GROUPS = 3, 8  # times that fits which are not proved get Hessians nearer by, and how many at a time
+_INFLATED = 1e-4  # of a squared norm, more than products with a Hessian that is nearly singular are rounded by
 _NOTHING = 1e-300  # share of a Hessian that rounding makes of none
 _MOVED = 0.3  # change of predictors, as far as is known, from which on it is worth measuring
 _OF_FITS = "at", "ahead", "bound", "proved", "radius", "bend"
@@ -359,6 +360,7 @@ class Models:
         norm = np.sqrt(np.maximum(np.einsum("nki,nij,nkj->nk", gradient, fits.inverse, gradient, optimize=True), 0.0))
         with np.errstate(over="ignore", invalid="ignore"):
             off = norm * fits.radius[:, None] + fits.bend * fits.radius[:, None] ** 2 / 2
+        off = np.where(np.isnan(off), np.inf, off)  # infinitely loose bounds times a loss that does not change
         return np.where(over, loss, np.nan), np.where(over, off, np.nan)
 
 
@@ -400,7 +402,7 @@ def _squared_norm(H, inverse, g, x) -> tuple[np.ndarray, np.ndarray]:
     x = x + _times(inverse, g - _times(H, x))
     left = g - _times(H, x)
     norm = np.sum(x * (g + left), axis=1) + 2 * np.abs(np.sum(left * _times(inverse, left), axis=1))
-    return np.where(norm >= 0, norm * (1 + 1e-12), np.inf), x
+    return np.where(norm >= 0, norm * (1 + _INFLATED), np.inf), x
 
 
 def _solve(H: np.ndarray, right: np.ndarray) -> np.ndarray:
