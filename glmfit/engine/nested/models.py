@@ -50,7 +50,6 @@ class Fits:
     bend: np.ndarray  # bound of the Hessian of every block, in units of that lower bound, (fit, block)
     inverse: np.ndarray | None  # of that lower bound, (fit, member, member)
     seen: tuple[np.ndarray, np.ndarray] | None  # losses and gradients of all blocks, if these were looked at
-    passes: float = 0.0
 
 
 class Models:
@@ -269,7 +268,6 @@ class Models:
             again = self._fit_all(leads, lead[left], sets[left], target[left], keep)
             for name in (*_OF_FITS, *(("inverse",) if keep else ())):
                 getattr(fits, name)[left] = getattr(again, name)
-            fits.passes += again.passes
         return fits
 
     def _fit_all(self, leads: Leads, lead, sets, target, keep: bool, start: Any = None) -> Fits:
@@ -281,7 +279,7 @@ class Models:
         joined = {name: np.concatenate([getattr(f, name) for f in fits]) for name in _OF_FITS}
         inverse = np.concatenate([f.inverse for f in fits]) if keep else None
         seen = None if fits[0].seen is None else tuple(map(np.concatenate, zip(*(f.seen for f in fits), strict=True)))
-        return Fits(**joined, inverse=inverse, seen=seen, passes=sum(f.passes for f in fits))
+        return Fits(**joined, inverse=inverse, seen=seen)
 
     def _fit(self, leads: Leads, lead, sets, target, keep: bool, at: Any) -> Fits:
         neuron, n, anchor, model = self.neuron, len(lead), leads.anchor[lead], leads.model[lead]
@@ -290,14 +288,14 @@ class Models:
         H = self._systems(model, anchor, sets, ridge)
         inverse = np.linalg.inv(H)
         reach, share = (self._of_sets(name, anchor, sets) for name in ("reach_squared", "share"))
-        start, passes = leads.at[lead], 0.0
+        start = leads.at[lead]
         target = np.maximum(target, 4 * neuron.rounding(self._whole(start)))
         if at is None:
             g = mask * (np.einsum("nk,nki->ni", train.astype(float), leads.gradient[lead]) + ridge * start)
             at = start - _times(inverse, g)
             if not self._loose:
                 g = mask * (self._gradient(at, train, np.float32) + ridge * at)
-                at, passes = at - _times(inverse, g), n / 2
+                at = at - _times(inverse, g)
         at = np.where(np.isfinite(at).all(axis=1, keepdims=True), at, start)
         near = _Near(self, leads, lead, sets, reach, H, start)
         # Steps that lead away are taken back by half: where each fit is best, and how long its next step is to be.
@@ -309,7 +307,6 @@ class Models:
             found = self.neuron.gradients(self._members, here, over, loss=seen is not None)
             of_train = np.einsum("nk,nki->ni", train[active].astype(float), found[1])
             g = mask[active] * (of_train + ridge[active] * here)
-            passes += len(active)
             step = _times(inverse[active], g)
             decrement, step = _squared_norm(H[active], inverse[active], g, step)
             better = decrement < near.decrement[active]
@@ -331,7 +328,7 @@ class Models:
             more = np.exp(self.constant * (near.moved + radius * np.sqrt(growth * reach)))
             bend = leads.bend[lead] * (more * growth / share)[:, None]
         inverse = inverse * (growth[:, None, None] * mask[:, :, None]) if keep else None
-        return Fits(best, ahead, bound, bound <= target, radius, bend, inverse, seen, passes)
+        return Fits(best, ahead, bound, bound <= target, radius, bend, inverse, seen)
 
     def _gradient(self, at, train, dtype=np.float64) -> np.ndarray:
         return self.neuron.gradients(self._members, at, train, dtype=dtype)[1].sum(axis=1)

@@ -31,7 +31,7 @@ class Contribution(NamedTuple):
     less: int
 
 
-class Models(NamedTuple):
+class ModelList(NamedTuple):
     """Models and their comparisons."""
 
     names: list[str]
@@ -56,7 +56,7 @@ def read_groups(groups: Any, n_features: int, names: Sequence[str] | None) -> di
     return found
 
 
-def read_models(groups: dict[str, list[int]], n_features: int, kinds: Any, order: Any, models: Any) -> Models:
+def read_models(groups: dict[str, list[int]], n_features: int, kinds: Any, order: Any, models: Any) -> ModelList:
     """Make the models that some kinds of contributions compare, and those of a user.
 
     The constant model comes first, then that of all features.
@@ -77,7 +77,7 @@ def read_models(groups: dict[str, list[int]], n_features: int, kinds: Any, order
         compared += _in_order(made, groups, order, constant)
     if models is not None:
         compared += _of_user(made, groups, models, constant)
-    return Models(made.names, np.array(made.masks), compared)
+    return ModelList(made.names, np.array(made.masks), compared)
 
 
 class _Made:

@@ -13,7 +13,7 @@ from ...engine.checkpoint import Checkpoint, digest
 from ...engine.nested.search import HeldOut
 from ...estimators.scores import are_epochs, is_epochs
 from .explanation import Explanation, false_discovery_rate
-from .models import Models
+from .models import ModelList
 from .nulls import Null, Rows
 from .scorer import Scorer
 from .testing import NullTest, Verdicts
@@ -25,7 +25,9 @@ _CHUNK = 32  # neurons between two writings of a checkpoint
 class Work:
     """The fits of an explanation, chunk by chunk, written down on the way; parameters are those of `explain`, read."""
 
-    def __init__(self, scorer: Scorer, nested: Models, rows: Rows, null: Null | None, null_strength, level, checkpoint):
+    def __init__(
+        self, scorer: Scorer, nested: ModelList, rows: Rows, null: Null | None, null_strength, level, checkpoint
+    ):
         self.scorer, self.nested, self.rows = scorer, nested, rows
         self.null, self.null_strength, self.level = null, null_strength, level
         facts = {} if checkpoint is None else _facts(scorer, nested, null, null_strength, level)
@@ -144,7 +146,7 @@ def _strengths_of_tests(given, strengths: np.ndarray, chosen: np.ndarray, known:
     return strengths[index]
 
 
-def _facts(scorer: Scorer, nested: Models, null: Null | None, null_strength, level) -> dict[str, str]:
+def _facts(scorer: Scorer, nested: ModelList, null: Null | None, null_strength, level) -> dict[str, str]:
     return {
         "features": digest(scorer.X), "responses": digest(*scorer.responses), "weights": digest(scorer.weights),
         "folds": digest(scorer.number), "models": digest(nested.masks), "contributions": str(nested.contributions),
