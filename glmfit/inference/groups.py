@@ -17,8 +17,8 @@ from ..estimators import PopulationGLM
 from ..estimators.scores import as_given
 from ..numerics import DataLike, PerRow
 from ..observations import NegativeBinomial
-from ..penalties.by_name import read_labels, read_members
 from .autocorrelation import Autocorrelation, autocorrelation
+from .explained.models import read_groups
 from .wald import NO_OPTIMUM, FittedData, data_of_fit
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def drop_groups(
     K. Harris, Nonsense correlations in neuroscience, bioRxiv 2020.11.29.402719.
     """
     fit = data_of_fit(model, X, y, sample_weight, offset, exposure, epochs)
-    named = _groups(fit, groups)
+    named = read_groups(groups, len(fit.features), fit.features)
     full, ridge, rank = model.report_, bool(np.any(fit.ridge > 0)), model.report_.rank
     loss, saturated, scale = fit.loss, fit.saturated_loss, 2 * fit.n_observed / fit.scale
     rests = [_without(fit, members, ridge) for members in named.values()]
@@ -193,20 +193,6 @@ def _autocorrelation(fit: FittedData, i: int) -> Autocorrelation:
     if fit.model.report_.status[i] in NO_OPTIMUM:
         return Autocorrelation(np.nan, np.nan, False)
     return autocorrelation(*fit.pearson_residuals(i))
-
-
-def _groups(fit: FittedData, groups) -> dict:
-    """Name -> indices of the features."""
-    names, d = fit.features, len(fit.features)
-    if groups is None:
-        return {name: [k] for k, name in enumerate(names)}
-    if not hasattr(groups, "items"):
-        labels = read_labels(groups, d)
-        return {str(label): np.flatnonzero(labels == label).tolist() for label in dict.fromkeys(labels.tolist())}
-    found = {str(name): read_members(name, members, d, names) for name, members in groups.items()}
-    if not found:
-        raise ValueError("groups is empty; name at least one group of features.")
-    return found
 
 
 def _without(fit: FittedData, members, ridge: bool) -> tuple:

@@ -319,3 +319,11 @@ def test_what_was_found_survives_its_file_and_damage_is_told(tmp_path):
     model_file = PopulationGLM().fit(*recording()).save(tmp_path / "model.npz")
     with pytest.raises(ValueError, match="is not an explanation"):
         Explanation.load(model_file)
+
+
+def test_a_strength_of_0_among_those_of_a_lasso_is_no_penalty():
+    X, Y = recording()
+    lasso = explain(model(regularizer="Lasso"), X, Y, GROUPS, strengths=[0.0])
+    none = explain(model(), X, Y, GROUPS, strengths=[0.0])
+    assert lasso.proved.all()
+    np.testing.assert_allclose(lasso.loss, none.loss, atol=1e-2)

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from ...observations import Observation
-from ...penalties import Penalty
+from ...penalties import Penalty, Ridge
 from ..population import FoldedProblem
 from ..result import LoopOptions
 from ..solvers import ConjugateGradients, LeastSquares, Newton, ProximalNewton
 from .neuron import losses_of
 from .response import Response
-from .search import HeldOut, Nested, Responses, intercepts
+from .search import HeldOut, Nested, Responses, best_of, intercepts
 
 _NEGLIGIBLE, _TOL = 1e-2, 1e-6  # nats of a fit that chooses a strength; tolerance below which the engine wants less
 
@@ -91,7 +91,9 @@ class _Runs:
         tol = np.where(single, nested.tol, nested.cv_tol)
         options = LoopOptions(tol=tol, negligible=nats / np.minimum(1.0, tol / _TOL) / unit, max_epochs=500)
         for s in reversed(range(S)):
-            penalty = self.penalty(nested.strengths[s] / unit)
+            # There are no kinks without a strength.
+            kind = self.penalty if nested.strengths[s] > 0 else Ridge
+            penalty = kind(nested.strengths[s] / unit)
             problem = FoldedProblem(
                 X, self.responses.Y, self.observation, penalty, neuron, fold, self.train, weights=self.weights,
                 dtype=self.dtype, offset=self.responses.offset, own=self.responses.own,
@@ -108,10 +110,8 @@ class _Runs:
 
     def response(self, n: int) -> Response:
         """Responses of one neuron, in the order of the blocks."""
-        blocks = self.nested.blocks
-        y, own, _, offset = (blocks.take(a) for a in self.responses.column(n))
-        weights = own if blocks.weights is None else blocks.weights if own is None else own * blocks.weights
-        return Response.of(self.observation, np.asarray(y, np.float64), weights, offset)
+        y, weights, _, offset = self.responses.in_order(self.nested.blocks, n)
+        return Response.of(self.observation, y, weights, offset)
 
 
 def _solver(problem):
@@ -132,13 +132,8 @@ def _score(nested: Nested, run: _Runs, model: int, n: int, coef, intercept, out:
         pairs = nested.pairs()[run.usable[nested.pairs(), n]]
         sets, s = np.repeat(pairs, S), np.tile(np.arange(S), len(pairs))
         at = blocks.standard(coef[s, sets].T, intercept[s, sets])
-        loss = losses_of(blocks, response, at, ~nested.sets[sets]).reshape(len(pairs), S, -1)
-        total = np.zeros((S, K))
-        for pair, of in zip(pairs, loss, strict=True):
-            i, j = np.flatnonzero(~nested.sets[pair])
-            total[:, i] += of[:, j] * there[j]
-            total[:, j] += of[:, i] * there[i]
-        chosen = S - 1 - np.argmin(np.where(np.isfinite(total), total, np.inf)[::-1], axis=0)
+        loss = losses_of(blocks, response, at, ~nested.sets[sets])
+        chosen = best_of(nested.totals(loss, sets, there, 1))[0] if len(pairs) else chosen
     out.chosen[model, :, n] = chosen
     held = np.flatnonzero(run.usable[nested.singles(), n] & there[:K])
     if len(held):

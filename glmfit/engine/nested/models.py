@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...bounds import gap_bound
+from .nearness import Nearness, solve, squared_norm, times
 from .neuron import LEVELS, Anchor, Neuron
 
 _CLOSE, _FAR_AWAY = 30.0, 300.0  # nats: where the Hessian serves what is near the optimum, or leads there
@@ -17,7 +17,6 @@ _NEAR = 0.3  # nats: what is left of the fit to all blocks, from which fits to s
 _ROUNDS, _STEPS, _HALVES = 12, 8, 30  # of fits to all blocks, of fits to some, of a step that leads up
 _SLOW, _FAR = 0.15, 1.2  # contraction of a step, and log growth of a Hessian, from which a new anchor pays
 _RENEWALS, _GROUPS = 3, 8  # times that fits which are not proved get Hessians nearer by, and how many at a time
-_INFLATED = 1e-4  # of a squared norm, more than products with a Hessian that is nearly singular are rounded by
 _NOTHING = 1e-300  # share of a Hessian that rounding makes of none
 _MOVED = 0.3  # change of predictors, as far as is known, from which on it is worth measuring
 _OF_FITS = "at", "ahead", "bound", "proved", "radius", "bend"
@@ -116,7 +115,7 @@ class Models:
         for a, known in enumerate(self.anchors):
             H = known.hessians[0]
             right = (H @ known.at - known.gradient.sum(axis=0))[self.inside] * mask
-            minimiser = _solve(self._systems(model, np.full(n, a), zero, ridge), right)
+            minimiser = solve(self._systems(model, np.full(n, a), zero, ridge), right)
             away = self._whole(minimiser) - known.at
             distance = np.einsum("li,li->l", away @ H, away)
             nearer = distance < best
@@ -204,7 +203,7 @@ class Models:
             g *= self.masks[model]
             bad = ~np.isfinite(g).all(axis=1)
             g[bad] = 0
-            step = _solve(self._systems(model, leads.anchor[active], zero[active], ridge[active]), g)
+            step = solve(self._systems(model, leads.anchor[active], zero[active], ridge[active]), g)
             left = np.einsum("li,li->l", g, step) / 2
             left[bad] = np.inf
             # A step that has led away from the optimum is taken back by half.
@@ -292,12 +291,12 @@ class Models:
         target = np.maximum(target, 4 * neuron.rounding(self._whole(start)))
         if at is None:
             g = mask * (np.einsum("nk,nki->ni", train.astype(float), leads.gradient[lead]) + ridge * start)
-            at = start - _times(inverse, g)
+            at = start - times(inverse, g)
             if not self._loose:
                 g = mask * (self._gradient(at, train, np.float32) + ridge * at)
-                at = at - _times(inverse, g)
+                at = at - times(inverse, g)
         at = np.where(np.isfinite(at).all(axis=1, keepdims=True), at, start)
-        near = _Near(self, leads, lead, sets, reach, H, start)
+        near = Nearness(self, leads, lead, sets, reach, H, start)
         # Steps that lead away are taken back by half: where each fit is best, and how long its next step is to be.
         best, ahead, length, active = at.copy(), at.copy(), np.ones(n), np.arange(n)
         # The first pass may well be the last: then it looks at the other blocks, too, which are to be scored.
@@ -307,8 +306,8 @@ class Models:
             found = self.neuron.gradients(self._members, here, over, loss=seen is not None)
             of_train = np.einsum("nk,nki->ni", train[active].astype(float), found[1])
             g = mask[active] * (of_train + ridge[active] * here)
-            step = _times(inverse[active], g)
-            decrement, step = _squared_norm(H[active], inverse[active], g, step)
+            step = times(inverse[active], g)
+            decrement, step = squared_norm(H[active], inverse[active], g, step)
             better = decrement < near.decrement[active]
             some = active[better]
             best[some], ahead[some], length[some] = here[better], (here - step)[better], 1.0
@@ -359,61 +358,3 @@ class Models:
             off = norm * fits.radius[:, None] + fits.bend * fits.radius[:, None] ** 2 / 2
         off = np.where(np.isnan(off), np.inf, off)  # infinitely loose bounds times a loss that does not change
         return np.where(over, loss, np.nan), np.where(over, off, np.nan)
-
-
-class _Near:
-    """How near some fits are known to be to their optima, by the Hessians of their anchors, (fit,) each."""
-
-    def __init__(self, models: Models, leads: Leads, lead, sets, reach, H, start):
-        self._models, self._leads, self._lead, self._sets = models, leads, lead, sets
-        self._reach, self._H, self._start = reach, H, start
-        self.decrement, self.moved, self.bound, self.radius, self.growth = np.full((5, len(lead)), np.inf)
-
-    def look(self, some: np.ndarray, at: np.ndarray, decrement: np.ndarray) -> None:
-        """Take over where some fits are; predictors have moved no more than their reach says."""
-        away = at - self._start[some]
-        with np.errstate(over="ignore", invalid="ignore"):
-            moved = np.sqrt(self._reach[some] * np.einsum("ni,ni->n", away, _times(self._H[some], away)))
-        self.decrement[some], self.moved[some] = decrement, moved
-        self._bound(some, at)
-
-    def look_again(self, at: np.ndarray, some: np.ndarray) -> None:
-        """See how far predictors of some fits have really moved."""
-        if len(some):
-            self.moved[some] = self._models.largest(at[some] - self._start[some])
-            self._bound(some, at[some])
-
-    def _bound(self, some: np.ndarray, at: np.ndarray) -> None:
-        models, constant = self._models, self._models.constant
-        with np.errstate(over="ignore", invalid="ignore"):
-            log = models.log_growth(self._leads, self._lead[some], self._sets[some], self.moved[some])
-            growth = np.exp(log)
-            rounding = models.rounding(at)
-            known = growth * (self.decrement[some] + 2 * rounding), growth * self._reach[some]
-            self.bound[some] = gap_bound(*known, True, constant) + rounding
-            self.radius[some], self.growth[some] = _radius(*known, constant), growth
-
-
-def _squared_norm(H, inverse, g, x) -> tuple[np.ndarray, np.ndarray]:
-    """Bound ``g'H^-1 g`` from an inverse that is rounded, inf where it is none; and solve once more, (fit, member)."""
-    x = x + _times(inverse, g - _times(H, x))
-    left = g - _times(H, x)
-    norm = np.sum(x * (g + left), axis=1) + 2 * np.abs(np.sum(left * _times(inverse, left), axis=1))
-    return np.where(norm >= 0, norm * (1 + _INFLATED), np.inf), x
-
-
-def _solve(H: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return np.linalg.solve(H, right[..., None])[..., 0]
-
-
-def _times(H: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    return (H @ vectors[..., None])[..., 0]
-
-
-def _radius(decrement_squared, reach_squared, constant) -> np.ndarray:
-    """Bound of the distance from the optimum in the norm of a Hessian, inf where there is none."""
-    if constant == 0:
-        return np.sqrt(decrement_squared)
-    reach = constant * np.sqrt(reach_squared)
-    q = reach * np.sqrt(decrement_squared)
-    return np.where(q < 1, -np.log1p(-np.minimum(q, 1 - 1e-12)) / reach, np.inf) * (1 + 1e-9)

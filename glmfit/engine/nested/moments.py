@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..tiles import small_blas, tiles_of
-from .search import HeldOut, Nested, Responses
+from .search import HeldOut, Nested, Responses, best_of
 
 _EPS = np.finfo(float).eps
 _ROUNDINGS = 64  # units in the last place of the terms of a moment, which tiles add up
@@ -84,7 +84,7 @@ class Moments:
                     total[s, j] += loss[0]
                     out.n_fits += 1
                     out.n_proved += bound <= nested.close
-            chosen = S - 1 - np.argmin(total[::-1], axis=0)  # of equal ones the strongest
+            chosen = best_of(total[None])[0]
         out.chosen[model] = chosen
         for k, set_ in enumerate(nested.singles()):
             loss, off, bound = self._fit(model, set_, nested.strengths[chosen[k]], (k,), cross, square)

@@ -37,6 +37,15 @@ class Responses(NamedTuple):
         """Columns of one neuron, (time,) or None each."""
         return tuple(None if a is None else a[:, n if a.shape[1] > 1 else 0] for a in self)
 
+    def in_order(self, blocks: Blocks, n: int) -> tuple[np.ndarray, Any, Any, Any]:
+        """Responses of one neuron in the order of the blocks, their weights, those that count rows, and offsets."""
+        y, *others = self.column(n)
+        own, seen, offset = (blocks.take(a) for a in others)
+        weights, counts = (
+            a if blocks.weights is None else blocks.weights if a is None else a * blocks.weights for a in (own, seen)
+        )
+        return blocks.take(np.asarray(y, np.float64)), weights, counts, offset
+
 
 @dataclass
 class HeldOut:
@@ -153,16 +162,15 @@ class Nested:
         out = HeldOut.empty(len(self.masks), self.n_held, 1)
         with np.errstate(all="ignore"):  # what is not a number has no bound
             try:
-                self._of_neuron(observation, among, shared, out, *responses.column(n))
+                self._of_neuron(observation, among, shared, out, *responses.in_order(self.blocks, n))
             except np.linalg.LinAlgError:  # features that repeat others, with next to no ridge
                 out.n_fits += 1
         return out
 
-    def _of_neuron(self, observation: Observation, among, shared: dict | None, out: HeldOut, y, own, seen, offset):
+    def _of_neuron(
+        self, observation: Observation, among, shared: dict | None, out: HeldOut, y, weights, counts, offset
+    ):
         blocks = self.blocks
-        y, own, seen, offset = (blocks.take(a) for a in (np.asarray(y, np.float64), own, seen, offset))
-        weights = own if blocks.weights is None else blocks.weights if own is None else own * blocks.weights
-        counts = seen if blocks.weights is None else blocks.weights if seen is None else seen * blocks.weights
         size = np.array(
             [block.stop - block.start if counts is None else counts[block].sum() for block in blocks.slices]
         )
@@ -189,7 +197,7 @@ class Nested:
             most, loose = _NEW if len(some) > 1 else _NEW_SMALL, self.loose is not None
             self._search(Models(neuron, masks[some], anchors, most, loose), some, usable, size > 0, out)
 
-    def _totals(self, loss: np.ndarray, sets: np.ndarray, there: np.ndarray, n_models: int) -> np.ndarray:
+    def totals(self, loss: np.ndarray, sets: np.ndarray, there: np.ndarray, n_models: int) -> np.ndarray:
         """Sum the losses (fit, block) of pairs of blocks over the partners of each, (model, strength, held)."""
         S, K = len(self.strengths), self.n_held
         total = np.zeros((n_models, S, K))
@@ -225,15 +233,15 @@ class Nested:
             out.n_fits += len(sets)
             out.n_proved += int(np.sum(fits.proved))
             loss = models.losses(fits.ahead, ~self.sets[sets])
-            total = self._totals(loss, sets, there, n)
+            total = self.totals(loss, sets, there, n)
             close = _near_the_best(total)[lead // S, lead % S]  # (fit, held)
             close = np.flatnonzero(np.any(close & ~self.sets[sets][:, :K], axis=1))
             if len(close):  # what else would choose between them is how far they are from their optima
                 target = max(self.close, _CLOSE_ENOUGH)
                 again = models.fit(leads, lead[close], sets[close], target, start=fits.ahead[close])
                 loss[close] = models.losses(again.ahead, ~self.sets[sets[close]])
-                total = self._totals(loss, sets, there, n)
-            chosen = S - 1 - np.argmin(total[:, ::-1], axis=1)  # of equal ones the strongest
+                total = self.totals(loss, sets, there, n)
+            chosen = best_of(total)
             lost, of_model = np.flatnonzero(~fits.proved), leads.model[lead]
             for k in range(K):
                 sure[of_model[lost[~self.sets[sets[lost], k]]], k] = False
@@ -286,6 +294,11 @@ def intercepts(response: Response, blocks: list[slice], sets: np.ndarray, mean: 
         if np.all(np.abs(step) <= 1e-13 * (1 + np.abs(at))):
             break
     return at
+
+
+def best_of(total: np.ndarray) -> np.ndarray:
+    """Index of the strength of the least loss (model, strength, ...), of equal ones the strongest, (model, ...)."""
+    return total.shape[1] - 1 - np.argmin(total[:, ::-1], axis=1)
 
 
 def _near_the_best(total: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +90,6 @@ class Explanation(Display):
     observation_model: str = "Poisson"
     null: str = ""
     status: str = "complete"
-    _values: dict = field(default_factory=dict, compare=False)
 
     # ---------------------------------------------------------------- contributions
 
@@ -165,7 +164,7 @@ class Explanation(Display):
             if name not in self.model:
                 raise ValueError(f"{name!r} is no model here; there are {self.model}.")
         only = Contribution(f"{more} over {less}", "model", self.model.index(more), self.model.index(less))
-        values = {name: getattr(self, name) for name in (f.name for f in fields(self)) if not name.startswith("_")}
+        values = {name: getattr(self, name) for name in (f.name for f in fields(self))}
         other = Explanation(**values | {"contributions": [only]})
         columns = {
             "nats": other.contribution[0], "standard_error": other.standard_error[0], "off": other.off[0],

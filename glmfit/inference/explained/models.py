@@ -50,9 +50,6 @@ def read_groups(groups: Any, n_features: int, names: Sequence[str] | None) -> di
     found = {str(name): read_members(name, members, n_features, names) for name, members in groups.items()}
     if not found:
         raise ValueError("groups is empty; name at least one group of features.")
-    reserved = [name for name in found if name in (CONSTANT, FULL)]
-    if reserved:
-        raise ValueError(f"groups has a group {reserved[0]!r}, which is the name of a model; give it another name.")
     return found
 
 
@@ -64,6 +61,9 @@ def read_models(groups: dict[str, list[int]], n_features: int, kinds: Any, order
     kinds = [kinds] if isinstance(kinds, str) or not isinstance(kinds, Iterable) else list(kinds)
     for kind in kinds:
         check_choice("kinds", kind, ("unique", "maximal"), "For groups added one after the other pass order=[...].")
+    reserved = [name for name in groups if name in (CONSTANT, FULL)]
+    if reserved:
+        raise ValueError(f"groups has a group {reserved[0]!r}, which is the name of a model; give it another name.")
     made = _Made(n_features)
     constant, full = made.add(CONSTANT, []), made.add(FULL, range(n_features))
     compared = [Contribution("all", "whole", full, constant)]
