@@ -86,14 +86,14 @@ class _Runs:
         X, start = np.ascontiguousarray(nested.blocks.X[:, members]), None
         single = fold <= nested.n_held
         unit = (self.mass / np.where(self.size > 0, self.size, 1.0))[fold, neuron]
-        # A hundredth of a nat is nobody's goal; but losses that are returned are off by the root of it.
-        nats = np.where(single & self.penalty(1.0).smooth, nested.close, _NEGLIGIBLE)
         tol = np.where(single, nested.tol, nested.cv_tol)
-        options = LoopOptions(tol=tol, negligible=nats / np.minimum(1.0, tol / _TOL) / unit, max_epochs=500)
         for s in reversed(range(S)):
             # There are no kinks without a strength.
             kind = self.penalty if nested.strengths[s] > 0 else Ridge
             penalty = kind(nested.strengths[s] / unit)
+            # A hundredth of a nat is nobody's goal; but losses that are returned are off by the root of it.
+            nats = np.where(single & penalty.smooth, nested.close, _NEGLIGIBLE)
+            options = LoopOptions(tol=tol, negligible=nats / np.minimum(1.0, tol / _TOL) / unit, max_epochs=500)
             problem = FoldedProblem(
                 X, self.responses.Y, self.observation, penalty, neuron, fold, self.train, weights=self.weights,
                 dtype=self.dtype, offset=self.responses.offset, own=self.responses.own,
