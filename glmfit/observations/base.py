@@ -107,6 +107,11 @@ class Observation(eqx.Module):
     def curvature(self, y: Array, eta: Array) -> Array:
         """Compute phi''(eta; y) >= 0, the second derivative of the loss with respect to eta."""
 
+    def curvature_slope(self, y: Array, eta: Array) -> Array:
+        """Compute phi'''(eta; y), the third derivative of the loss: by differences unless a class knows better."""
+        step = float(np.finfo(eta.dtype).eps) ** (1 / 3)
+        return (self.curvature(y, eta + step) - self.curvature(y, eta - step)) / (2 * step)
+
     def loss_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
         """Compute the loss and its derivative together, sharing their work."""
         return self.loss(y, eta), self.derivative(y, eta)

@@ -42,6 +42,10 @@ class Bernoulli(Observation):
     def curvature(self, y: Array, eta: Array) -> Array:
         return _bend(eta) + 0.0 * y
 
+    def curvature_slope(self, y: Array, eta: Array) -> Array:
+        bend = _bend(eta)
+        return bend * (1.0 - 2.0 * self.mean(eta)) + 0.0 * y
+
     def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
         at = namespace(y).asarray(nearest(0.0, lower, upper), dtype=y.dtype)
         return round_up(_bend(at) + 0.0 * y)

@@ -45,6 +45,9 @@ class Gamma(Observation):
         bend = y * exp(-eta)
         return 1.0 - bend, bend
 
+    def curvature_slope(self, y: Array, eta: Array) -> Array:
+        return -(y * exp(-eta))
+
     def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
         xp = namespace(y)
         bound = xp.full_like(y, np.inf) if lower is None else round_up(y * exp(-lower))

@@ -33,6 +33,9 @@ class Gaussian(Observation):
     def curvature(self, y: Array, eta: Array) -> Array:
         return 1.0 + 0.0 * eta + 0.0 * y
 
+    def curvature_slope(self, y: Array, eta: Array) -> Array:
+        return 0.0 * eta + 0.0 * y
+
     def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
         shapes = (a.shape for a in (y, lower, upper) if a is not None)
         return namespace(y).ones(np.broadcast_shapes(*shapes), y.dtype)

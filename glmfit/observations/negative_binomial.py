@@ -56,6 +56,10 @@ class NegativeBinomial(Observation):
         p, q = self._share(eta)
         return (y + 1.0 / self._of(eta)) * p * q
 
+    def curvature_slope(self, y: Array, eta: Array) -> Array:
+        p, q = self._share(eta)
+        return (y + 1.0 / self._of(eta)) * p * q * (q - p)
+
     def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
         xp = namespace(y)
         peak = -xp.log(self._of(y))

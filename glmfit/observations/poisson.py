@@ -182,6 +182,11 @@ class PoissonSoftplus(Poisson):
     def curvature(self, y: Array, eta: Array) -> Array:
         return _bend(y, softplus_parts(eta))
 
+    def curvature_slope(self, y: Array, eta: Array) -> Array:
+        parts = softplus_parts(eta)
+        s, q, r = parts.s, parts.q, parts.r
+        return s * q * (q - s) + y * r * (s * q - (r - q) * (2 * r - q))
+
     def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
         parts = softplus_parts(eta)
         return _slope(y, parts), _bend(y, parts)
@@ -229,6 +234,9 @@ class PoissonExp(Poisson):
         return exp(eta) - y
 
     def curvature(self, y: Array, eta: Array) -> Array:
+        return _broadcast(exp(eta), y)
+
+    def curvature_slope(self, y: Array, eta: Array) -> Array:
         return _broadcast(exp(eta), y)
 
     def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:

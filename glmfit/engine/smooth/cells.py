@@ -1,0 +1,298 @@
+"""Rows in cells that share the features they have: sums over rows for many fits, each with its own Hessian.
+
+Basis functions are 0 almost everywhere: the rows of a cell have some tens of several hundred features. The Hessians of
+all fits are one product, of the products of all pairs of these features with the curvature of every row and fit.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...observations import Observation
+from ...observations.poisson import PoissonExp, PoissonSoftplus
+from ..tiles import Workers, n_cores, weighted
+
+_NUMBERS = 1 << 19  # products of pairs, or predictors, of a tile
+_OVERHEAD = 256  # rows: what a cell costs besides its rows
+_FEW_FITS = 8  # below, Hessians are formed one by one
+_SINGLE = 2.0**-24
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """Rows that have the same features."""
+
+    rows: np.ndarray  # indices
+    columns: np.ndarray  # of the features they have, the intercept's last
+    x: np.ndarray  # (column, row)
+    pairs: np.ndarray  # place of every pair of columns among those of all features
+
+
+class Sums(NamedTuple):
+    """What a pass over all rows adds up, of every fit; None where it was not asked for."""
+
+    loss: np.ndarray  # (fit,)
+    gradient: np.ndarray  # (feature + 1, fit)
+    square: np.ndarray  # of the derivatives of the loss, (fit,)
+    hessian: np.ndarray | None = None  # (pair, fit)
+    bend: np.ndarray | None = None  # of the third derivative times the leverage of every row, (feature + 1, fit)
+
+
+class Rows:
+    """Rows of a population, features ``(x - shift) / scale`` and an intercept; weights are those of single responses.
+
+    Parameters
+    ----------
+    X : numpy.ndarray
+        Features, (time, feature).
+    Y : numpy.ndarray
+        Responses, (time, neuron).
+    observation : Observation
+        Loss, with a constant of self-concordance.
+    shift, scale : numpy.ndarray
+        (feature,); a shift other than 0 only for features that are hardly ever 0.
+    groups : sequence of array of int
+        Features whose zeros may come together: those of the terms.
+    weights, own, offset : numpy.ndarray, optional
+        Row weights (time,), weights of responses (time, neuron), known part of the predictor (time, 1 or neuron).
+    """
+
+    def __init__(
+        self, X, Y, observation: Observation, shift, scale, groups: Sequence, weights=None, own=None, offset=None,
+        only: np.ndarray | None = None,
+    ):  # fmt: skip
+        self.X, self.Y, self.observation, self.shift, self.scale = X, Y, observation, shift, scale
+        self.weights, self.own, self.offset = weights, own, offset
+        self.n_columns = X.shape[1] + 1
+        self.n_rows, self.n_neurons = len(X) if only is None else len(only), Y.shape[1]
+        upper = np.triu_indices(self.n_columns)
+        self._upper, self.n_pairs = upper, len(upper[0])
+        self._pair = np.zeros((self.n_columns, self.n_columns), np.int64)
+        self._pair[upper] = np.arange(self.n_pairs)
+        self._pair = np.maximum(self._pair, self._pair.T)
+        self.cells = [self._cell(rows) for rows in _cells(X, groups, shift, only)]
+
+    def _cell(self, rows: np.ndarray) -> Cell:
+        x = self.X[rows]
+        has = np.flatnonzero((self.shift != 0) | (x != 0).any(axis=0))
+        columns = np.append(has, self.n_columns - 1)
+        z = np.ones((len(columns), len(rows)), np.float32)
+        z[:-1] = ((x[:, has] - self.shift[has]) / self.scale[has]).T
+        i, j = np.triu_indices(len(columns))
+        return Cell(rows, columns, z, self._pair[columns[i], columns[j]])
+
+    def _exact(self, cell: Cell, some: slice) -> np.ndarray:
+        """Features of some rows of a cell in double precision, (column, row)."""
+        has = cell.columns[:-1]
+        z = np.ones((len(cell.columns), some.stop - some.start))
+        z[:-1] = ((self.X[cell.rows[some]][:, has] - self.shift[has]) / self.scale[has]).T
+        return z
+
+    def square(self, packed: np.ndarray) -> np.ndarray:
+        """Turn sums of pairs (pair, fit) into symmetric matrices (fit, column, column)."""
+        return packed.T[:, self._pair]
+
+    def pack(self, matrices: np.ndarray) -> np.ndarray:
+        """Turn symmetric matrices (fit, column, column) into pairs whose products sum to quadratic forms, float32."""
+        i, j = self._upper
+        return np.ascontiguousarray((matrices[:, i, j] * np.where(i == j, 1.0, 2.0)).T, np.float32)
+
+    def sums(
+        self, at: np.ndarray, fits: np.ndarray, hessian: bool = False, leverage: np.ndarray | None = None,
+        dtype: Any = np.float32,
+    ) -> Sums:  # fmt: skip
+        """Add up losses and gradients, Hessians, and what leverages make of third derivatives.
+
+        Parameters
+        ----------
+        at : numpy.ndarray
+            Parameters (feature + 1, fit), intercepts last.
+        fits : numpy.ndarray
+            Which neuron every fit is of, (fit,).
+        hessian : bool
+            Whether Hessians are asked for.
+        leverage : numpy.ndarray, optional
+            Packed inverses of Hessians (pair, fit), for leverages.
+        dtype : dtype
+            Of products; sums over tiles are float64.
+        """
+        at = at.astype(dtype)
+        n, one_by_one = len(fits), hessian and len(fits) < _FEW_FITS
+
+        def tiles(items):
+            loss, square, gradient = np.zeros(n), np.zeros(n), np.zeros((self.n_columns, n))
+            bend = None if leverage is None else np.zeros((self.n_columns, n))
+            whole = np.zeros((self.n_pairs, n)) if hessian else None
+            for cell, tiles_of_cell in itertools.groupby(items, key=lambda item: item[0]):
+                part = np.zeros((len(cell.pairs), n)) if hessian else None
+                for _, some in tiles_of_cell:
+                    x = cell.x[:, some] if dtype == np.float32 else self._exact(cell, some)
+                    y, w, eta = self._of(cell, some, fits, x, at)
+                    value, slope, curvature, third = self._losses(y, eta, w, hessian, leverage is not None)
+                    loss += value
+                    gradient[cell.columns] += x @ _times(slope, w)
+                    if self.observation.has_scale:
+                        square += _column_sums(slope * slope, w)
+                    products = _pairs(x) if leverage is not None or (hessian and not one_by_one) else None
+                    if hessian:
+                        curvature = _times(curvature, w)
+                        part += _one_by_one(x, curvature) if one_by_one else products @ curvature
+                    if leverage is not None:
+                        height = products.T @ leverage[cell.pairs]
+                        height *= _times(third, w)
+                        bend[cell.columns] += x @ height
+                if hessian:
+                    whole[cell.pairs] += part
+            return loss, gradient, square, whole, bend
+
+        parts = zip(*self._each(tiles, n, hessian or leverage is not None), strict=True)
+        return Sums(*(None if of[0] is None else sum(of) for of in parts))
+
+    def furthest(self, change: np.ndarray) -> np.ndarray:
+        """Bound the largest change of a predictor from above, by changes of parameters (feature + 1, fit): (fit,)."""
+        change, size = change.astype(np.float32), np.abs(change).astype(np.float32)
+
+        def tiles(items):
+            most = np.zeros(change.shape[1])
+            for cell, some in items:
+                x, of = cell.x[:, some], cell.columns
+                moved = np.abs(x.T @ change[of])
+                moved += (4 * (len(of) + 4) * _SINGLE) * (np.abs(x).max(axis=1) @ size[of])
+                most = np.maximum(most, moved.max(axis=0))
+            return most
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.max(self._each(tiles, change.shape[1]), axis=0) * (1 + 1e-6)
+
+    def longest(self, size: np.ndarray) -> np.ndarray:
+        """Bound the norms of all rows by the norms of the features' units, (feature + 1, fit): the largest, (fit,)."""
+        return self._longest(np.abs(size).astype(np.float32) * (1 + 1e-6))
+
+    def _longest(self, size: np.ndarray) -> np.ndarray:
+        def tiles(items):
+            most = np.zeros(size.shape[1])
+            for cell, some in items:
+                most = np.maximum(most, (np.abs(cell.x[:, some]).T @ size[cell.columns]).max(axis=0))
+            return most
+
+        return np.max(self._each(tiles, size.shape[1]), axis=0) * (1 + 4 * self.n_columns * _SINGLE)
+
+    def _of(self, cell: Cell, some: slice, fits, x, at):
+        """Responses, weights (None for 1) and predictors of some rows of a cell, (row, fit)."""
+        rows = cell.rows[some]
+        every = len(fits) == self.n_neurons
+        y = self.Y[rows] if every else self.Y[rows][:, fits]
+        y = y.astype(x.dtype, copy=False)
+        w = None if self.weights is None else self.weights[rows, None].astype(x.dtype)
+        if self.own is not None:
+            own = (self.own[rows] if every else self.own[rows][:, fits]).astype(x.dtype)
+            w = own if w is None else own * w
+        eta = x.T @ at[cell.columns]
+        if self.offset is not None:
+            known = self.offset[rows]
+            eta += known if known.shape[1] == 1 else known[:, fits]
+        return y, w, eta
+
+    def _losses(self, y, eta, w, curved: bool, bent: bool):
+        """Summed losses (fit,), slopes, curvatures and third derivatives, (row, fit), of some rows.
+
+        In single precision with as few functions of each number as there can be.
+        """
+        of = self.observation
+        if eta.dtype == np.float32 and isinstance(of, PoissonExp):
+            rate = np.exp(eta)
+            if w is None:
+                return _column_sums(rate, None) - np.einsum("ij,ij->j", y, eta), rate - y, rate, rate
+            return _column_sums(rate - y * eta, w), rate - y, rate, rate
+        if eta.dtype == np.float32 and isinstance(of, PoissonSoftplus):
+            return _softplus(y, eta, w, bent)
+        value, slope = of.loss_and_derivative(y, eta)
+        curvature = of.curvature(y, eta) if curved else None
+        return _column_sums(value, w), slope, curvature, of.curvature_slope(y, eta) if bent else None
+
+    def _items(self, n_fits: int, pairs: bool) -> list[tuple[Cell, slice]]:
+        items = []
+        for cell in self.cells:
+            width = max(n_fits, len(cell.pairs) if pairs else 0)
+            size = int(np.clip(_NUMBERS // width, 64, 8192))
+            items += [(cell, slice(i, min(i + size, len(cell.rows)))) for i in range(0, len(cell.rows), size)]
+        return items
+
+    def _each(self, tiles, n_fits: int, pairs: bool = False) -> list:
+        """Apply a function to shares of all tiles, one for each thread or some more."""
+        items = self._items(n_fits, pairs)
+        with Workers() as workers:
+            n = min(len(items), n_cores())
+            return list(workers.each(tiles, [items[i::n] for i in range(n)]))
+
+
+def _softplus(y, eta, w, bent: bool):
+    """Summed losses, slopes, curvatures and third derivatives with the softplus; counts enter where there are some."""
+    u = np.exp(np.clip(eta, -40.0, 40.0))
+    f, q = np.log1p(u), 1 / (1 + u)
+    s = 1 - q
+    at = np.nonzero(y)
+    count, r = y[at], s[at] / f[at]
+    q_at = q[at]
+    loss = f.copy()
+    loss[at] -= count * np.log(f[at])
+    slope, curvature = s.copy(), s * q
+    slope[at] -= count * r
+    third = curvature * (q - s) if bent else None
+    if bent:
+        third[at] += count * r * (curvature[at] - (r - q_at) * (2 * r - q_at))
+    curvature[at] += count * np.maximum(r * (r - q_at), 0)
+    return _column_sums(loss, w), slope, curvature, third
+
+
+def _pairs(x: np.ndarray) -> np.ndarray:
+    """Products of all pairs of columns (column, row), those of the first first: (pair, row)."""
+    n = len(x)
+    products, at = np.empty((n * (n + 1) // 2, x.shape[1]), x.dtype), 0
+    for i in range(n):
+        np.multiply(x[i], x[i:], out=products[at : at + n - i])
+        at += n - i
+    return products
+
+
+def _one_by_one(x: np.ndarray, curvature: np.ndarray) -> np.ndarray:
+    """Sums of products of pairs of columns, of every fit by itself, (pair, fit)."""
+    upper = np.triu_indices(len(x))
+    return np.stack([((x * c) @ x.T)[upper] for c in np.ascontiguousarray(curvature.T)], axis=1)
+
+
+def _times(values: np.ndarray, w: np.ndarray | None) -> np.ndarray:
+    return values if w is None else weighted(values, w)
+
+
+def _column_sums(values: np.ndarray, w: np.ndarray | None) -> np.ndarray:
+    """Weighted sums over rows, (fit,)."""
+    return np.ones(len(values), values.dtype) @ _times(values, w)
+
+
+def _cells(X, groups: Sequence, shift: np.ndarray, only: np.ndarray | None) -> list[np.ndarray]:
+    """Sets of rows whose features have their zeros in common, so that products of pairs are few."""
+    rows = np.arange(len(X)) if only is None else only
+    label, cost = np.zeros(len(rows), np.int64), _cost(X, rows, np.zeros(len(rows), np.int64))
+    sparse = [np.asarray(of) for of in groups if not np.any(shift[np.asarray(of, int)])]
+    for of in sorted(sparse, key=len, reverse=True):
+        present = X[rows][:, of] != 0
+        if present.mean() > 0.7:
+            continue
+        _, pattern = np.unique(np.packbits(present, axis=1), axis=0, return_inverse=True)
+        _, finer = np.unique(label * (pattern.max() + 1) + pattern.ravel(), return_inverse=True)
+        if finer.max() * _OVERHEAD < 2 * len(rows) and (now := _cost(X, rows, finer)) < 0.9 * cost:
+            label, cost = finer, now
+    order = np.argsort(label, kind="stable")
+    return [rows[part] for part in np.split(order, np.flatnonzero(np.diff(label[order])) + 1)]
+
+
+def _cost(X, rows: np.ndarray, label: np.ndarray) -> float:
+    """Products of pairs that cells need, what they cost besides as if it were rows."""
+    order = np.argsort(label, kind="stable")
+    starts = np.r_[0, np.flatnonzero(np.diff(label[order])) + 1]
+    present = np.logical_or.reduceat(X[rows[order]] != 0, starts, axis=0).sum(axis=1)
+    return float(np.sum((np.diff(np.r_[starts, len(rows)]) + _OVERHEAD) * (present + 1.0) ** 2))

@@ -1,0 +1,199 @@
+"""Coordinates of the features in which quadratic penalties are diagonal and no direction is there twice.
+
+Theory: docs/theory/smooth_terms.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..tiles import one_thread_each, rows_at_once, sums_over_tiles
+
+_NULL = 1e-9  # share of the largest eigenvalue of a penalty below which nothing is penalised
+_TWICE = 1e-10  # share of a direction's variance that others do not have; below, it is there already
+_CONSTANT = 1e-14  # share of a feature's second moment below which its variance is rounding
+_COMMUTE = 1e-9  # of the norms of two matrices, more than what rounding leaves of their commutator
+
+
+class Mixed(NamedTuple):
+    """Penalties of one term that no coordinates make diagonal together."""
+
+    place: slice  # of the coordinates
+    which: list[int]  # of the penalties
+    matrices: np.ndarray  # (penalty of the term, coordinate, coordinate)
+
+
+class Coordinates:
+    """Centred features turned term by term; what no penalty touches and other features have already is left out.
+
+    With parameters g (coordinate,) and the intercept g_0 of centred features, coefficients are ``turn @ g``.
+
+    Parameters
+    ----------
+    X : numpy.ndarray
+        Features, (time, feature), finite.
+    terms : mapping of str to (columns, matrices)
+        Features of every term, and its penalty matrices, none for a term without a penalty. Features in no term have no
+        penalty.
+    weights : numpy.ndarray, optional
+        Row weights, (time,), >= 0.
+
+    Attributes
+    ----------
+    turn : numpy.ndarray
+        (feature, coordinate).
+    mean : numpy.ndarray
+        Weighted means of the features, (feature,).
+    gram : numpy.ndarray
+        Weighted second moments of the coordinates, (coordinate, coordinate).
+    diagonal : numpy.ndarray
+        Weights of the penalties, (penalty, coordinate), 0 for those that are `mixed`.
+    mixed : list of Mixed
+        Penalties of terms whose matrices do not commute.
+    places : dict of str to slice
+        Coordinates of every term; of those of no term under the name None.
+    term_of : list of str
+        Term of every penalty.
+    """
+
+    def __init__(self, X, terms: Mapping[str, tuple[Sequence[int], Sequence[np.ndarray]]], weights=None):
+        self.mean, covariance = _moments(X, weights)
+        columns = {name: np.asarray(of, int) for name, (of, _) in terms.items()}
+        free = np.setdiff1d(np.arange(X.shape[1]), np.concatenate([*columns.values(), np.zeros(0, int)]))
+        n_penalties = sum(len(matrices) for _, matrices in terms.values())
+        self.term_of = [name for name, (_, matrices) in terms.items() for _ in matrices]
+        turns, weights_of, self.mixed, self.places = [], [], [], {}
+        taken = np.zeros((X.shape[1], 0))  # directions without a penalty so far
+        at = first = 0
+        for name, (of, matrices) in [*terms.items(), *([(None, (free, ()))] if len(free) else [])]:
+            of = np.asarray(of, int)
+            turn, diagonals, mixed = _diagonalise(X.shape[1], of, matrices)
+            unpenalised = ~np.any(diagonals > 0, axis=0)
+            variance = np.diag(covariance)[of]
+            if name is None:  # features of any units
+                turn, variance = _of_unit_variance(turn, self.mean, np.diag(covariance)), 1.0
+                unpenalised = unpenalised[: turn.shape[1]]
+            kept = _new_directions(turn[:, unpenalised], taken, covariance, np.mean(variance))
+            taken = _uncorrelated(np.append(taken, kept, axis=1), covariance)
+            n_free = kept.shape[1]
+            turn = np.append(kept, turn[:, ~unpenalised], axis=1)
+            place = slice(at, at + turn.shape[1])
+            which = list(range(first, first + len(matrices)))
+            weight = np.zeros((n_penalties, turn.shape[1]))
+            if mixed is None:
+                weight[which, n_free:] = diagonals[:, ~unpenalised]
+            else:
+                whole = np.zeros((len(which), turn.shape[1], turn.shape[1]))
+                whole[:, n_free:, n_free:] = mixed
+                self.mixed.append(Mixed(place, which, whole))
+            turns.append(turn)
+            weights_of.append(weight)
+            self.places[name] = place
+            at, first = place.stop, first + len(matrices)
+        self.turn = np.concatenate(turns, axis=1) if turns else np.zeros((X.shape[1], 0))
+        self.diagonal = np.concatenate(weights_of, axis=1) if turns else np.zeros((n_penalties, 0))
+        self.gram = self.turn.T @ covariance @ self.turn
+
+    @property
+    def n_coordinates(self) -> int:
+        """Number of coordinates, without the intercept."""
+        return self.turn.shape[1]
+
+    @property
+    def n_penalties(self) -> int:
+        """Number of penalties, each with a strength of its own."""
+        return len(self.diagonal)
+
+    def sizes(self) -> np.ndarray:
+        """Diagonals of all penalties, mixed ones included, (penalty, coordinate)."""
+        sizes = self.diagonal.copy()
+        for block in self.mixed:
+            sizes[block.which, block.place] = np.einsum("kii->ki", block.matrices)
+        return sizes
+
+    def plain(self, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Turn parameters (fit, coordinate + 1), intercept last, into coefficients (feature, fit), intercepts (fit,)."""
+        coef = self.turn @ g[:, :-1].T
+        return coef, g[:, -1] - self.mean @ coef
+
+    def back(self, shift: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """Matrix from parameters to those of features ``(x - shift) / scale``, intercepts last."""
+        d, p = self.turn.shape
+        back = np.zeros((d + 1, p + 1))
+        back[:-1, :-1] = self.turn * scale[:, None]
+        back[-1, :-1], back[-1, -1] = (shift - self.mean) @ self.turn, 1.0
+        return back
+
+
+def _moments(X, weights) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted means (feature,) and covariance (feature, feature), in float64."""
+    n_rows = len(X)
+    near = np.asarray(X[: min(n_rows, 4096)], np.float64).mean(axis=0)  # against cancellation
+
+    def tile(rows):
+        x = np.asarray(X[rows], np.float64) - near
+        w = np.ones(len(x)) if weights is None else weights[rows]
+        return np.array(w.sum()), w @ x, x.T @ (x * w[:, None])
+
+    total, sums, gram = sums_over_tiles(tile, n_rows, rows_at_once(X))
+    mean = sums / total
+    return near + mean, gram / total - np.outer(mean, mean)
+
+
+def _diagonalise(n_features: int, columns: np.ndarray, matrices) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Turn the features of a term so that its penalties are diagonal, (penalty, coordinate), if they commute.
+
+    Otherwise the third are these matrices among the coordinates that some of them penalises.
+    """
+    if not len(matrices):
+        turn = np.eye(len(columns))
+    else:
+        scaled = [m / np.linalg.norm(m) for m in matrices]
+        # Sums with unequal weights have the eigenvectors of all, where these commute.
+        total = sum(m / np.sqrt(k + 1.3) for k, m in enumerate(scaled))
+        if np.count_nonzero(total - np.diag(np.diag(total))):
+            with one_thread_each():
+                values, turn = np.linalg.eigh(total)
+        else:
+            values, turn = np.diag(total), np.eye(len(columns))
+    whole = np.zeros((n_features, len(columns)))
+    whole[columns] = turn
+    if not len(matrices):
+        return whole, np.zeros((1, len(columns))), None
+    some = values > _NULL * values.max()
+    turned = np.array([turn.T @ m @ turn for m in matrices])
+    diagonals = np.where(some, np.einsum("kii->ki", turned), 0.0)
+    if _commute(scaled):
+        diagonals[diagonals < _NULL * diagonals.max(axis=1, keepdims=True)] = 0.0
+        return whole, diagonals, None
+    turned = turned[:, some][:, :, some]
+    return whole, np.where(some, np.maximum(diagonals, 1e-300), 0.0), (turned + turned.transpose(0, 2, 1)) / 2
+
+
+def _of_unit_variance(turn: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Directions of single features in units of their standard deviation, without those that are constant."""
+    varies = variance > _CONSTANT * (variance + mean**2)
+    scaled = turn / np.sqrt(np.where(varies, variance, 1.0))[:, None]
+    return scaled[:, (turn[varies] != 0).any(axis=0)]
+
+
+def _uncorrelated(turn: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Combinations of directions that are uncorrelated and have variance 1."""
+    values, vectors = np.linalg.eigh(turn.T @ covariance @ turn)
+    return turn @ (vectors / np.sqrt(np.maximum(values, 1e-300)))
+
+
+def _commute(matrices) -> bool:
+    """Whether matrices of norm 1 have common eigenvectors."""
+    pairs = [(a, b) for k, a in enumerate(matrices) for b in matrices[:k]]
+    return all(np.linalg.norm(a @ b - b @ a) <= _COMMUTE for a, b in pairs)
+
+
+def _new_directions(turn: np.ndarray, taken: np.ndarray, covariance: np.ndarray, size: float) -> np.ndarray:
+    """Directions among the columns of ``turn`` along which features vary, by ``size``, as along none of those taken."""
+    if not turn.shape[1]:
+        return turn
+    across = taken.T @ covariance @ turn  # of directions that are uncorrelated, of variance 1
+    values, vectors = np.linalg.eigh(turn.T @ covariance @ turn - across.T @ across)
+    return turn @ vectors[:, values > _TWICE * size]
