@@ -12,7 +12,7 @@ from scipy.special import erf
 
 from . import __version__, plotting
 from .design import Convolution
-from .design.bins import raised_cosines
+from .design.kernels import raised_cosines
 from .estimators import PopulationGLM
 from .inference import wald_table
 

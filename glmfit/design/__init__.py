@@ -1,9 +1,30 @@
-"""Designs: built of recordings, or larger than memory and read a run at a time."""
+"""Designs: bases of smooth functions, built of recordings, or larger than memory and read a run at a time."""
 
 from .base import RowSource
+from .bases import Basis
 from .builder import Built, build
 from .convolution import Convolution
+from .kernels import RaisedCosineLinear, RaisedCosineLog
+from .products import product
 from .sessions import Session
 from .sources import as_source, hstack
+from .splines import BSpline, CyclicBSpline, Fourier
+from .terms import Term
 
-__all__ = ["Built", "Convolution", "RowSource", "Session", "as_source", "build", "hstack"]
+__all__ = [
+    "BSpline",
+    "Basis",
+    "Built",
+    "Convolution",
+    "CyclicBSpline",
+    "Fourier",
+    "RaisedCosineLinear",
+    "RaisedCosineLog",
+    "RowSource",
+    "Session",
+    "Term",
+    "as_source",
+    "build",
+    "hstack",
+    "product",
+]

@@ -1,16 +1,12 @@
-"""Time bins of epochs, what falls into them, and basis functions of it: of a value, or kernels over time."""
+"""Time bins of epochs, and what falls into them."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from .sessions import Signal
+from .splines import CYCLIC
 
-VALUE_BASES = ("bspline", "cyclic_bspline", "fourier")
-TIME_BASES = ("raised_cosine_log", "raised_cosine_linear")
-CYCLIC = ("cyclic_bspline", "fourier")
-_STRETCH = 50.0  # of the logarithmic time axis, as in NeMoS
-_WIDTH = 2.0  # of a bump, in distances of peaks
 _SLACK = 1e-6  # of a bin: rounding of times is no partial bin
 _DIGITS = 9  # times are whole nanoseconds, as in pynapple
 
@@ -145,63 +141,3 @@ def _interval(support: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Interval of the support that holds each time, -1 for none."""
     found = np.searchsorted(support[:, 0], times, side="right") - 1
     return np.where((found >= 0) & (times <= support[found, 1]), found, -1)
-
-
-# -- basis functions
-
-
-def time_kernels(basis: dict, bin_s: float) -> np.ndarray:
-    """Kernels (lag, basis), the first lag that of the bin before; NeMoS's raised cosines.
-
-    Bumps over a linear or logarithmic axis of the window from 0 to 1; the logarithmic ones end at 0.
-    """
-    n, lags = basis["n"], round(basis["window_s"] / bin_s)
-    at = np.linspace(0, 1, lags)
-    peaks = np.linspace(0, 1, n)
-    if basis["kind"] == "raised_cosine_log":
-        at = np.log1p(_STRETCH * at) / np.log1p(_STRETCH)
-        peaks = np.linspace(0, 1 - _WIDTH / (n + _WIDTH - 1), n)
-    return raised_cosines(at, peaks)
-
-
-def raised_cosines(at: np.ndarray, peaks: np.ndarray) -> np.ndarray:
-    """Bumps 1/2 + 1/2 cos, (place, peak), whose evenly spaced peaks are half a bump from their neighbours'."""
-    distance = (at[:, None] - peaks) / (_WIDTH * (peaks[1] - peaks[0]))
-    return 0.5 + 0.5 * np.cos(np.pi * np.clip(distance, -1, 1))
-
-
-def evaluate(basis: dict, values: np.ndarray) -> np.ndarray:
-    """Basis functions (row, basis) of values (row,), NaN where they are NaN or, unless cyclic, out of range."""
-    low, high = basis["range"]
-    phase = (values - low) / (high - low)
-    if basis["kind"] in CYCLIC:
-        phase = np.mod(phase, 1.0)
-        phase = np.where(phase >= 1.0, 0.0, phase)  # of a tiny negative number
-    known = (phase >= 0) & (phase <= 1)
-    features = np.full((len(values), len(names_of(basis))), np.nan)
-    if basis["kind"] == "fourier":
-        angle = 2 * np.pi * phase[:, None] * np.arange(1, basis["n"] + 1)
-        features[known] = np.stack([np.cos(angle), np.sin(angle)], axis=-1).reshape(len(phase), -1)[known]
-    elif known.any():
-        features[known] = _splines(phase[known], basis)
-    return features
-
-
-def names_of(basis: dict) -> list[str]:
-    """Name of each basis function within its covariate."""
-    if basis["kind"] == "fourier":
-        return [f"{wave}{k}" for k in range(1, basis["n"] + 1) for wave in ("cos", "sin")]
-    return [str(b) for b in range(basis["n"])]
-
-
-def _splines(phase: np.ndarray, basis: dict) -> np.ndarray:
-    """B-splines that add up to 1: on [0, 1], clamped at both ends, or shifts of each other around a circle."""
-    from scipy.interpolate import BSpline
-
-    n, degree = basis["n"], basis["order"] - 1
-    if basis["kind"] == "bspline":
-        knots = np.r_[np.zeros(degree), np.linspace(0, 1, n - degree + 1), np.ones(degree)]
-        return BSpline.design_matrix(phase, knots, degree).toarray()
-    straight = BSpline.design_matrix(phase, np.arange(-degree, n + degree + 1) / n, degree).toarray()
-    straight[:, :degree] += straight[:, n:]  # what runs over the end goes on at the beginning
-    return straight[:, :n]

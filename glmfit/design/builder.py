@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import bins as _bins
-from .bins import TIME_BASES, Bins, evaluate, names_of, time_kernels
+from .bases import Basis
+from .bins import Bins
 from .convolution import Convolution
+from .kernels import TIME_BASES
 from .schema import COUNT_ESTIMATORS, COUNTS, Problems, guess, read_design
 from .sessions import Session, Signal
 
@@ -146,8 +148,8 @@ def _of_recording(session: Session, design: dict[str, Any], dtype) -> Built:
     covariates = [_covariate(covariate, bins, signals, counts, units, dtype) for covariate in design["covariates"]]
     made, own = list(covariates), None
     if "history" in design:
-        basis = design["history"]["basis"]
-        values, ends = _convolve(counts, basis, bins, dtype, "history"), names_of(basis)
+        basis = _basis(design["history"]["basis"], "history", bins)
+        values, ends = _convolve(counts, basis, bins, dtype, "history"), basis._ends
         made.append(Part("history", values, [f"history_{unit}_{end}" for unit in units for end in ends]))
         own = made[-1] if design["history"]["of"] == "own" else None
     parts = covariates if own else made
@@ -244,27 +246,28 @@ def _counts(session: Session, design: dict, bins: Bins, seconds: float) -> tuple
 
 
 def _covariate(covariate: dict, bins: Bins, signals, counts, units, dtype) -> Part:
-    signal_name, basis = covariate["signal"], covariate.get("basis")
+    signal_name, table = covariate["signal"], covariate.get("basis")
     name = covariate.get("name", signal_name)
+    basis = None if table is None else _basis(table, name, bins)
     if signal_name == COUNTS:
         how, values, columns = COUNTS, counts.astype(np.float64), tuple(units)
     else:
         signal = signals[signal_name]
-        how = covariate.get("resample") or _bins.usual_resampling(signal, bins.bin_s, basis)
+        how = covariate.get("resample") or _bins.usual_resampling(signal, bins.bin_s, table)
         values, columns = _bins.resample(bins, signal, how, covariate.get("max_gap_s")), signal.columns
     if "columns" in covariate:
         chosen = [_column(column, columns, values.shape[1], signal_name) for column in covariate["columns"]]
         values, columns = values[:, chosen], tuple(columns[i] for i in chosen) if columns else ()
     prefixes = [f"{name}_{column}" for column in columns] or [name]
     lags = covariate.get("lags", [round(lag / bins.bin_s) for lag in covariate.get("lags_s", [])])
-    ends = [""] if basis is None else names_of(basis)
-    if basis is not None and basis["kind"] in TIME_BASES:
+    ends = [""] if basis is None else basis._ends
+    if basis is not None and basis.kind in TIME_BASES:
         made = _convolve(values, basis, bins, dtype, f'covariate "{name}"')
     elif basis is not None:
-        made = np.concatenate([evaluate(basis, column) for column in values.T], axis=1)
+        made = np.concatenate([basis.features(column) for column in values.T], axis=1)
         if np.isnan(made).all() and np.isfinite(values).any():
             span = f"{np.nanmin(values):g} to {np.nanmax(values):g}"
-            where = f"is in the range {basis['range']} of its basis."
+            where = f"is in the range {table['range']} of its basis."
             raise ValueError(f'covariate "{name}": none of its values, {span}, {where}')
     elif lags:
         shifted = np.stack([_bins.lag(bins, values, by) for by in lags], axis=2)  # (bin, column, lag)
@@ -284,9 +287,15 @@ def _column(column: int | str, columns: tuple[str, ...], n: int, signal: str) ->
     return columns.index(column) if isinstance(column, str) else column
 
 
-def _convolve(values: np.ndarray, basis: dict, bins: Bins, dtype, what: str) -> np.ndarray:
+def _basis(table: dict[str, Any], name: str, bins: Bins) -> Basis:
+    """Basis of a covariate or of the history; strengths of its penalty are not a matter of designs."""
+    of_time = {"bin_s": bins.bin_s} if table["kind"] in TIME_BASES else {}
+    return Basis.from_dict({**table, **of_time, "name": name, "penalty_order": 0})
+
+
+def _convolve(values: np.ndarray, basis: Basis, bins: Bins, dtype, what: str) -> np.ndarray:
     """Causal convolution with kernels within epochs, (bin, column * kernel)."""
-    kernels, first_rows = time_kernels(basis, bins.bin_s), np.unique(bins.epoch, return_index=True)[1]
+    kernels, first_rows = basis.kernels, np.unique(bins.epoch, return_index=True)[1]
     try:
         return Convolution(values, kernels, epochs=first_rows, dtype=dtype).to_array()
     except ValueError as error:

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..display import one_line
-from .bins import TIME_BASES, VALUE_BASES
+from .kernels import TIME_BASES
+from .splines import VALUE_BASES
 
 COUNTS = "counts"  # name of the binned spikes among the signals
 COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV")  # those that know an exposure

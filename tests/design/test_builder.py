@@ -5,13 +5,12 @@ import json
 import pickle
 import zipfile
 
-import nemos as nmo
 import numpy as np
 import pynapple as nap
 import pytest
 
 from glmfit.batch import Session, build, load_session
-from glmfit.design.bins import count, evaluate, intersect, lag, make_bins, resample, time_kernels
+from glmfit.design.bins import count, intersect, lag, make_bins, resample
 from tests.oracles import design as oracle
 
 EPOCHS = [
@@ -121,49 +120,6 @@ def test_nothing_is_interpolated_over_the_border_of_a_support():
     found = resample(bins, signal, "linear", None)[:, 0]
     np.testing.assert_allclose(found, [0.25, 0.75, np.nan, np.nan, 22.5, 27.5])
     assert np.isnan(resample(bins, signal, "nearest", None)[2:4]).all()
-
-
-# -- bases
-
-
-def test_raised_cosines_are_those_of_nemos_and_of_the_oracle(loose_shapes):
-    basis = {"kind": "raised_cosine_log", "n": 5, "window_s": 0.4}
-    np.testing.assert_allclose(time_kernels(basis, 0.02), oracle.raised_cosines_log(5, 20), atol=1e-12)
-    theirs = nmo.basis.RaisedCosineLogConv(5, window_size=20).evaluate(np.linspace(0, 1, 20))
-    np.testing.assert_allclose(time_kernels(basis, 0.02), theirs, atol=1e-5)
-    theirs = nmo.basis.RaisedCosineLinearConv(5, window_size=20).evaluate(np.linspace(0, 1, 20))
-    np.testing.assert_allclose(time_kernels(basis | {"kind": "raised_cosine_linear"}, 0.02), theirs, atol=1e-5)
-
-
-@pytest.mark.parametrize(("n", "order"), [(4, 4), (9, 4), (5, 1), (6, 2)])
-def test_bsplines_equal_the_recursion(n, order):
-    basis = {"kind": "bspline", "n": n, "order": order, "range": [2.0, 5.0]}
-    x = np.array([2.0, 2.1, 3.5, 4.999, 5.0])
-    knots = [0.0] * (order - 1) + np.linspace(0, 1, n - order + 2).tolist() + [1.0] * (order - 1)
-    expected = [[oracle.cox_de_boor((v - 2) / 3, knots, order - 1, i) for i in range(n)] for v in x]
-    np.testing.assert_allclose(evaluate(basis, x), expected, atol=1e-12)
-    assert np.isnan(evaluate(basis, np.array([1.999, 5.001, np.nan]))).all()
-
-
-@pytest.mark.parametrize(("n", "order"), [(8, 4), (4, 4), (5, 2), (3, 1)])
-def test_cyclic_bsplines_turn_with_the_angle(n, order):
-    basis = {"kind": "cyclic_bspline", "n": n, "order": order, "range": [-np.pi, np.pi]}
-    angle = np.linspace(-9, 9, 101)
-    features = evaluate(basis, angle)
-    np.testing.assert_allclose(features.sum(axis=1), 1)
-    np.testing.assert_allclose(evaluate(basis, angle + 2 * np.pi), features, atol=1e-9)
-    np.testing.assert_allclose(evaluate(basis, angle + 2 * np.pi / n), np.roll(features, 1, axis=1), atol=1e-9)
-    uniform = (np.arange(2 * n + order + 1) - n) / n
-    one = [oracle.cox_de_boor(a, uniform, order - 1, n) for a in (np.arange(20) + 0.5) / 20]
-    own = evaluate(basis, -np.pi + 2 * np.pi * (np.arange(20) + 0.5) / 20)
-    folded = np.array(one) + [oracle.cox_de_boor(a + 1, uniform, order - 1, n) for a in (np.arange(20) + 0.5) / 20]
-    assert min(np.abs(own[:, i] - folded).max() for i in range(n)) < 1e-12
-
-
-def test_fourier_features():
-    features = evaluate({"kind": "fourier", "n": 2, "range": [0, 360]}, np.array([0.0, 90, 450, np.nan]))
-    np.testing.assert_allclose(features[:3], [[1, 0, 1, 0], [0, 1, -1, 0], [0, 1, -1, 0]], atol=1e-12)
-    assert np.isnan(features[3]).all()
 
 
 # -- whole designs

@@ -1,0 +1,193 @@
+"""Named groups of features with the quadratic penalties that share strengths."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..checks import as_numbers, check_whole, shorten
+from .penalty_matrices import differences, gram
+
+if TYPE_CHECKING:
+    from .bases import Basis
+
+_ROUNDING = 1e-10  # of the largest entry: what is no negative eigenvalue
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """Features of a model that belong together, and their quadratic penalties, each with a strength of its own.
+
+    Parameters
+    ----------
+    features : sequence of int
+        Columns of the features, each once.
+    penalties : sequence of array, optional
+        Symmetric positive semidefinite matrices S, (k, k) for k features. A term adds ``strength * b' S b / 2`` for
+        each of them. None: the term is not penalised.
+    basis : Basis, optional
+        What the features are functions of, for curves in units of the feature.
+
+    Attributes
+    ----------
+    features : tuple of int
+        Columns.
+    penalties : tuple of numpy.ndarray
+        Matrices in float64, read-only.
+    basis : Basis or None
+        As given.
+
+    Raises
+    ------
+    ValueError
+        If a column is there twice or is no whole number; if a penalty has another shape, is not finite, not symmetric,
+        has a negative eigenvalue, or is 0.
+
+    See Also
+    --------
+    Basis.terms : Terms of a basis, of a product or of a sum of them.
+
+    Examples
+    --------
+    >>> from glmfit.design import Term
+    >>> Term.ridge([0, 1])
+    <Term of 2 features, 1 penalty>
+    >>> Term.random_walk(range(3)).penalties[0]
+    array([[ 1., -1.,  0.],
+           [-1.,  2., -1.],
+           [ 0., -1.,  1.]])
+    """
+
+    features: tuple[int, ...]
+    penalties: tuple[np.ndarray, ...] = ()
+    basis: Basis | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", _columns(self.features))
+        checked = tuple(_checked(i, S, len(self.features)) for i, S in enumerate(self.penalties))
+        object.__setattr__(self, "penalties", checked)
+
+    @classmethod
+    def ridge(cls, features: Iterable[int]) -> Term:
+        """Make a term with one ridge; several of them are a banded ridge.
+
+        Parameters
+        ----------
+        features : sequence of int
+            Columns of the features.
+
+        Returns
+        -------
+        Term
+            With the identity as its penalty.
+        """
+        features = _columns(features)
+        return cls(features, (np.eye(len(features)),))
+
+    @classmethod
+    def random_walk(cls, features: Iterable[int], order: int = 1) -> Term:
+        """Make a term whose coefficients change little from each to the next, as a random walk over time does.
+
+        Parameters
+        ----------
+        features : sequence of int
+            Columns of the features, in order.
+        order : int
+            Of the differences: 1 for steps, 2 for changes of slope.
+
+        Returns
+        -------
+        Term
+            With the sum of squares of the differences as its penalty.
+
+        Raises
+        ------
+        ValueError
+            If there are not more features than the order.
+        """
+        features, order = _columns(features), check_whole("order", order)
+        if order >= len(features):
+            few = f"{len(features)} features have differences of order {len(features) - 1} at most"
+            raise ValueError(f"order is {order}; {few}. Lower it, or give more features.")
+        return cls(features, (gram(differences(len(features), order)),))
+
+    @classmethod
+    def ard(cls, features: Iterable[int]) -> Term:
+        """Make a term with a ridge of its own for every feature: automatic relevance determination.
+
+        Parameters
+        ----------
+        features : sequence of int
+            Columns of the features.
+
+        Returns
+        -------
+        Term
+            With as many penalties as features, each with a single 1 on the diagonal.
+
+        Notes
+        -----
+        Source: MacKay 1994, Bayesian nonlinear modeling for the prediction competition. Memory: the cube of the number
+        of features.
+        """
+        features = _columns(features)
+        return cls(features, tuple(np.diag(row) for row in np.eye(len(features))))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Term):
+            return NotImplemented
+        same = self.features == other.features and self.basis == other.basis
+        return (
+            same
+            and len(self.penalties) == len(other.penalties)
+            and all(np.array_equal(a, b) for a, b in zip(self.penalties, other.penalties, strict=True))
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.features, len(self.penalties)))
+
+    def __repr__(self) -> str:
+        k, n = len(self.features), len(self.penalties)
+        of = "" if self.basis is None else f", {self.basis!r}"
+        return f"<Term of {k} feature{'s' * (k != 1)}, {n} penalt{'y' if n == 1 else 'ies'}{of}>"
+
+
+def _columns(features: Iterable[int]) -> tuple[int, ...]:
+    """Check columns of a term."""
+    allowed = "whole numbers of at least 0, each once: the columns of the features"
+    if isinstance(features, str) or not isinstance(features, Iterable):
+        raise ValueError(f"features is {shorten(features)}; it must be {allowed}.")
+    features = tuple(features)
+    right = all(isinstance(f, numbers.Integral) and not isinstance(f, bool) and f >= 0 for f in features)
+    if not (features and right and len(set(features)) == len(features)):
+        raise ValueError(f"features is {shorten(features)}; it must be {allowed}.")
+    return tuple(map(int, features))
+
+
+def _checked(which: int, given: np.ndarray, k: int) -> np.ndarray:
+    """Check one penalty of a term of k features; a copy that cannot be written to."""
+    name = f"penalty {which}"
+    S = as_numbers(name, given)
+    if S.shape != (k, k):
+        raise ValueError(f"{name} has shape {S.shape}; a term of {k} features needs ({k}, {k}).")
+    if not np.isfinite(S).all():
+        raise ValueError(f"{name} has entries that are NaN or infinite; they must be finite.")
+    largest = np.abs(S).max()
+    if largest == 0:
+        raise ValueError(f"{name} is 0 and would have no effect; leave it out.")
+    if np.abs(S - S.T).max() > _ROUNDING * largest:
+        raise ValueError(f"{name} is not symmetric; it must be. Take (S + S.T) / 2.")
+    S = (S + S.T) / 2
+    try:
+        np.linalg.cholesky(S / largest + _ROUNDING * k * np.eye(k))
+    except np.linalg.LinAlgError:
+        low = np.linalg.eigvalsh(S)[0]
+        raise ValueError(
+            f"{name} has the eigenvalue {low:.3g}; all must be at least 0 (positive semidefinite)."
+        ) from None
+    S.setflags(write=False)
+    return S
