@@ -5,6 +5,7 @@ from .bases import Basis
 from .builder import Built, build
 from .convolution import Convolution
 from .kernels import RaisedCosineLinear, RaisedCosineLog
+from .nemos_bases import from_nemos
 from .products import product
 from .sessions import Session
 from .sources import as_source, hstack
@@ -25,6 +26,7 @@ __all__ = [
     "Term",
     "as_source",
     "build",
+    "from_nemos",
     "hstack",
     "product",
 ]

@@ -80,26 +80,13 @@ class _RaisedCosines(Basis):
         return (self.bin_s * np.arange(1, self._lags + 1),)
 
     def _on_grid(self, *axes: np.ndarray) -> np.ndarray:
-        place = (axes[0] / self.bin_s - 1) / (self._lags - 1)
-        slack = _SLACK / (self._lags - 1)
+        place, slack = (axes[0] / self.bin_s - 1) / (self._lags - 1), _SLACK / (self._lags - 1)
         inside = (place >= -slack) & (place <= 1 + slack)
         return np.where(inside[:, None], self._at(np.clip(np.where(inside, place, 0.0), 0, 1)), np.nan)
 
     def _features(self, values: Sequence[Any], epochs: ArrayLike | None) -> np.ndarray:
-        (signal,) = values
-        shape = tuple(signal.shape if hasattr(signal, "shape") else np.shape(signal))
-        n = 1 if self.columns is None else len(self.columns)
-        if shape[1:] != (n,) and (shape[1:] or self.columns is not None):
-            needs = "(time,)" if self.columns is None else f"(time, {n}), a column for each of columns"
-            advice = (
-                f" Give the basis columns={shape[1]}, or names." if self.columns is None and len(shape) == 2 else ""
-            )
-            raise ValueError(f"{self.name} has shape {shape}; it needs {needs}.{advice}")
-        names = getattr(signal, "columns", None)
-        if self.columns and names is not None and any(isinstance(c, str) for c in names):
-            if list(map(str, names)) != list(self.columns):
-                raise ValueError(f"{self.name} has the columns {list(names)}; the basis has {list(self.columns)}.")
-        return Convolution(signal, self.kernels, epochs=epochs, dtype=np.float64).to_array()
+        check_columns(values[0], self.name, self.columns)
+        return Convolution(values[0], self.kernels, epochs=epochs, dtype=np.float64).to_array()
 
 
 class RaisedCosineLinear(_RaisedCosines):
@@ -195,6 +182,21 @@ class RaisedCosineLog(_RaisedCosines):
 
 
 TIME_BASES = (RaisedCosineLog.kind, RaisedCosineLinear.kind)
+
+
+def check_columns(
+    signal: Any, name: str, columns: tuple[str, ...] | None, how: str = "Give the basis columns={n}, or names."
+) -> None:
+    """Raise ValueError for a signal with other columns than those of its basis."""
+    shape = tuple(signal.shape if hasattr(signal, "shape") else np.shape(signal))
+    n = 1 if columns is None else len(columns)
+    if shape[1:] != (n,) and (shape[1:] or columns is not None):
+        needs = "(time,)" if columns is None else f"(time, {n}), a column for each of columns"
+        advice = " " + how.format(n=shape[1]) if len(shape) == 2 else ""
+        raise ValueError(f"{name} has shape {shape}; it needs {needs}.{advice}")
+    given = getattr(signal, "columns", None)
+    if columns and given is not None and all(isinstance(c, str) for c in given) and tuple(given) != columns:
+        raise ValueError(f"{name} has the columns {list(given)}; the basis has {list(columns)}, in this order.")
 
 
 def _checked_columns(given: Any) -> tuple[str, ...] | None:
