@@ -97,7 +97,7 @@ class Basis:
         found, at = {}, 0
         for part in self._parts:
             stop = at + len(part._ends)
-            found[part.name] = Term(tuple(range(at, stop)), part._matrices(), part)
+            found[part.name] = Term._of_basis(range(at, stop), part._matrices(), part)
             at = stop
         return found
 

@@ -186,7 +186,7 @@ class NemosValues(_NemosBasis):
     def _features(self, values: Sequence[Any], epochs: ArrayLike | None) -> np.ndarray:
         for value in values:
             check_columns(value, self.name, self.columns, _SHAPE)
-        return self._computed([value if hasattr(value, "shape") else np.asarray(value, float) for value in values])
+        return self._computed([np.asarray(value, np.float64) for value in values])
 
     def _computed(self, values: list[Any]) -> np.ndarray:
         """Let NeMoS compute features, on a copy, as it remembers shapes."""

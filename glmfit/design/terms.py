@@ -137,6 +137,16 @@ class Term:
         features = _columns(features)
         return cls(features, tuple(np.diag(row) for row in np.eye(len(features))))
 
+    @classmethod
+    def _of_basis(cls, features: range, penalties: tuple[np.ndarray, ...], basis: Basis) -> Term:
+        """Make a term whose penalties are right as they are: large ones take long to check."""
+        term = object.__new__(cls)
+        for S in penalties:
+            S.setflags(write=False)
+        for key, value in (("features", tuple(features)), ("penalties", penalties), ("basis", basis)):
+            object.__setattr__(term, key, value)
+        return term
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Term):
             return NotImplemented

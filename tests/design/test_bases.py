@@ -166,7 +166,7 @@ def test_all_have_the_same_interface(basis):
     columns = [column for term in basis.terms.values() for column in term.features]
     assert columns == list(range(basis.n_features))
     for name, term in basis.terms.items():
-        assert isinstance(term, Term) and term.basis.name == name
+        assert term == Term(term.features, term.penalties, term.basis) and term.basis.name == name
         found = [basis.penalties[i][np.ix_(term.features, term.features)] for i in range(len(basis.penalties))]
         for S in term.penalties:
             assert any(np.array_equal(S, part) for part in found)
@@ -323,6 +323,18 @@ def test_a_sum_takes_inputs_one_after_the_other():
     assert basis.feature_names == [*(X * Y).feature_names, *PHASE.feature_names, *HISTORY.feature_names]
     assert basis == X * Y + (PHASE + HISTORY) and basis.n_inputs == 4
     assert {name: len(term.features) for name, term in basis.terms.items()} == {"x*y": 30, "phase": 5, "history": 3}
+
+
+def test_signals_of_pynapple_bring_their_epochs_and_columns():
+    nap = pytest.importorskip("pynapple")
+    t, epochs = np.arange(0.05, 6, 0.1), nap.IntervalSet([0, 3.02], [2.98, 6])
+    x, counts = rng.uniform(0, 2, 60), rng.poisson(0.5, (60, 2))
+    basis = X + RaisedCosineLog(3, 0.5, 0.1, name="from", columns=["a", "b"])
+    frame = nap.TsdFrame(t, counts, time_support=epochs, columns=["a", "b"])
+    found = basis.features(nap.Tsd(t, x, time_support=epochs), frame)
+    np.testing.assert_array_equal(found, basis.features(x, counts, epochs=[0, 30]))
+    with pytest.raises(ValueError, match=r"columns \['b', 'a'\]; the basis has \['a', 'b'\]"):
+        basis.features(x, nap.TsdFrame(t, counts, time_support=epochs, columns=["b", "a"]))
 
 
 # -- terms

@@ -7,6 +7,7 @@ import pytest
 
 from glmfit.design import BSpline, CyclicBSpline, Fourier, RaisedCosineLog, from_nemos
 
+nap = pytest.importorskip("pynapple")
 nb = pytest.importorskip("nemos", minversion="0.2.8").basis
 pytestmark = pytest.mark.usefixtures("loose_shapes")
 BOUNDS = {"bounds": (0.0, 2.0)}
@@ -46,6 +47,7 @@ def test_values_have_the_features_of_nemos(theirs, rng):
     found = ours.features(x)
     np.testing.assert_array_equal(found, computed(theirs, x))
     assert found.dtype == np.float64 and np.isnan(found[3]).all()
+    np.testing.assert_array_equal(ours.features(nap.Tsd(np.arange(50) / 10, x)), found)
     assert ours.n_features == found.shape[1] == len(ours.feature_names) and list(ours.terms) == ["v"]
     for S in ours.penalties:
         assert S.shape == (ours.n_features,) * 2 and np.linalg.eigvalsh(S)[0] > -1e-10 * S.max()
