@@ -7,15 +7,15 @@ from .lazy import names_of_rooms as _names_of_rooms
 if _TYPE_CHECKING:
     from .status import Status
     from .estimators import (
-        ClassReport, FitReport, MultinomialGLM, MultinomialGLMCV, PopulationGLM, PopulationGLMCV, ResponseModel,
-        ResponseReport, SoftmaxGLM, SoftmaxGLMCV,
+        ClassReport, FitReport, MultinomialGLM, MultinomialGLMCV, PopulationGAM, PopulationGLM, PopulationGLMCV,
+        ResponseModel, ResponseReport, SmoothReport, SoftmaxGLM, SoftmaxGLMCV,
     )  # fmt: skip
     from .data.times import spike_identities
 
 __all__ = [
-    "PopulationGLM", "PopulationGLMCV", "SoftmaxGLM", "SoftmaxGLMCV", "MultinomialGLM", "MultinomialGLMCV",
-    "ResponseModel",
-    "FitReport", "ClassReport", "ResponseReport", "Status",
+    "PopulationGLM", "PopulationGLMCV", "PopulationGAM", "SoftmaxGLM", "SoftmaxGLMCV", "MultinomialGLM",
+    "MultinomialGLMCV", "ResponseModel",
+    "FitReport", "SmoothReport", "ClassReport", "ResponseReport", "Status",
     "spike_identities", "__version__",
 ]  # fmt: skip
 

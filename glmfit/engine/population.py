@@ -80,6 +80,7 @@ class PopulationProblem(OneNeuron):
         self.counts, self.known, self.sets = Y, offset, self.row_weights
         self.neuron, self.fold, self.own, self.scale = np.arange(self.n_neurons), None, own, None
         self.found, self.found_of = {}, defaultdict(dict)
+        self.degrees: np.ndarray | None = None  # of freedom, effective, where they are known, (neuron,)
         if own is not None:
             self._weigh_own()
 

@@ -2,6 +2,7 @@
 
 from .class_cv.multinomial_glm_cv import MultinomialGLMCV
 from .class_cv.softmax_glm_cv import SoftmaxGLMCV
+from .gam import PopulationGAM, SmoothReport
 from .model_reports import ClassReport, ResponseReport
 from .multinomial_glm import MultinomialGLM
 from .parameters import choose_class_solver, choose_solver
@@ -12,8 +13,8 @@ from .response_model import ResponseModel
 from .softmax_glm import SoftmaxGLM
 
 __all__ = [
-    "PopulationGLM", "PopulationGLMCV", "SoftmaxGLM", "SoftmaxGLMCV", "MultinomialGLM", "MultinomialGLMCV",
-    "ResponseModel",
-    "FitReport", "ClassReport", "ResponseReport",
+    "PopulationGLM", "PopulationGLMCV", "PopulationGAM", "SoftmaxGLM", "SoftmaxGLMCV", "MultinomialGLM",
+    "MultinomialGLMCV", "ResponseModel",
+    "FitReport", "SmoothReport", "ClassReport", "ResponseReport",
     "choose_solver", "choose_class_solver",
 ]  # fmt: skip

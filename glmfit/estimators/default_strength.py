@@ -49,7 +49,7 @@ def ranges_of(X, weights: np.ndarray | None) -> np.ndarray:
 
 def default_ridge(problem: PopulationProblem, data: Training, units: np.ndarray, form: StandardForm) -> np.ndarray:
     """Choose a ridge for every neuron by marginal likelihood, within what the features ask for, (feature, neuron)."""
-    n_observed = np.maximum(_n_kept(data) * data.mean_exposure * form.unit / form.scale, 1.0)
+    n_observed = np.maximum(n_kept(data) * data.mean_exposure * form.unit / form.scale, 1.0)
     basis = problem.basis
     largest = units.max()
     variance = basis.variance[: basis.rank] / largest**2  # the basis takes the largest unit for 1
@@ -61,7 +61,7 @@ def default_ridge(problem: PopulationProblem, data: Training, units: np.ndarray,
     return np.outer(units**2, _most_likely(gradient, problem.null_curvature, variance, n_observed, weakest))
 
 
-def _n_kept(data: Training) -> np.ndarray:
+def n_kept(data: Training) -> np.ndarray:
     """Bins that weights leave, whatever their common factor: Kish's effective number, (1 or neuron,)."""
     if data.weights is None and data.own is None:
         return np.array([len(data.X)])

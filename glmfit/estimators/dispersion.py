@@ -54,6 +54,8 @@ def read_dispersion(given, observation: Observation, n_neurons: int) -> np.ndarr
 
 def degrees(problem: PopulationProblem, coef: np.ndarray) -> np.ndarray:
     """Estimate the degrees of freedom of fits, intercept included, (neuron,): exact for normal errors and a ridge."""
+    if problem.degrees is not None:
+        return problem.degrees
     if not problem.penalty.smooth:
         return 1.0 + np.count_nonzero(coef, axis=0)
     basis, curvature = problem.basis, problem.null_curvature

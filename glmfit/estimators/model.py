@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..bounds import StepCertificate
 from ..checks import warn_user
+from ..design import Basis, Term
 from ..files import DAMAGED, load_npz, save_npz
 from ..numerics import Seed
 from .parameters import read_seed
@@ -249,6 +250,11 @@ def to_json(value: Any, name: str) -> Any:
         return {"epochs": [np.asarray(ends, np.float64).tolist() for ends in (value.start, value.end)]}
     if name in ("random_state", "devices") or (name == "cv" and not are_epochs(value)):
         return None  # a generator has moved on since the fit, indices are of its rows, devices of one machine
+    if isinstance(value, Basis):
+        return {"basis": value.to_dict()}
+    if isinstance(value, Term):
+        of = [value.features, [S.tolist() for S in value.penalties], value.basis]
+        return {"term": [to_json(part, name) for part in of]}
     if isinstance(value, dict):
         return {"items": [[to_json(k, name), to_json(v, name)] for k, v in value.items()]}
     if isinstance(value, list | tuple) or (isinstance(value, range) and name != "classes_"):
@@ -274,6 +280,10 @@ def from_json(value: Any) -> Any:
         return tuple(from_json(value["tuple"]))
     if "array" in value:
         return np.asarray(value["array"], dtype=value["dtype"])
+    if "basis" in value:
+        return Basis.from_dict(value["basis"])
+    if "term" in value:
+        return Term(*(from_json(part) for part in value["term"]))
     if "epochs" in value:
         from pynapple import IntervalSet  # which it was
 

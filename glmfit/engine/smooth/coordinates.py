@@ -34,8 +34,8 @@ class Coordinates:
     X : numpy.ndarray
         Features, (time, feature), finite.
     terms : mapping of str to (columns, matrices)
-        Features of every term, and its penalty matrices, none for a term without a penalty. Features in no term have no
-        penalty.
+        Features of every term, and its penalty matrices or their diagonals, none for a term without a penalty. Features
+        in no term have no penalty.
     weights : numpy.ndarray, optional
         Row weights, (time,), >= 0.
 
@@ -68,7 +68,7 @@ class Coordinates:
         at = first = 0
         for name, (of, matrices) in [*terms.items(), *([(None, (free, ()))] if len(free) else [])]:
             of = np.asarray(of, int)
-            turn, diagonals, mixed = _diagonalise(X.shape[1], of, matrices)
+            turn, diagonals, mixed = _diagonalise(X.shape[1], of, [_as_diagonal(m) for m in matrices])
             unpenalised = ~np.any(diagonals > 0, axis=0)
             variance = np.diag(covariance)[of]
             if name is None:  # features of any units
@@ -141,26 +141,29 @@ def _moments(X, weights) -> tuple[np.ndarray, np.ndarray]:
     return near + mean, gram / total - np.outer(mean, mean)
 
 
+def _as_diagonal(matrix: np.ndarray) -> np.ndarray:
+    """Return the diagonal of a matrix that is one, and another as it is."""
+    matrix = np.asarray(matrix, np.float64)
+    if matrix.ndim == 1 or np.count_nonzero(matrix - np.diag(np.diag(matrix))):
+        return matrix
+    return np.diag(matrix)
+
+
 def _diagonalise(n_features: int, columns: np.ndarray, matrices) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Turn the features of a term so that its penalties are diagonal, (penalty, coordinate), if they commute.
 
     Otherwise the third are these matrices among the coordinates that some of them penalises.
     """
-    if not len(matrices):
-        turn = np.eye(len(columns))
-    else:
-        scaled = [m / np.linalg.norm(m) for m in matrices]
-        # Sums with unequal weights have the eigenvectors of all, where these commute.
-        total = sum(m / np.sqrt(k + 1.3) for k, m in enumerate(scaled))
-        if np.count_nonzero(total - np.diag(np.diag(total))):
-            with one_thread_each():
-                values, turn = np.linalg.eigh(total)
-        else:
-            values, turn = np.diag(total), np.eye(len(columns))
     whole = np.zeros((n_features, len(columns)))
+    if all(np.ndim(m) == 1 for m in matrices):
+        whole[columns, np.arange(len(columns))] = 1.0
+        return whole, np.array([*matrices, np.zeros(len(columns))])[: max(len(matrices), 1)], None
+    matrices = [np.diag(m) if np.ndim(m) == 1 else m for m in matrices]
+    scaled = [m / np.linalg.norm(m) for m in matrices]
+    # Sums with unequal weights have the eigenvectors of all, where these commute.
+    with one_thread_each():
+        values, turn = np.linalg.eigh(sum(m / np.sqrt(k + 1.3) for k, m in enumerate(scaled)))
     whole[columns] = turn
-    if not len(matrices):
-        return whole, np.zeros((1, len(columns))), None
     some = values > _NULL * values.max()
     turned = np.array([turn.T @ m @ turn for m in matrices])
     diagonals = np.where(some, np.einsum("kii->ki", turned), 0.0)

@@ -204,7 +204,9 @@ def increase(
     return np.concatenate(rhos), Optimum(*(np.concatenate(parts) for parts in zip(*optima, strict=True)))
 
 
-def _increase(model: Quadratic, space: Coordinates, rho, low, high, tol: float, most: int) -> tuple[np.ndarray, Optimum]:
+def _increase(
+    model: Quadratic, space: Coordinates, rho, low, high, tol: float, most: int
+) -> tuple[np.ndarray, Optimum]:
     rho = rho.copy()
     best = evaluate(model, space, rho)
     active, length = np.arange(len(rho)), np.ones(len(rho))

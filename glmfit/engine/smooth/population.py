@@ -17,7 +17,17 @@ from ..problem import Params
 from ..result import LoopOptions, Solution, stopping_target
 from .cells import Rows
 from .coordinates import Coordinates
-from .evidence import Quadratic, evaluate, in_chunks, increase, invert, penalty_matrix, penalty_of, pull_of, with_penalty
+from .evidence import (
+    Quadratic,
+    evaluate,
+    in_chunks,
+    increase,
+    invert,
+    penalty_matrix,
+    penalty_of,
+    pull_of,
+    with_penalty,
+)
 
 _WEAKEST, _STRONGEST = 14.0, 16.0  # of log strengths, about where penalty and data hold a term alike
 _SETTLED = 5e-3  # nats: gradient of the evidence by the logarithm of a strength
@@ -43,8 +53,10 @@ class Outcome:
         Of the penalties, of mean losses, (penalty, neuron).
     gradient : numpy.ndarray
         Of minus the log marginal likelihood by the logarithms of strengths, nats, (penalty, neuron).
-    bound : numpy.ndarray
+    at_end : numpy.ndarray
         -1 where a strength ran to its lower bound (no penalty), 1 to its upper bound, else 0, (penalty, neuron).
+    penalty : numpy.ndarray
+        Penalty of the mean loss of the population, (neuron,).
     degrees, degrees_of_tests : numpy.ndarray
         Effective degrees of freedom of coordinates, (coordinate, neuron): diagonals of F and 2F - FF.
     coordinates : numpy.ndarray
@@ -57,7 +69,8 @@ class Outcome:
 
     strengths: np.ndarray
     gradient: np.ndarray
-    bound: np.ndarray
+    at_end: np.ndarray
+    penalty: np.ndarray
     degrees: np.ndarray
     degrees_of_tests: np.ndarray
     coordinates: np.ndarray
@@ -82,7 +95,9 @@ class SmoothPopulation:
         Which coordinates each neuron has, bool (coordinate, neuron).
     """
 
-    def __init__(self, problem: PopulationProblem, space: Coordinates, groups, n_observed, unit, inside=None):
+    def __init__(
+        self, problem: PopulationProblem, space: Coordinates, groups, n_observed, unit, inside=None, test=None
+    ):
         self.problem, self.space, self.inside = problem, space, None if inside is None else inside.T
         self.n_observed = np.broadcast_to(np.asarray(n_observed, np.float64), (problem.n_neurons,))
         self.unit = np.asarray(unit, np.float64)
@@ -110,7 +125,7 @@ class SmoothPopulation:
         todo = np.flatnonzero(status == Status.MAX_EPOCHS)
         size = int(max(1, min(len(todo) or 1, options.max_memory // (8 * _COPIES * (p + 1) ** 2))))
         outcome = Outcome(
-            np.full((j, n), np.nan), np.full((j, n), np.nan), np.zeros((j, n), int), np.zeros((p, n)), np.zeros((p, n)),
+            np.full((j, n), np.nan), np.full((j, n), np.nan), np.zeros((j, n), int), np.zeros(n), np.zeros((p, n)), np.zeros((p, n)),
             state.at, state.scale, {name: np.full((n, *(2 * (s.stop - s.start + 1,))), np.nan) for name, s in space.places.items()},
         )  # fmt: skip
         with_bar = ProgressBar(problem.subject, len(todo), "fit", options.verbose)
@@ -167,6 +182,7 @@ class _Group:
             self.at[:, :p] *= self.inside
         self.nats = population.nats[fits]
         self.phi, self.bend = np.ones(n), np.zeros((n, p + 1))
+        self.bent = np.zeros(n, bool)
         self.gain = np.full(n, np.inf)  # nats that the last step promised, twice
         self.inverse = np.zeros((n, p + 1, p + 1))
         self.before = np.full(n, np.inf), self.at.copy(), np.full(n, np.nan)  # objective, place, of which strengths
@@ -200,7 +216,7 @@ class _Group:
         self.before[1][active[~worse]] = self.at[active[~worse]]
         self._move(active, step, gain, loss, worse)
         self.gain[active] = gain
-        return (gain <= 2 * _NEAR) & ~changed & ~worse & (self.bend[active].any(axis=1) | (not self.choose))
+        return (gain <= 2 * _NEAR) & ~changed & ~worse & (self.bent[active] | (not self.choose))
 
     def _look(self, active, dtype=np.float32) -> tuple[Quadratic, np.ndarray]:
         """Quadratic models of losses where some fits are, and the losses.
@@ -223,6 +239,7 @@ class _Group:
         H = np.concatenate(in_chunks(lambda of: self._turned(sums.hessian[:, of], nats[of]), len(some)))
         gradient = (back.T @ sums.gradient).T * nats[:, None]
         if bend:
+            self.bent[some] = True
             self.bend[some] = (back.T @ sums.bend).T * nats[:, None]
         if self.inside is not None:
             has = np.append(self.inside[some], np.ones((len(some), 1), bool), axis=1)
@@ -400,11 +417,12 @@ class _Group:
         gradients = in_chunks(lambda of: evaluate(model.take(of), self.space, rho[of]).gradient, len(some))
         self.outcome.gradient[:, fits] = np.concatenate(gradients).T
         low, high = self.rho[some] <= self.low[some] + 1e-9, self.rho[some] >= self.high[some] - 1e-9
-        self.outcome.bound[:, fits] = (high.astype(int) - low.astype(int)).T
+        self.outcome.at_end[:, fits] = (high.astype(int) - low.astype(int)).T
 
     def _write(self, some, bound, status) -> None:
         fits = self.fits[some]
         self.state.at[fits], self.state.rho[fits] = self.at[some], self.rho[some]
+        self.outcome.penalty[fits] = self._penalty(some, self.at[some]) / self.of.n_observed[fits]
         self.outcome.strengths[:, fits] = (np.exp(self.rho[some]) / self.of.n_observed[fits][:, None]).T
         if status is not None:
             self.state.status[fits] = int(status)

@@ -1,0 +1,69 @@
+"""Report of an additive model: that of its fits, and what is known of the strengths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..report import FitReport
+
+_FLAT = 0.05  # nats: gradients of the criterion above this are worth a word
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class SmoothReport(FitReport):
+    """Report of a `PopulationGAM`: a `FitReport`, whose gaps are those at the strengths of the fit, and more.
+
+    Attributes
+    ----------
+    strengths_by : str
+        "marginal-likelihood", "cross-validation" or "given".
+    term : list of str
+        Names of the terms.
+    edf : numpy.ndarray
+        Effective degrees of freedom, (term, neuron), without the intercept.
+    strength_gradient : numpy.ndarray
+        Largest derivative of the criterion by the logarithm of a strength, (neuron,), in nats, of strengths that are
+        not at the end of their range; 0 at a local optimum. Nothing says that there is no better one.
+    at_end : numpy.ndarray
+        Of strengths that ran to an end of their range, (penalty, neuron): 1 the strongest (what the penalty forbids is
+        gone), -1 the weakest (no penalty), else 0.
+    """
+
+    strengths_by: str = "given"
+    term: list
+    edf: np.ndarray
+    strength_gradient: np.ndarray
+    at_end: np.ndarray
+
+    _frame = (*FitReport._frame, "edf_total", "strength_gradient")
+
+    @property
+    def edf_total(self) -> np.ndarray:
+        """Effective degrees of freedom of all terms and the intercept, (neuron,)."""
+        return 1.0 + self.edf.sum(axis=0)
+
+    def _remarks(self) -> list[str]:
+        return [*super()._remarks(), *self._strength_lines()]
+
+    def _strength_lines(self) -> list[str]:
+        if not self.edf.size:
+            return []
+        middle = np.nanmedian(self.edf, axis=1)
+        lines = [
+            "median effective degrees of freedom: "
+            + ", ".join(f"{name} {edf:.1f}" for name, edf in zip(self.term, middle, strict=True))
+        ]
+        if self.strengths_by == "given":
+            return lines
+        worst = float(np.nanmax(self.strength_gradient, initial=0.0))
+        lines.append(
+            f"strengths by {self.strengths_by}: its gradient is at most {worst:.1g} nats; a local optimum, of which "
+            "nothing global is claimed"
+        )
+        if worst > _FLAT:
+            lines.append("  some strengths are still on their way: raise max_epochs")
+        if n := int(np.sum(self.at_end > 0)):
+            lines.append(f"  {n} strengths ran to the end of their range: that part of a term is not needed")
+        return lines
