@@ -49,7 +49,7 @@ def ranges_of(X, weights: np.ndarray | None) -> np.ndarray:
 
 def default_ridge(problem: PopulationProblem, data: Training, units: np.ndarray, form: StandardForm) -> np.ndarray:
     """Choose a ridge for every neuron by marginal likelihood, within what the features ask for, (feature, neuron)."""
-    n_observed = np.maximum(n_kept(data) * data.mean_exposure * form.unit / form.scale, 1.0)
+    n_observed = np.maximum(observed(data) * form.unit / form.scale, 1.0)
     basis = problem.basis
     largest = units.max()
     variance = basis.variance[: basis.rank] / largest**2  # the basis takes the largest unit for 1
@@ -61,17 +61,22 @@ def default_ridge(problem: PopulationProblem, data: Training, units: np.ndarray,
     return np.outer(units**2, _most_likely(gradient, problem.null_curvature, variance, n_observed, weakest))
 
 
-def n_kept(data: Training) -> np.ndarray:
-    """Bins that weights leave, whatever their common factor: Kish's effective number, (1 or neuron,)."""
+def observed(data: Training) -> np.ndarray:
+    """Responses, or units of exposure, that there are to learn from, (1 or neuron,).
+
+    Of weighted ones Kish's effective number, so that a common factor of the weights changes nothing.
+    """
     if data.weights is None and data.own is None:
         return np.array([len(data.X)])
 
     def tile(rows):
-        w = weights_of(data, rows)
-        return np.stack([w.sum(axis=0), np.square(w, dtype=np.float64).sum(axis=0)])
+        w = weights_of(data, rows)  # times the exposure
+        e = np.ones((1, 1)) if data.exposure is None else data.exposure[rows].reshape(len(w), -1)
+        s = np.divide(w, e, out=np.zeros(np.broadcast_shapes(w.shape, e.shape)), where=e > 0)
+        return np.stack([np.broadcast_to(part.sum(axis=0), s.shape[1:]) for part in (w, s, s * s)])
 
-    total, square = sum(over_tiles(tile, len(data.X)))
-    return np.where(square > 0, total**2 / np.where(square > 0, square, 1.0), 1.0)
+    exposed, total, square = sum(over_tiles(tile, len(data.X)))
+    return exposed * np.where(square > 0, total / np.where(square > 0, square, 1.0), 1.0)
 
 
 def _most_likely(gradient, curvature, variance, n_observed: np.ndarray, weakest: np.ndarray) -> np.ndarray:

@@ -119,7 +119,8 @@ class Rows:
         dtype : dtype
             Of products; sums over tiles are float64.
         """
-        at = at.astype(dtype)
+        with np.errstate(over="ignore"):
+            at = at.astype(dtype)
         n, one_by_one = len(fits), hessian and len(fits) < _FEW_FITS
 
         def tiles(items):
@@ -153,7 +154,8 @@ class Rows:
 
     def furthest(self, change: np.ndarray) -> np.ndarray:
         """Bound the largest change of a predictor from above, by changes of parameters (feature + 1, fit): (fit,)."""
-        change, size = change.astype(np.float32), np.abs(change).astype(np.float32)
+        with np.errstate(over="ignore"):
+            change, size = change.astype(np.float32), np.abs(change).astype(np.float32)
 
         def tiles(items):
             most = np.zeros(change.shape[1])
@@ -169,9 +171,9 @@ class Rows:
 
     def longest(self, size: np.ndarray) -> np.ndarray:
         """Bound the norms of all rows by the norms of the features' units, (feature + 1, fit): the largest, (fit,)."""
-        return self._longest(np.abs(size).astype(np.float32) * (1 + 1e-6))
+        with np.errstate(over="ignore"):
+            size = np.abs(size).astype(np.float32) * np.float32(1 + 1e-6)
 
-    def _longest(self, size: np.ndarray) -> np.ndarray:
         def tiles(items):
             most = np.zeros(size.shape[1])
             for cell, some in items:
@@ -179,6 +181,20 @@ class Rows:
             return most
 
         return np.max(self._each(tiles, size.shape[1]), axis=0) * (1 + 4 * self.n_columns * _SINGLE)
+
+    def total_weights(self) -> np.ndarray:
+        """Sum the weights of every neuron's responses, (neuron,)."""
+        total = np.zeros(self.n_neurons)
+        for cell in self.cells:
+            w = np.ones(len(cell.rows)) if self.weights is None else self.weights[cell.rows]
+            total += w.sum() if self.own is None else w @ self.own[cell.rows]
+        return total
+
+    def size_of_responses(self) -> np.ndarray:
+        """Sum the sizes of every neuron's responses that count, (neuron,)."""
+        rows = np.concatenate([cell.rows for cell in self.cells])
+        sizes = np.abs(self.Y[rows].astype(np.float64, copy=False))
+        return (sizes if self.own is None else sizes * (self.own[rows] > 0)).sum(axis=0)
 
     def _of(self, cell: Cell, some: slice, fits, x, at):
         """Responses, weights (None for 1) and predictors of some rows of a cell, (row, fit)."""
@@ -197,7 +213,7 @@ class Rows:
         return y, w, eta
 
     def _losses(self, y, eta, w, curved: bool, bent: bool):
-        """Summed losses (fit,), slopes, curvatures and third derivatives, (row, fit), of some rows.
+        """Compute summed losses (fit,), slopes, curvatures and third derivatives, (row, fit), of some rows.
 
         In single precision with as few functions of each number as there can be.
         """
@@ -230,9 +246,9 @@ class Rows:
 
 
 def _softplus(y, eta, w, bent: bool):
-    """Summed losses, slopes, curvatures and third derivatives with the softplus; counts enter where there are some."""
+    """Compute summed losses and three derivatives with the softplus; counts enter where there are some."""
     u = np.exp(np.clip(eta, -40.0, 40.0))
-    f, q = np.log1p(u), 1 / (1 + u)
+    f, q = np.log1p(u) + np.maximum(eta - 40, 0), 1 / (1 + u)
     s = 1 - q
     at = np.nonzero(y)
     count, r = y[at], s[at] / f[at]
@@ -259,7 +275,7 @@ def _pairs(x: np.ndarray) -> np.ndarray:
 
 
 def _one_by_one(x: np.ndarray, curvature: np.ndarray) -> np.ndarray:
-    """Sums of products of pairs of columns, of every fit by itself, (pair, fit)."""
+    """Sum products of pairs of columns, of every fit by itself, (pair, fit)."""
     upper = np.triu_indices(len(x))
     return np.stack([((x * c) @ x.T)[upper] for c in np.ascontiguousarray(curvature.T)], axis=1)
 
@@ -274,7 +290,7 @@ def _column_sums(values: np.ndarray, w: np.ndarray | None) -> np.ndarray:
 
 
 def _cells(X, groups: Sequence, shift: np.ndarray, only: np.ndarray | None) -> list[np.ndarray]:
-    """Sets of rows whose features have their zeros in common, so that products of pairs are few."""
+    """Find sets of rows whose features have their zeros in common, so that products of pairs are few."""
     rows = np.arange(len(X)) if only is None else only
     label, cost = np.zeros(len(rows), np.int64), _cost(X, rows, np.zeros(len(rows), np.int64))
     sparse = [np.asarray(of) for of in groups if not np.any(shift[np.asarray(of, int)])]

@@ -71,7 +71,7 @@ class Coordinates:
             turn, diagonals, mixed = _diagonalise(X.shape[1], of, [_as_diagonal(m) for m in matrices])
             unpenalised = ~np.any(diagonals > 0, axis=0)
             variance = np.diag(covariance)[of]
-            if name is None:  # features of any units
+            if not len(matrices):  # features of any units
                 turn, variance = _of_unit_variance(turn, self.mean, np.diag(covariance)), 1.0
                 unpenalised = unpenalised[: turn.shape[1]]
             kept = _new_directions(turn[:, unpenalised], taken, covariance, np.mean(variance))
@@ -113,9 +113,32 @@ class Coordinates:
         return sizes
 
     def plain(self, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Turn parameters (fit, coordinate + 1), intercept last, into coefficients (feature, fit), intercepts (fit,)."""
+        """Turn parameters (fit, coordinate + 1) into coefficients (feature, fit) and intercepts (fit,)."""
         coef = self.turn @ g[:, :-1].T
         return coef, g[:, -1] - self.mean @ coef
+
+    def penalty(self, strengths: np.ndarray, inside=None) -> np.ndarray:
+        """Add up the penalties at strengths (fit, penalty), (fit, coordinate, coordinate)."""
+        S = np.zeros((len(strengths), self.n_coordinates, self.n_coordinates))
+        i = np.arange(self.n_coordinates)
+        S[:, i, i] = strengths @ self.diagonal
+        for block in self.mixed:
+            S[:, block.place, block.place] += np.tensordot(strengths[:, block.which], block.matrices, 1)
+        if inside is not None:
+            S *= inside[:, :, None] & inside[:, None, :]
+        return S
+
+    def pull(self, strengths: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """Gradients of the penalties at strengths (fit, penalty) and coordinates (fit, coordinate)."""
+        pull = (strengths @ self.diagonal) * at
+        for block in self.mixed:
+            part = np.einsum("kab,nb->nka", block.matrices, at[:, block.place])
+            pull[:, block.place] += np.einsum("nk,nka->na", strengths[:, block.which], part)
+        return pull
+
+    def value(self, strengths: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """Values of the penalties, (fit,)."""
+        return 0.5 * np.einsum("np,np->n", self.pull(strengths, at), at)
 
     def back(self, shift: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """Matrix from parameters to those of features ``(x - shift) / scale``, intercepts last."""
@@ -182,7 +205,7 @@ def _of_unit_variance(turn: np.ndarray, mean: np.ndarray, variance: np.ndarray) 
 
 
 def _uncorrelated(turn: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Combinations of directions that are uncorrelated and have variance 1."""
+    """Combine directions to those that are uncorrelated and have variance 1."""
     values, vectors = np.linalg.eigh(turn.T @ covariance @ turn)
     return turn @ (vectors / np.sqrt(np.maximum(values, 1e-300)))
 

@@ -18,7 +18,7 @@ from ...engine.smooth.population import Outcome, SmoothPopulation
 from ...numerics import DataLike, PerRow, Seed
 from ...observations import NegativeBinomial, Observation
 from ...penalties import NoPenalty
-from ..default_strength import n_kept
+from ..default_strength import observed
 from ..dispersion import read_dispersion
 from ..model import WholeFit
 from ..parameters import precision
@@ -164,8 +164,8 @@ class PopulationGAM(PopulationModel):
             problem = problem_of(data, form)
             space = Coordinates(data.X, {name: (t.features, t.penalties) for name, t in terms.items()}, data.weights)
             population = SmoothPopulation(
-                problem, space, [t.features for t in terms.values()], n_kept(data) * data.mean_exposure,
-                form.unit, mask_of_coordinates(mask, space, terms), None if folds is None else folds.test,
+                problem, space, [t.features for t in terms.values()], observed(data),
+                form.unit, mask_of_coordinates(mask, space, terms), folds,
             )  # fmt: skip
             solution, outcome = population.fit(strengths, form.options(options))
             problem.penalty = SimpleNamespace(smooth=True, value=lambda coef: outcome.penalty / form.unit)

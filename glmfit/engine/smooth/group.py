@@ -1,0 +1,395 @@
+"""Some fits of a population that are stepped together: Newton steps, strengths chosen on the way, and the proof."""
+
+from typing import Any
+
+import numpy as np
+
+from ...bounds import gap_bound
+from ...status import Status
+from ..problem import Params
+from ..result import stopping_target
+from .evidence import FLOOR, Quadratic, optimum, times, with_penalty
+from .held_out import HeldOut
+from .search import gradients, improve, in_chunks
+
+_WEAKEST, _STRONGEST = 14.0, 16.0  # of log strengths, about where penalty and data hold a term alike
+_ROUGH, _SETTLED = 0.1, 5e-3  # nats: gradient of the criterion by the logarithm of a strength, far away and near
+_FIRST, _ENOUGH = 6, 50.0  # rounds on some of the rows, for neurons with as many spikes there
+_STEPS = 1, 8  # of the strengths at each Hessian, far away and near
+_STILL = 0.02  # nats of the criterion: with less, strengths have hardly changed
+_FAR = 10.0  # nats, still to be gained, above which strengths are not worth many steps
+_CLOSE = 30.0  # nats from which on the evidence takes into account how Hessians bend
+_NEAR = 0.25  # nats from which on Hessians are those of the optimum, in double precision
+_WATCHED, _SAFE = 0.1, 1.0  # nats from which on steps are measured; change of a predictor up to which they are whole
+_MANY = 12  # rounds after which fits are stepped in double precision
+_SINGLE_FLOOR = 1e-6  # of the eigenvalues of Hessians in single precision
+_PROOFS = 8  # passes in double precision, at the most, for each Hessian
+_INFLATED = 1e-6
+_DEFINITE = 1e-5  # least diagonal of the Cholesky factor of a scaled Hessian that proves something
+
+
+class Group:
+    """Some fits of a population; arguments are those of `SmoothPopulation.fit`, which they fill in."""
+
+    def __init__(self, population, fits, strengths, options, outcome, verdicts, bar):
+        self.of, self.fits, self.choose = population, fits, strengths is None
+        self.options, self.outcome, self.verdicts, self.bar = options, outcome, verdicts, bar
+        self.space, self.observation, self.parts = population.space, population.problem.observation, population.parts
+        n, p = len(fits), self.space.n_coordinates
+        self.inside = None if population.inside is None else population.inside[fits]
+        self.at, self.nats = outcome.coordinates[fits], population.nats[fits]
+        self.rho = np.zeros((n, self.space.n_penalties))  # logarithms of strengths, of losses in nats times the scale
+        if strengths is not None:
+            with np.errstate(divide="ignore"):
+                self.rho = np.log(strengths[:, fits].T * population.n_observed[fits, None])
+        self.low = self.high = self.rho
+        self.scale, self.inverse = np.ones(n), np.zeros((n, p + 1, p + 1))
+        self.bend, self.is_bent = np.zeros((n, p + 1)), np.zeros(n, bool)
+        self.gain = np.full(n, np.inf)  # nats by which the last step changes the loss, twice, as its Hessian has it
+        self.exact = np.full(n, self.observation.is_quadratic)  # whether single precision says too little
+        self.trust, self.n_rounds = np.ones(n), np.zeros(n, int)
+        self.last, self.objective = self.at.copy(), np.full(n, np.inf)  # before the last step
+
+    def run(self) -> None:
+        """Choose strengths, go to the optimum and prove it."""
+        active, near = self._start(), np.zeros(0, int)
+        try:
+            for _ in range(self.options.max_epochs):
+                is_near = self._round(active)
+                near, active = np.union1d(near, active[is_near]), active[~is_near]
+                if not len(active):  # all at once: rows of few fits cost as much to prepare
+                    near, active = near[:0], self._finish(near)
+                if not len(active):
+                    break
+        finally:
+            left = np.union1d(active, near)
+            fits = self.fits[left]
+            self.verdicts.objective[fits] = self.objective[left] / self.of.per_row[fits]
+            self.verdicts.gap[fits] = 0.5 * self.gain[left] / self.of.per_row[fits]
+            self._write(left)
+
+    def _start(self) -> np.ndarray:
+        """Take the first steps on some of the rows, where these say enough; returns the fits, all."""
+        every = np.arange(len(self.fits))
+        if self.of.some is None:
+            return every
+        self.parts, nats = [self.of.some], self.nats
+        share = self.of.some.n_rows / self.of.problem.n_rows
+        self.nats, enough = nats / share, self.of.some.size_of_responses()[self.fits] > _ENOUGH
+        some = every[enough]
+        for _ in range(_FIRST):
+            self._round(some)
+            some = some[self.gain[some] > _FAR]
+            if not len(some):
+                break
+        self.parts, self.nats, self.objective[:], self.gain[:] = self.of.parts, nats, np.inf, np.inf
+        self.last[:] = self.outcome.coordinates[self.fits]  # where to turn back to if other rows refuse it
+        return every
+
+    # ---------------------------------------------------------------- on the way
+
+    def _round(self, active: np.ndarray) -> np.ndarray:
+        """Form Hessians, choose strengths by them, and step; which fits are near their optimum then, bool (fit,)."""
+        model, loss = self._look(active)
+        objective = loss + self._penalty(active, self.at[active])
+        slack = 1e-6 * np.abs(objective) + 1e-3
+        fine = np.isfinite(objective) & (objective <= self.objective[active] + slack)
+        near = np.zeros(len(active), bool)
+        near[fine] = self._step(active[fine], model if fine.all() else model.take(np.flatnonzero(fine)), loss[fine])
+        back = active[~fine]  # where the last step led uphill, half of it
+        self.exact[back] |= self.gain[back] < _FAR  # which may be rounding
+        self.at[back], self.gain[back] = 0.5 * (self.last[back] + self.at[back]), np.inf
+        self.trust[back] = 1.0
+        self.n_rounds[active] += 1
+        self.exact[self.n_rounds > _MANY] = True
+        self.verdicts.rounds[self.fits[active]] += 1
+        return near
+
+    def _step(self, some, model: Quadratic | HeldOut, loss: np.ndarray) -> np.ndarray:
+        """Choose strengths of some fits by their models and step; which are near their optimum then, bool (fit,)."""
+        if not len(some):
+            return np.zeros(0, bool)
+        whole = model.whole if isinstance(model, HeldOut) else model
+        still: Any = True
+        if self.choose:
+            still = self._choose(some, model)
+        else:
+            self.inverse[some] = self._optimum(whole, some)[1]
+        self.objective[some] = loss + self._penalty(some, self.at[some])
+        step = times(self.inverse[some], whole.z) - self.at[some]
+        gain = np.einsum("ni,ni->n", step, times(whole.hessian, step))  # what matters of it, penalties being quadratic
+        wrong = ~(gain + 2 * self._penalty(some, step) >= 0)  # a Hessian in single precision that is not definite
+        gain = np.maximum(gain, 0.0)
+        self.exact[some[wrong]] = True
+        step[wrong], gain[wrong] = 0.0, np.inf
+        length = self._lengths(step, np.where(wrong, 0.0, gain), self.trust[some])
+        self.trust[some] = np.where(length < 1, 2 * self.trust[some], 1.0)
+        self.last[some], self.gain[some] = self.at[some], gain
+        self.at[some] += length[:, None] * step
+        return (gain <= 2 * _NEAR) & still & (self.is_bent[some] | (not self.choose or self._by_folds))
+
+    @property
+    def _by_folds(self) -> bool:
+        return self.choose and self.of.folds is not None
+
+    def _look(self, active: np.ndarray, at_end: bool = False) -> tuple[Quadratic | HeldOut, np.ndarray]:
+        """Quadratic models of losses where some fits are, and the losses."""
+        # Near the optimum the evidence is that of Hessians which follow it.
+        bent = self.choose & (self.gain[active] < _CLOSE) & (not at_end) & (not self._by_folds)
+        exact = self.exact[active] | at_end
+        kinds = [(np.flatnonzero((bent == a) & (exact == b)), a, b) for a in (True, False) for b in (True, False)]
+        kinds = [kind for kind in kinds if len(kind[0])]
+        parts = [self._sums(active[of], bend, np.float64 if double else np.float32) for of, bend, double in kinds]
+        order = np.argsort(np.concatenate([of for of, *_ in kinds]))
+        loss, gradient, H = (np.concatenate(of)[order] for of in zip(*parts, strict=True))  # (fit, part, ...)
+        inside = None if self.inside is None else self.inside[active]
+        totals = H.sum(axis=1) if H.shape[1] > 1 else H[:, 0], gradient.sum(axis=1)
+        z = times(totals[0], self.at[active]) - totals[1]
+        bend = self.bend[active] if self.choose and not self._by_folds else None
+        whole = Quadratic(totals[0], z, bend, inside, FLOOR if exact.all() else _SINGLE_FLOOR)
+        if not self._by_folds:
+            return whole, loss
+        fitted, scored = (of.astype(float) for of in self.of.folds)
+        of_folds = [
+            (np.einsum("nkab,kf->nfab", H, of), np.einsum("nka,kf->nfa", gradient, of)) for of in (fitted, scored)
+        ]
+        share = self.of.weight_of_parts[self.fits[active]] @ fitted
+        return HeldOut(whole, self.at[active], *of_folds, share), loss
+
+    def _sums(self, some, bend: bool, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Losses, and of every part gradients and Hessians, in nats and coordinates; keeps what bends the Hessians."""
+        back, nats = self.of.back, self.nats[some]
+        packed, square, found = self._packed(some) if bend else None, 0.0, []
+        for rows in self.parts:
+            sums = rows.sums(back @ self.at[some].T, self.fits[some], True, packed, dtype)
+            H = np.concatenate(in_chunks(lambda of, sums=sums: self._turned(sums.hessian[:, of], nats[of]), len(some)))
+            found.append((sums.loss * nats, (back.T @ sums.gradient).T * nats[:, None], H))
+            square = square + sums.square * nats
+            if bend:
+                self.is_bent[some] = True
+                self.bend[some] = (back.T @ sums.bend).T * nats[:, None]
+        losses, gradients_, hessians = zip(*found, strict=True)
+        gradient, H = (
+            np.stack(gradients_, axis=1),
+            hessians[0][:, None] if len(found) == 1 else np.stack(hessians, axis=1),
+        )
+        if self.inside is not None:
+            has = np.append(self.inside[some], np.ones((len(some), 1), bool), axis=1)
+            H *= (has[:, :, None] & has[:, None, :])[:, None]
+            gradient *= has[:, None]
+            self.bend[some] *= has
+        if self.observation.has_scale:  # Pearson's statistic estimates it
+            degrees = np.einsum("nij,nji->n", self.inverse[some], H.sum(axis=1))
+            left = np.maximum(self.of.per_row[self.fits[some]] - degrees, 1.0)
+            self.scale[some] = np.maximum(square, 1e-300) / left
+        return sum(losses), gradient, H
+
+    def _turned(self, packed: np.ndarray, nats: np.ndarray) -> np.ndarray:
+        """Hessians in coordinates and nats, (fit, coordinate + 1, coordinate + 1)."""
+        whole = self.of.parts[0].square(packed) * nats[:, None, None]
+        half = (whole.reshape(-1, whole.shape[2]) @ self.of.back).reshape(*whole.shape[:2], -1)
+        return self.of.back.T @ half
+
+    def _packed(self, some) -> np.ndarray:
+        """Inverses of Hessians as leverages take them, (pair, fit)."""
+        back, pack = self.of.back, self.of.parts[0].pack
+        return np.concatenate(
+            in_chunks(lambda of: pack(back @ self.inverse[some[of]] @ back.T), len(some)), axis=1
+        )  # fmt: skip
+
+    def _optimum(self, model: Quadratic, some) -> tuple[np.ndarray, np.ndarray]:
+        """Optima of quadratic models at the strengths of some fits, and inverses of their Hessians."""
+        strengths = np.exp(self.rho[some])
+        found = in_chunks(lambda of: optimum(model.take(of), self.space, strengths[of])[:2], len(some))
+        return tuple(np.concatenate(part) for part in zip(*found, strict=True))
+
+    def _penalty(self, some, at) -> np.ndarray:
+        """Penalties of parameters (fit, coordinate + 1) at the strengths of some fits, (fit,)."""
+        return self.space.value(np.exp(self.rho[some]), at[:, :-1])
+
+    def _choose(self, some, model: Quadratic | HeldOut) -> np.ndarray:
+        """Improve strengths by quadratic models; which have hardly changed, bool (fit,)."""
+        if not np.any(self.low != self.high):
+            self._bracket(model.whole.hessian if isinstance(model, HeldOut) else model.hessian)
+        model, log = self._in_nats(some, model)
+        before, bounds = self.rho[some] - log, (self.low[some] - log, self.high[some] - log)
+        far = not np.any(self.gain[some] < _FAR)
+        rho, best, gained = improve(model, self.space, before, *bounds, _ROUGH if far else _SETTLED, _STEPS[not far])
+        self.rho[some], self.inverse[some] = rho + log, best.inverse / np.exp(log)[..., None]
+        return gained <= _STILL
+
+    def _in_nats(self, some, model: Quadratic | HeldOut) -> tuple[Quadratic | HeldOut, np.ndarray]:
+        """Models of losses over their scale, and the logarithms of the scales, (fit, 1)."""
+        scale = self.scale[some]
+        if isinstance(model, HeldOut) or not np.any(scale != 1):
+            return model, np.zeros((len(some), 1))
+        return model._replace(
+            hessian=model.hessian / scale[:, None, None], z=model.z / scale[:, None], bend=model.bend
+        ), np.log(scale)[:, None]  # fmt: skip
+
+    def _bracket(self, H: np.ndarray) -> None:
+        """Set the ends of strengths, and a first guess: where penalties and data hold a term alike."""
+        sizes = self.space.sizes()
+        held = np.einsum("nii->ni", H)[:, :-1] @ (sizes > 0).T
+        total, number = np.maximum(sizes.sum(axis=1), 1e-300), np.maximum((sizes > 0).sum(axis=1), 1)
+        guess = np.log(np.maximum(held, 1e-300) / total)
+        least = np.where(sizes > 0, sizes, np.inf).min(axis=1, initial=np.inf)
+        spread = np.maximum(np.log(total / number / np.where(np.isfinite(least), least, 1.0)), 0.0)
+        self.low, self.high = guess - _WEAKEST, guess + _STRONGEST + spread
+        self.rho = guess
+
+    def _lengths(self, step, gain, trust) -> np.ndarray:
+        """Lengths of steps, (fit,): shortened where predictors would move far, less so after steps that went well."""
+        length, constant = np.ones(len(gain)), self.observation.constant
+        watched = np.flatnonzero(gain > _WATCHED)
+        if len(watched) and constant:
+            moved = self._furthest(step[watched]) * constant
+            with np.errstate(over="ignore", invalid="ignore"):
+                safe = trust[watched] * np.log1p(moved) / np.maximum(moved, 1e-300)
+                length[watched] = np.where(moved > _SAFE, np.minimum(safe, 1.0), 1.0)
+        return length
+
+    def _furthest(self, change) -> np.ndarray:
+        """Bound the largest change of predictors by changes of coordinates, (fit,)."""
+        return np.max([rows.furthest(self.of.back @ change.T) for rows in self.parts], axis=0)
+
+    # ---------------------------------------------------------------- at the end
+
+    def _finish(self, some: np.ndarray) -> np.ndarray:
+        """Prove fits in double precision; returns those whose strengths are not settled yet."""
+        model, loss = self._look(some, at_end=True)
+        self.objective[some] = loss
+        still = self._choose(some, model) if self.choose else np.ones(len(some), bool)
+        whole = model.whole if isinstance(model, HeldOut) else model
+        if not still.all():
+            done = np.flatnonzero(still)
+            back, some, model, whole = some[~still], some[done], model.take(done), whole.take(done)
+            self.objective[back], self.gain[back] = np.inf, 2 * _NEAR  # of other strengths
+        else:
+            back = some[:0]
+        if not len(some):
+            return back
+        anchor = self.last[some] = self.at[some]
+        self.objective[some] += self._penalty(some, anchor)
+        self.at[some], self.inverse[some] = self._optimum(whole, some)
+        A, reach = self._hessians(whole, some)
+        left = np.arange(len(some))
+        for _ in range(_PROOFS):
+            left = self._prove(some, left, anchor, A, reach, whole)
+            if not len(left):
+                break
+        self.at[some[left]] = self.last[some[left]]  # the best of those that are not proved
+        self._conclude(some, model, whole)
+        return back
+
+    def _hessians(self, whole: Quadratic, some) -> tuple[np.ndarray, np.ndarray]:
+        """Hessians of penalised losses, and bounds of the largest squared norm of a row, inf if not definite."""
+        strengths, turn = np.exp(self.rho[some]), self.of.back
+        A = with_penalty(whole, self.space, strengths)
+
+        def part(of):
+            sizes = np.sum((turn @ self.inverse[some[of]]) * turn, axis=2)
+            return np.sqrt(np.maximum(sizes, 0.0)), is_definite(A[of])
+
+        sizes, definite = (np.concatenate(of) for of in zip(*in_chunks(part, len(some)), strict=True))
+        longest = np.max([rows.longest(sizes.T * (1 + _INFLATED)) for rows in self.of.parts], axis=0)
+        return A, np.where(definite, longest**2, np.inf)
+
+    def _prove(self, some, left, anchor, A, reach, whole: Quadratic) -> np.ndarray:
+        """Bound the gaps of some fits from gradients in double precision, and step those that are not proved: which."""
+        which = some[left]
+        fits, nats, at, back = self.fits[which], self.nats[which], self.at[which], self.of.back
+        parts = [rows.sums(back @ at.T, fits, dtype=np.float64) for rows in self.of.parts]
+        pull = self.space.pull(np.exp(self.rho[which]), at[:, :-1])
+        gradient = (back.T @ sum(part.gradient for part in parts)).T * nats[:, None]
+        gradient[:, :-1] += pull
+        if whole.inside is not None:
+            gradient[:, :-1] *= whole.inside[left]
+        objective = sum(part.loss for part in parts) * nats + 0.5 * np.einsum("ni,ni->n", pull, at[:, :-1])
+        per_row, params = self.of.per_row[fits], Params(*self.space.plain(at))
+        rounding = self.of.problem.rounding_of(params, objective / per_row, fits) * per_row
+        step, squared = _solve(A[left], self.inverse[which], gradient)
+        constant = self.observation.constant
+        with np.errstate(over="ignore", invalid="ignore"):
+            growth = np.exp(constant * self._furthest(at - anchor[left])) * (1 + _INFLATED)
+            found = (
+                gap_bound(growth * (squared + 2 * rounding), growth * reach[left], self.of.attained, constant)
+                + rounding
+            )
+        verdicts = self.verdicts
+        verdicts.objective[fits] = objective / per_row
+        verdicts.gap[fits] = np.where(np.isfinite(found), found, 0.5 * squared) / per_row
+        verdicts.proved[fits] = np.isfinite(found)
+        verdicts.rounds[fits] += 1
+        target = stopping_target(self.of.problem, verdicts.objective[fits], self.options, rounding / per_row, fits)
+        reached = found / per_row <= target
+        verdicts.status[fits] = np.where(reached, int(Status.CONVERGED), int(Status.UNPROVED))
+        lower = objective <= self.objective[which] + rounding
+        self.objective[which] = np.where(lower, objective, self.objective[which])
+        self.last[which] = np.where(lower[:, None], at, self.last[which])
+        ahead = np.where(lower[:, None], at - step, 0.5 * (self.last[which] + at))  # uphill, half of the step
+        open_ = np.flatnonzero(~reached & np.isfinite(squared) & np.isfinite(ahead).all(axis=1))
+        self.at[which[open_]] = ahead[open_]
+        return left[open_]
+
+    def _conclude(self, some, model: Quadratic | HeldOut, whole: Quadratic) -> None:
+        """Keep what is known of fits at their end."""
+        outcome, fits = self.outcome, self.fits[some]
+        strengths = np.exp(self.rho[some])
+
+        def part(of):
+            inside = None if whole.inside is None else whole.inside[of]
+            F = -self.inverse[some[of], :-1, :-1] @ self.space.penalty(strengths[of], inside)
+            i = np.arange(F.shape[1])
+            F[:, i, i] += 1.0 if inside is None else inside
+            diagonal = np.einsum("nii->ni", F)
+            return diagonal, 2 * diagonal - np.einsum("nij,nji->ni", F, F)
+
+        outcome.degrees[:, fits], outcome.degrees_of_tests[:, fits] = (
+            np.concatenate(of).T for of in zip(*in_chunks(part, len(some)), strict=True)
+        )
+        for name, place in self.space.places.items():
+            which = np.append(np.arange(place.start, place.stop), -1)
+            outcome.covariance[name][fits] = self.inverse[some[:, None, None], which[:, None], which]
+        outcome.scale[fits] = self.scale[some]
+        if self.choose:
+            model, log = self._in_nats(some, model)
+            outcome.gradient[:, fits] = gradients(model, self.space, self.rho[some] - log).T
+            low, high = self.rho[some] <= self.low[some] + 1e-9, self.rho[some] >= self.high[some] - 1e-9
+            outcome.at_end[:, fits] = (high.astype(int) - low.astype(int)).T
+        self._write(some)
+        self.bar.advance(len(some))
+
+    def _write(self, some) -> None:
+        """Hand over parameters and strengths of some fits."""
+        outcome, fits = self.outcome, self.fits[some]
+        outcome.coordinates[fits] = self.at[some]
+        outcome.penalty[fits] = self._penalty(some, self.at[some]) / self.of.n_observed[fits]
+        has = np.ones((self.space.n_penalties, len(some)), bool)
+        if self.inside is not None:
+            has = (self.space.sizes() > 0) @ self.inside[some].T.astype(float) > 0
+        outcome.strengths[:, fits] = np.where(has, np.exp(self.rho[some].T) / self.of.n_observed[fits], np.nan)
+
+
+def is_definite(matrices: np.ndarray) -> np.ndarray:
+    """Whether matrices are positive definite beyond rounding, bool (fit,)."""
+    i = np.arange(matrices.shape[1])
+    diagonal = matrices[:, i, i]
+    fine = np.all(diagonal > 0, axis=1)
+    root = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    for k in np.flatnonzero(fine):
+        try:
+            lower = np.linalg.cholesky(matrices[k] / np.outer(root[k], root[k]))
+            fine[k] = np.diag(lower).min() > _DEFINITE
+        except np.linalg.LinAlgError:
+            fine[k] = False
+    return fine
+
+
+def _solve(A, inverse, gradient) -> tuple[np.ndarray, np.ndarray]:
+    """Solve A x = g for many fits by inverses that are rounded; bounds of g'A^-1 g, inf where there is none."""
+    x = times(inverse, gradient)
+    x = x + times(inverse, gradient - times(A, x))
+    left = gradient - times(A, x)
+    squared = np.einsum("ni,ni->n", x, gradient + left) + 2 * np.abs(np.einsum("ni,ni->n", left, times(inverse, left)))
+    return x, np.where(squared >= 0, squared * (1 + 1e-4), np.inf)

@@ -1,0 +1,132 @@
+"""Search of the strengths at which a criterion of quadratic models is least: marginal likelihood, or loss held out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..tiles import Workers
+from .coordinates import Coordinates
+from .evidence import Optimum, Quadratic, evaluate
+from .held_out import HeldOut, evaluate_held_out
+
+_LONGEST = 3.0  # of a step, in logarithms of strengths
+_LEAST_BEND = 1e-2  # of the largest curvature of the criterion, or of 0.1: flatter directions are not trusted
+_WORSE = 1e-3  # nats that a step may lose
+_TRIES = 12
+_TRIES_AT_ENDS = 2  # steps: with more the search is meant to end
+_FLAT = 0.2  # nats: slope and curvature of a criterion that may level off
+_FEW = 12  # strengths that are tried one by one
+_AT_ONCE = 32  # fits
+
+
+def in_chunks(function: Callable[[slice], Any], n_fits: int) -> list[Any]:
+    """Apply a function to some fits at a time, whose matrices stay in the cache, shared among threads."""
+    some = [slice(k, min(k + _AT_ONCE, n_fits)) for k in range(0, n_fits, _AT_ONCE)]
+    with Workers() as workers:
+        return list(workers.each(function, some))
+
+
+def improve(
+    model: Quadratic | HeldOut,
+    space: Coordinates,
+    rho: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    tol: float,
+    most: int,
+) -> tuple[np.ndarray, Optimum, np.ndarray]:
+    """Lower the criterion of quadratic models until its gradient, bounds aside, is below ``tol`` nats.
+
+    Newton steps where the criterion is convex, and otherwise those of generalised Fellner-Schall in all strengths,
+    shortened where the criterion rises. Returns strengths (fit, penalty), logarithms, the optimum there, and by how
+    much the criterion has fallen, (fit,).
+    """
+
+    def some(fits):
+        return _improve(model.take(fits), space, rho[fits], low[fits], high[fits], tol, most)
+
+    found = in_chunks(some, len(rho))
+    rhos, optima, gained = zip(*found, strict=True)
+    best = Optimum(*(np.concatenate(parts) for parts in zip(*optima, strict=True)))
+    return np.concatenate(rhos), best, np.concatenate(gained)
+
+
+def _improve(
+    model: Quadratic | HeldOut, space: Coordinates, rho, low, high, tol: float, most: int
+) -> tuple[np.ndarray, Optimum, np.ndarray]:
+    rho = rho.copy()
+    best = _evaluate(model, space, rho)
+    first = best.criterion.copy()
+    active, length = np.arange(len(rho)), np.ones(len(rho))
+    for _ in range(most):
+        here = Optimum(*(a[active] for a in best))
+        free, step = _step(here, rho[active], low[active], high[active])
+        todo = np.abs(np.where(free, here.gradient, 0.0)).max(axis=1, initial=0.0) > tol
+        todo &= length[active] > 0.5**_TRIES
+        active, step = active[todo], step[todo]
+        if not len(active):
+            break
+        tried = np.clip(rho[active] + length[active, None] * step, low[active], high[active])
+        found = _evaluate(model.take(active), space, tried)
+        good = found.criterion <= best.criterion[active] + _WORSE
+        length[active] = np.where(good, np.minimum(1.0, 2 * length[active]), length[active] / 4)
+        done = active[good]
+        rho[done] = tried[good]
+        for whole, part in zip(best, found, strict=True):
+            whole[done] = part[good]
+    if most > _TRIES_AT_ENDS:
+        _try_ends(model, space, rho, best, low, high)
+    return rho, best, first - best.criterion
+
+
+def _try_ends(model: Quadratic | HeldOut, space: Coordinates, rho, best: Optimum, low, high) -> None:
+    """Send strengths to the end of their range where the criterion falls, or stays, on the way there for ever."""
+    slope, bend = best.gradient, np.einsum("njj->nj", best.curvature)
+    inner = (rho > low + 1e-9) & (rho < high - 1e-9)
+    leaving = inner & (np.abs(slope) <= _FLAT) & (np.abs(bend) <= _FLAT) & (slope != 0)
+    ends = np.where(leaving, np.where(slope < 0, high, low), rho)
+    single = np.flatnonzero(leaving.any(axis=0)) if rho.shape[1] <= _FEW else []
+    for which in [slice(None), *([j] for j in single)]:
+        tried = rho.copy()
+        tried[:, which] = ends[:, which]
+        some = np.flatnonzero(np.any(tried != rho, axis=1))
+        if not len(some):
+            continue
+        found = _evaluate(model.take(some), space, tried[some])
+        good = found.criterion <= best.criterion[some]
+        done = some[good]
+        rho[done] = tried[done]
+        for whole, part in zip(best, found, strict=True):
+            whole[done] = part[good]
+
+
+def gradients(model: Quadratic | HeldOut, space: Coordinates, rho: np.ndarray) -> np.ndarray:
+    """Gradients of the criterion by the logarithms of strengths, (fit, penalty)."""
+    return np.concatenate(in_chunks(lambda some: _evaluate(model.take(some), space, rho[some]).gradient, len(rho)))
+
+
+def _evaluate(model: Quadratic | HeldOut, space: Coordinates, rho: np.ndarray) -> Optimum:
+    return (evaluate_held_out if isinstance(model, HeldOut) else evaluate)(model, space, rho)
+
+
+def free_of_bounds(gradient: np.ndarray, rho: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Which strengths are not at a bound beyond which the evidence would rise, (fit, penalty)."""
+    return ~((rho <= low + 1e-9) & (gradient > 0)) & ~((rho >= high - 1e-9) & (gradient < 0))
+
+
+def _step(here: Optimum, rho, low, high) -> tuple[np.ndarray, np.ndarray]:
+    """Choose a step of the logarithms of strengths, (fit, penalty), and say which of them are free."""
+    free = free_of_bounds(here.gradient, rho, low, high)
+    gradient = np.where(free, here.gradient, 0.0)
+    values, vectors = np.linalg.eigh(here.curvature * (free[:, :, None] & free[:, None, :]))
+    size = np.abs(values).max(axis=1, keepdims=True, initial=0.1)
+    convex = values.min(axis=1, initial=0.0) >= -1e-3 * size[:, 0]
+    values = np.maximum(np.abs(values), _LEAST_BEND * size)
+    newton = -np.einsum("nij,nj->ni", vectors, np.einsum("nij,ni->nj", vectors, gradient) / values)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        schall = np.where(here.ratio > 0, np.log(here.ratio), -_LONGEST)
+    schall = np.clip(np.where(free & ~np.isnan(schall), schall, 0.0), -_LONGEST, _LONGEST)
+    step = np.where(free, np.where(convex[:, None], newton, schall), 0.0)
+    longest = np.abs(step).max(axis=1, keepdims=True, initial=0.0)
+    return free, step * np.minimum(1.0, _LONGEST / np.maximum(longest, 1e-300))
