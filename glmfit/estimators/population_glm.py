@@ -24,6 +24,7 @@ from ..observations import NegativeBinomial, Observation
 from ..saga import SAGA
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
 from .dispersion import first_dispersion, most_likely, moved, read_dispersion
+from .gam.masked import check_masked, fit_masked, read_mask
 from .model import WholeFit, from_json, to_json
 from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices, read_solver
 from .population_model import PROVED, PopulationModel
@@ -85,6 +86,11 @@ class PopulationGLM(PopulationModel):
     dispersion : float or array of shape (n_neurons,), optional
         Of negative binomial counts, > 0 (NeMoS' ``scale``). By default it is estimated for every neuron by maximum
         likelihood, around fits that are certified.
+
+    feature_mask : array of shape (n_features, n_neurons), optional
+        1 where a neuron has a feature and 0 where it has not, as in NeMoS: its own history alone, or none of itself in
+        a coupling filter. With no penalty or a ridge; fitted by Hessians of every neuron. Coefficients of features that
+        a neuron has not are 0.
 
     Attributes
     ----------
@@ -151,6 +157,7 @@ class PopulationGLM(PopulationModel):
         pad_shapes: bool = False,
         observation_model: str = "Poisson",
         dispersion: float | ArrayLike | None = None,
+        feature_mask: ArrayLike | None = None,
     ): ...
 
     def fit(
@@ -217,12 +224,18 @@ class PopulationGLM(PopulationModel):
                     f'{data.X.given!r}) need "auto", "ConjugateGradients" (with kinks in the penalty '
                     '"ProximalNewton"), or a max_memory large enough to load them.'
                 )
+            mask = read_mask(self.feature_mask, data.X.shape[1], data.Y.shape[1])
+            if mask is not None:
+                check_masked(self, data, checkpoint)
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
             design: dict = {}  # what is computed of the features alone
             observation, start = self._at_dispersion(data, options, design)
             sought = isinstance(observation, NegativeBinomial) and self.dispersion is None
             for left in reversed(range(_MOST_MOVES)):
                 form, problem = self._make_problem(data, observation, design)
+                if mask is not None:
+                    solution = fit_masked(problem, form, mask, form.options(options))
+                    break
                 if solver is None:
                     solver = SOLVERS[choose_solver(problem)]()
                 if checkpoint is not None:

@@ -335,6 +335,11 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure, epochs=None) -> Fi
         raise TypeError(
             f"model is a {of}; it must be a fitted glmfit.PopulationGLM, of which standard errors are known."
         )
+    if model.feature_mask is not None:
+        raise ValueError(
+            "the model was fitted with a feature_mask, which standard errors do not know; fit neurons that have the "
+            "same features by themselves, or a PopulationGAM, whose terms have intervals (model.term)."
+        )
     if model.regularizer not in (*_SMOOTH, None):
         raise ValueError(
             f"the model was fitted with {model.regularizer}, which selects coefficients, so that they have no standard "

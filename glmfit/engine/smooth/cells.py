@@ -19,6 +19,7 @@ _NUMBERS = 1 << 19  # products of pairs, or predictors, of a tile
 _OVERHEAD = 256  # rows: what a cell costs besides its rows
 _FEW_FITS = 8  # below, Hessians are formed one by one
 _SINGLE = 2.0**-24
+_LIMIT = np.float32(40.0)  # of predictors in exponents; beyond, the softplus is linear or an exponential
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,14 +248,14 @@ class Rows:
 
 def _softplus(y, eta, w, bent: bool):
     """Compute summed losses and three derivatives with the softplus; counts enter where there are some."""
-    u = np.exp(np.clip(eta, -40.0, 40.0))
-    f, q = np.log1p(u) + np.maximum(eta - 40, 0), 1 / (1 + u)
-    s = 1 - q
+    u = np.exp(np.clip(eta, -_LIMIT, _LIMIT))
+    f, q = np.log1p(u) + np.maximum(eta - _LIMIT, 0), 1 / (1 + u)
+    s = u * q
     at = np.nonzero(y)
     count, r = y[at], s[at] / f[at]
     q_at = q[at]
     loss = f.copy()
-    loss[at] -= count * np.log(f[at])
+    loss[at] -= count * (np.log(f[at]) + np.minimum(eta[at] + _LIMIT, 0))
     slope, curvature = s.copy(), s * q
     slope[at] -= count * r
     third = curvature * (q - s) if bent else None

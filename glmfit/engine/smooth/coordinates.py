@@ -69,12 +69,12 @@ class Coordinates:
         for name, (of, matrices) in [*terms.items(), *([(None, (free, ()))] if len(free) else [])]:
             of = np.asarray(of, int)
             turn, diagonals, mixed = _diagonalise(X.shape[1], of, [_as_diagonal(m) for m in matrices])
-            unpenalised = ~np.any(diagonals > 0, axis=0)
-            variance = np.diag(covariance)[of]
+            size = np.mean(np.diag(covariance)[of])
             if not len(matrices):  # features of any units
-                turn, variance = _of_unit_variance(turn, self.mean, np.diag(covariance)), 1.0
-                unpenalised = unpenalised[: turn.shape[1]]
-            kept = _new_directions(turn[:, unpenalised], taken, covariance, np.mean(variance))
+                turn, size = _of_unit_variance(turn, self.mean, np.diag(covariance)), 1.0
+                diagonals = np.zeros((1, turn.shape[1]))
+            unpenalised = ~np.any(diagonals > 0, axis=0)
+            kept = _new_directions(turn[:, unpenalised], taken, covariance, size)
             taken = _uncorrelated(np.append(taken, kept, axis=1), covariance)
             n_free = kept.shape[1]
             turn = np.append(kept, turn[:, ~unpenalised], axis=1)

@@ -111,10 +111,15 @@ def evaluate(model: Quadratic, space: Coordinates, rho: np.ndarray) -> Optimum:
     pull = W * g[:, None, :]  # S_j g
     traces = W @ np.einsum("nii->ni", inner)[..., None]
     ranks = (W / held[:, None, :]).sum(axis=2)
-    across = -0.5 * np.einsum("njp,nkp->njk", W @ inner**2, W) + 0.5 * _outer(W / held[:, None, :])
+    across = 0.5 * _outer(W / held[:, None, :])
     traces, logs = traces[..., 0], np.log(held).sum(axis=1)
-    for block in space.mixed:
-        _add_mixed(block, strengths, model.inside, g, inner, pull, traces, ranks, across, logs, W)
+    if space.mixed:
+        solved = W[..., None] * inner[:, None]  # (fit, penalty, coordinate, coordinate)
+        for block in space.mixed:
+            _add_mixed(block, strengths, model.inside, g, inner, pull, traces, ranks, across, logs, solved)
+        across -= 0.5 * np.einsum("njab,nkba->njk", solved, solved)
+    else:
+        across -= 0.5 * np.einsum("njp,nkp->njk", W @ inner**2, W)
     energy = np.einsum("njp,np->nj", pull, g)
     moved = pull @ inverse[:, :p, :]  # (fit, penalty, coordinate + 1): minus the derivatives of the optimum
     gradient = 0.5 * (energy + traces - ranks)
@@ -135,30 +140,20 @@ def _outer(values: np.ndarray) -> np.ndarray:
     return values @ values.transpose(0, 2, 1)
 
 
-def _add_mixed(block, strengths, inside, g, inner, pull, traces, ranks, across, logs, W) -> None:
-    """Add what penalties that share no eigenvectors contribute."""
+def _add_mixed(block, strengths, inside, g, inner, pull, traces, ranks, across, logs, solved) -> None:
+    """Add what penalties of a term that share no eigenvectors contribute; ``solved`` are all penalties times inverses."""
     place, which = block.place, block.which
     M = strengths[:, which, None, None] * block.matrices  # (fit, penalty, coordinate, coordinate)
+    if inside is not None:  # a term with such penalties is there as a whole or not at all
+        M = M * inside[:, place].any(axis=1)[:, None, None, None]
     some = np.einsum("kii->i", block.matrices) > 0
     total = M.sum(axis=1)[:, some][:, :, some]
+    total[~np.any(total, axis=(1, 2))] = np.eye(some.sum())
     inverse, log = invert(total)
     turned = inverse[:, None] @ M[:, :, some][:, :, :, some]
     ranks[:, which] = np.einsum("njii->nj", turned)
     pull[:, which, place] = np.einsum("njab,nb->nja", M, g[:, place])
     traces[:, which] = np.einsum("njab,nba->nj", M, inner[:, place, place])
     logs += log
-    for a, j in enumerate(which):
-        solved = M[:, a] @ inner[:, place, :]  # (fit, coordinate of the term, coordinate)
-        for k in range(across.shape[1]):
-            if k in which:
-                b = which.index(k)
-                value = np.einsum("nab,nba->n", solved[:, :, place], M[:, b] @ inner[:, place, place])
-                across[:, j, k] = -0.5 * value + 0.5 * np.einsum("nab,nba->n", turned[:, a], turned[:, b])
-            else:
-                value = -0.5 * np.einsum("nap,nap,np->n", solved, inner[:, place, :], W[:, k])
-                across[:, j, k] = across[:, k, j] = value
-    if inside is not None:  # a term with mixed penalties is there as a whole or not at all
-        gone = ~inside[:, place].any(axis=1)
-        logs[gone] -= log[gone]
-        for values in (pull, traces, ranks, across):
-            values[np.ix_(gone, which)] = 0.0
+    solved[:, which, place] = M @ inner[:, None, place]
+    across[np.ix_(range(len(M)), which, which)] += 0.5 * np.einsum("njab,nkba->njk", turned, turned)

@@ -78,10 +78,9 @@ class Group:
         self.nats, enough = nats / share, self.of.some.size_of_responses()[self.fits] > _ENOUGH
         some = every[enough]
         for _ in range(_FIRST):
-            self._round(some)
-            some = some[self.gain[some] > _FAR]
-            if not len(some):
-                break
+            if len(some):
+                self._round(some)
+                some = some[self.gain[some] > _FAR]
         self.parts, self.nats, self.objective[:], self.gain[:] = self.of.parts, nats, np.inf, np.inf
         self.last[:] = self.outcome.coordinates[self.fits]  # where to turn back to if other rows refuse it
         return every
@@ -313,7 +312,9 @@ class Group:
         with np.errstate(over="ignore", invalid="ignore"):
             growth = np.exp(constant * self._furthest(at - anchor[left])) * (1 + _INFLATED)
             found = (
-                gap_bound(growth * (squared + 2 * rounding), growth * reach[left], self.of.attained, constant)
+                gap_bound(
+                    growth * (squared + 2 * rounding), growth * reach[left], not self.of.free[fits].any(), constant
+                )
                 + rounding
             )
         verdicts = self.verdicts

@@ -112,8 +112,8 @@ class SmoothPopulation:
         # A quarter of the rows shows the way at the start.
         every = problem.n_rows // (_ROWS_EACH * (problem.n_features + 1)) and _EVERY
         self.some = Rows(*given, np.arange(0, problem.n_rows, every)) if every and folds is None else None
-        free = space.sizes().sum(axis=0) == 0
-        self.attained = not free.any()  # whether penalties alone say that there is an optimum
+        # Coordinates without a penalty, of every fit: with some, penalties alone do not say that there is an optimum.
+        self.free = np.zeros((problem.n_neurons, space.n_coordinates), bool) | (space.sizes().sum(axis=0) == 0)
         own = np.ones(problem.n_neurons) if problem.scale is None else problem.scale
         self.nats = self.per_row * own / problem.n_rows  # of a sum over rows, whose weights have mean one
 
@@ -122,6 +122,8 @@ class SmoothPopulation:
         from .group import Group
 
         began, problem, space = time.perf_counter(), self.problem, self.space
+        if strengths is not None:
+            self.free = (strengths > 0).T.astype(float) @ space.sizes() == 0
         n, p = problem.n_neurons, space.n_coordinates
         outcome = Outcome(space.n_penalties, p, n, space.places)
         outcome.coordinates[:, -1] = problem.null_params().intercept
@@ -158,16 +160,13 @@ class SmoothPopulation:
 
     def _find_separable(self, verdicts: Verdicts) -> None:
         """Say of fits without a proof that have no optimum that they have none."""
-        free = self.space.sizes().sum(axis=0) == 0
         failed = np.flatnonzero(np.isin(verdicts.status, (Status.MAX_EPOCHS, Status.UNPROVED)))
-        if not free.any() or not len(failed):
-            return
-        of, problem = (
-            (np.asarray(self.problem.X, np.float64) - self.space.mean) @ self.space.turn[:, free],
-            self.problem,
-        )
+        problem = self.problem
         given = {"weights": problem.weights, "offset": problem.offset, "own": problem.own}
-        alone = PopulationProblem(of, problem.Y, problem.observation, NoPenalty(np.zeros(())), **given)
         for n in failed[:_SOUGHT]:
-            if alone.is_separable(n):
-                verdicts.status[n] = int(Status.SEPARABLE)
+            free = self.free[n] if self.inside is None else self.free[n] & self.inside[n]
+            if free.any():
+                X = (np.asarray(problem.X, np.float64) - self.space.mean) @ self.space.turn[:, free]
+                alone = PopulationProblem(X, problem.Y, problem.observation, NoPenalty(np.zeros(())), **given)
+                if alone.is_separable(n):
+                    verdicts.status[n] = int(Status.SEPARABLE)

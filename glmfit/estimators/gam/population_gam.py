@@ -29,7 +29,7 @@ from ..scores import make_folds
 from ..streaming import as_arrays
 from .report import SmoothReport
 from .state import Smooth
-from .terms import mask_of_coordinates, read_mask, read_strengths, read_terms
+from .terms import mask_of_coordinates, read_mask_of_terms, read_strengths, read_terms
 
 
 class PopulationGAM(PopulationModel):
@@ -155,7 +155,7 @@ class PopulationGAM(PopulationModel):
             n_features, n_neurons = data.X.shape[1], data.Y.shape[1]
             terms = read_terms(self.terms, n_features, getattr(self, "feature_names_in_", None))
             strengths = read_strengths(self.strengths, terms, n_neurons)
-            mask = read_mask(self.feature_mask, terms, n_features, n_neurons)
+            mask = read_mask_of_terms(self.feature_mask, terms, n_features, n_neurons)
             by_folds = strengths is None and self.strengths == "cross-validation"
             folds = make_folds(self.cv, data, time_axis(X) or time_axis(y)) if by_folds else None
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin

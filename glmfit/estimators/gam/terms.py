@@ -8,6 +8,7 @@ import numpy as np
 from ...checks import as_numbers, shorten
 from ...design import Basis, Term
 from ...penalties.by_name import read_members
+from .masked import read_mask, read_ones
 
 CHOSEN = ("marginal-likelihood", "cross-validation")
 
@@ -90,28 +91,16 @@ def _strengths(what: str, given: Any, n_penalties: int, n_neurons: int) -> np.nd
     return np.broadcast_to(value.reshape(shapes[value.shape]), (n_penalties, n_neurons)).copy()
 
 
-def read_mask(given: Any, terms: Mapping[str, Term], n_features: int, n_neurons: int) -> np.ndarray | None:
+def read_mask_of_terms(given: Any, terms: Mapping[str, Term], n_features: int, n_neurons: int) -> np.ndarray | None:
     """Read which features each neuron has, bool (feature, neuron); None for all."""
-    if given is None:
-        return None
     if isinstance(given, Mapping):
         mask = np.ones((n_features, n_neurons), bool)
         for name, of in given.items():
             if name not in terms:
                 raise ValueError(f"feature_mask names {name!r}, which is no term; terms are {', '.join(terms)}.")
-            mask[list(terms[name].features)] = _mask(f"feature_mask of {name!r}", of, (n_neurons,))
+            mask[list(terms[name].features)] = read_ones(f"feature_mask of {name!r}", of, (n_neurons,))
         return mask
-    return _mask("feature_mask", given, (n_features, n_neurons))
-
-
-def _mask(what: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
-    value = np.asarray(given)
-    if value.shape != shape:
-        of = "(feature, neuron)" if len(shape) == 2 else "(neuron,)"
-        raise ValueError(f"{what} has shape {value.shape}; it needs {of}, {shape}: 1 where the neuron has it, else 0.")
-    if value.dtype.kind not in "biuf" or not np.isin(value, (0, 1)).all():
-        raise ValueError(f"{what} has other values than 0 and 1, or True and False.")
-    return value.astype(bool)
+    return read_mask(given, n_features, n_neurons)
 
 
 def mask_of_coordinates(mask: np.ndarray | None, space, terms: Mapping[str, Term]) -> np.ndarray | None:

@@ -1,0 +1,55 @@
+"""Features that only some neurons have: reading masks, and fits of a ridge with them."""
+
+from typing import Any
+
+import numpy as np
+
+from ...data.counts import Training
+from ...data.standard_form import StandardForm
+from ...engine.population import PopulationProblem
+from ...engine.result import LoopOptions, Solution
+from ...engine.smooth.coordinates import Coordinates
+from ...engine.smooth.population import SmoothPopulation
+
+_SMOOTH = (None, "UnRegularized", "Ridge")
+_SOLVERS = ("auto", "Newton")
+
+
+def read_mask(given: Any, n_features: int, n_neurons: int) -> np.ndarray | None:
+    """Read which features each neuron has, bool (feature, neuron); None for all."""
+    return None if given is None else read_ones("feature_mask", given, (n_features, n_neurons))
+
+
+def read_ones(what: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Check an array of 0 and 1, and return it as bool."""
+    value = np.asarray(given)
+    if value.shape != shape:
+        of = "(feature, neuron)" if len(shape) == 2 else "(neuron,)"
+        raise ValueError(f"{what} has shape {value.shape}; it needs {of}, {shape}: 1 where the neuron has it, else 0.")
+    if value.dtype.kind not in "biuf" or not np.isin(value, (0, 1)).all():
+        raise ValueError(f"{what} has other values than 0 and 1, or True and False.")
+    return value.astype(bool)
+
+
+def check_masked(model, data: Training, checkpoint: Any) -> None:
+    """Raise for what a fit with a mask cannot do."""
+    if model.regularizer not in _SMOOTH:
+        raise ValueError(
+            f"feature_mask is given, but regularizer is {model.regularizer!r}; with a mask it must be 'Ridge' or "
+            "'UnRegularized'. For other penalties fit neurons with the same features together, in a loop."
+        )
+    if model.solver_name not in _SOLVERS:
+        raise ValueError(f"feature_mask is given, but solver_name is {model.solver_name!r}; take 'auto' or 'Newton'.")
+    if not isinstance(data.X, np.ndarray):
+        raise ValueError("feature_mask is given, but X is larger than max_memory; raise max_memory to load it.")
+    if checkpoint is not None:
+        raise ValueError("feature_mask is given, and a fit with a mask writes no checkpoint; leave checkpoint out.")
+
+
+def fit_masked(problem: PopulationProblem, form: StandardForm, mask: np.ndarray, options: LoopOptions) -> Solution:
+    """Fit a problem with a ridge, each neuron with the features it has; of the others coefficients are 0."""
+    n = problem.n_features
+    space = Coordinates(problem.X, {"features": (range(n), list(np.eye(n)))}, problem.weights)
+    strengths = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), mask.shape) * form.unit
+    population = SmoothPopulation(problem, space, [range(n)], problem.n_counted, form.unit, mask)
+    return population.fit(strengths, options)[0]
