@@ -19,13 +19,13 @@ _STEPS = 1, 8  # of the strengths at each Hessian, far away and near
 _STILL = 0.02  # nats of the criterion: with less, strengths have hardly changed
 _FAR = 10.0  # nats, still to be gained, above which strengths are not worth many steps
 _CLOSE = 30.0  # nats from which on the evidence takes into account how Hessians bend
-_NEAR = 0.25  # nats from which on Hessians are those of the optimum, in double precision
+_NEAR = 0.05  # nats from which on Hessians are those of the optimum, in double precision
 _WATCHED, _SAFE = 0.1, 1.0  # nats from which on steps are measured; change of a predictor up to which they are whole
 _MANY = 12  # rounds after which fits are stepped in double precision
 _SINGLE_FLOOR = 1e-6  # of the eigenvalues of Hessians in single precision
-_PROOFS = 8  # passes in double precision, at the most, for each Hessian
+_PROOFS, _MOST_PROOFS = 8, 8  # passes in double precision, at the most, for each Hessian; and Hessians
 _INFLATED = 1e-6
-_DEFINITE = 1e-5  # least diagonal of the Cholesky factor of a scaled Hessian that proves something
+_DEFINITE = 1e-6  # least diagonal of the Cholesky factor of a scaled Hessian that proves something
 
 
 class Group:
@@ -42,12 +42,13 @@ class Group:
         if strengths is not None:
             with np.errstate(divide="ignore"):
                 self.rho = np.log(strengths[:, fits].T * population.n_observed[fits, None])
-        self.low = self.high = self.rho
+        self.low, self.high = np.full((2, *self.rho.shape), np.nan)
         self.scale, self.inverse = np.ones(n), np.zeros((n, p + 1, p + 1))
         self.bend, self.is_bent = np.zeros((n, p + 1)), np.zeros(n, bool)
         self.gain = np.full(n, np.inf)  # nats by which the last step changes the loss, twice, as its Hessian has it
         self.exact = np.full(n, self.observation.is_quadratic)  # whether single precision says too little
-        self.trust, self.n_rounds = np.ones(n), np.zeros(n, int)
+        self.trust, self.n_rounds, self.n_proofs = np.ones(n), np.zeros(n, int), np.zeros(n, int)
+        self.frozen = np.full(n, not self.choose)  # whether strengths stay as they are
         self.last, self.objective = self.at.copy(), np.full(n, np.inf)  # before the last step
 
     def run(self) -> None:
@@ -109,11 +110,7 @@ class Group:
         if not len(some):
             return np.zeros(0, bool)
         whole = model.whole if isinstance(model, HeldOut) else model
-        still: Any = True
-        if self.choose:
-            still = self._choose(some, model)
-        else:
-            self.inverse[some] = self._optimum(whole, some)[1]
+        still = self._choose(some, model)
         self.objective[some] = loss + self._penalty(some, self.at[some])
         step = times(self.inverse[some], whole.z) - self.at[some]
         gain = np.einsum("ni,ni->n", step, times(whole.hessian, step))  # what matters of it, penalties being quadratic
@@ -125,7 +122,7 @@ class Group:
         self.trust[some] = np.where(length < 1, 2 * self.trust[some], 1.0)
         self.last[some], self.gain[some] = self.at[some], gain
         self.at[some] += length[:, None] * step
-        return (gain <= 2 * _NEAR) & still & (self.is_bent[some] | (not self.choose or self._by_folds))
+        return (gain <= 2 * _NEAR) & still & (self.is_bent[some] | self.frozen[some] | self._by_folds)
 
     @property
     def _by_folds(self) -> bool:
@@ -208,14 +205,24 @@ class Group:
 
     def _choose(self, some, model: Quadratic | HeldOut) -> np.ndarray:
         """Improve strengths by quadratic models; which have hardly changed, bool (fit,)."""
-        if not np.any(self.low != self.high):
-            self._bracket(model.whole.hessian if isinstance(model, HeldOut) else model.hessian)
+        whole = model.whole if isinstance(model, HeldOut) else model
+        frozen, still = self.frozen[some], np.ones(len(some), bool)
+        if frozen.any():
+            self.inverse[some[frozen]] = self._optimum(whole.take(frozen), some[frozen])[1]
+            if frozen.all():
+                return still
+            some, model, whole = some[~frozen], model.take(~frozen), whole.take(~frozen)
+        new = np.isnan(self.low[some]).any(axis=1)
+        if new.any():
+            self._bracket(some[new], whole.hessian[new])
         model, log = self._in_nats(some, model)
         before, bounds = self.rho[some] - log, (self.low[some] - log, self.high[some] - log)
         far = not np.any(self.gain[some] < _FAR)
         rho, best, gained = improve(model, self.space, before, *bounds, _ROUGH if far else _SETTLED, _STEPS[not far])
         self.rho[some], self.inverse[some] = rho + log, best.inverse / np.exp(log)[..., None]
-        return gained <= _STILL
+        still[~frozen] = gained <= _STILL
+        self.frozen[some] = self.n_rounds[some] >= self.options.max_epochs // 2  # what is left is for the proof
+        return still
 
     def _in_nats(self, some, model: Quadratic | HeldOut) -> tuple[Quadratic | HeldOut, np.ndarray]:
         """Models of losses over their scale, and the logarithms of the scales, (fit, 1)."""
@@ -226,7 +233,7 @@ class Group:
             hessian=model.hessian / scale[:, None, None], z=model.z / scale[:, None], bend=model.bend
         ), np.log(scale)[:, None]  # fmt: skip
 
-    def _bracket(self, H: np.ndarray) -> None:
+    def _bracket(self, some, H: np.ndarray) -> None:
         """Set the ends of strengths, and a first guess: where penalties and data hold a term alike."""
         sizes = self.space.sizes()
         held = np.einsum("nii->ni", H)[:, :-1] @ (sizes > 0).T
@@ -234,8 +241,7 @@ class Group:
         guess = np.log(np.maximum(held, 1e-300) / total)
         least = np.where(sizes > 0, sizes, np.inf).min(axis=1, initial=np.inf)
         spread = np.maximum(np.log(total / number / np.where(np.isfinite(least), least, 1.0)), 0.0)
-        self.low, self.high = guess - _WEAKEST, guess + _STRONGEST + spread
-        self.rho = guess
+        self.low[some], self.high[some], self.rho[some] = guess - _WEAKEST, guess + _STRONGEST + spread, guess
 
     def _lengths(self, step, gain, trust) -> np.ndarray:
         """Lengths of steps, (fit,): shortened where predictors would move far, less so after steps that went well."""
@@ -255,15 +261,15 @@ class Group:
     # ---------------------------------------------------------------- at the end
 
     def _finish(self, some: np.ndarray) -> np.ndarray:
-        """Prove fits in double precision; returns those whose strengths are not settled yet."""
+        """Prove fits in double precision; returns those that are not settled, or too far for a proof by one Hessian."""
         model, loss = self._look(some, at_end=True)
         self.objective[some] = loss
-        still = self._choose(some, model) if self.choose else np.ones(len(some), bool)
+        still = self._choose(some, model)
         whole = model.whole if isinstance(model, HeldOut) else model
         if not still.all():
             done = np.flatnonzero(still)
             back, some, model, whole = some[~still], some[done], model.take(done), whole.take(done)
-            self.objective[back], self.gain[back] = np.inf, 2 * _NEAR  # of other strengths
+            self.objective[back] = np.inf  # of other strengths
         else:
             back = some[:0]
         if not len(some):
@@ -278,8 +284,12 @@ class Group:
             if not len(left):
                 break
         self.at[some[left]] = self.last[some[left]]  # the best of those that are not proved
+        self.n_proofs[some] += 1
+        again = left[np.isfinite(reach[left]) & (self.n_proofs[some[left]] < _MOST_PROOFS)]
+        self.exact[some[again]] = True
+        self.frozen[some] |= self.n_proofs[some] >= _MOST_PROOFS // 2
         self._conclude(some, model, whole)
-        return back
+        return np.union1d(back, some[again])
 
     def _hessians(self, whole: Quadratic, some) -> tuple[np.ndarray, np.ndarray]:
         """Hessians of penalised losses, and bounds of the largest squared norm of a row, inf if not definite."""
