@@ -4,19 +4,21 @@ Basis functions are 0 almost everywhere: the rows of a cell have some tens of se
 all fits are one product, of the products of all pairs of these features with the curvature of every row and fit.
 """
 
+import copy
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from ...observations import Observation
-from ...observations.poisson import PoissonExp, PoissonSoftplus
+from ...observations.poisson import Poisson, PoissonExp, PoissonSoftplus
 from ..tiles import Workers, n_cores, weighted
 
 _NUMBERS = 1 << 19  # products of pairs, or predictors, of a tile
 _OVERHEAD = 256  # rows: what a cell costs besides its rows
+_MOST_BYTES = 5e8  # of features in double precision, and of products of pairs, that are kept
 _FEW_FITS = 8  # below, Hessians are formed one by one
 _SINGLE = 2.0**-24
 _LIMIT = np.float32(40.0)  # of predictors in exponents; beyond, the softplus is linear or an exponential
@@ -67,14 +69,16 @@ class Rows:
     ):  # fmt: skip
         self.X, self.Y, self.observation, self.shift, self.scale = X, Y, observation, shift, scale
         self.weights, self.own, self.offset = weights, own, offset
+        self._has_scale, self.is_steep_upwards = observation.has_scale, isinstance(observation, Poisson)
         self.n_columns = X.shape[1] + 1
-        self.n_rows, self.n_neurons = len(X) if only is None else len(only), Y.shape[1]
+        self.n_neurons = Y.shape[1]
         upper = np.triu_indices(self.n_columns)
         self._upper, self.n_pairs = upper, len(upper[0])
         self._pair = np.zeros((self.n_columns, self.n_columns), np.int64)
         self._pair[upper] = np.arange(self.n_pairs)
         self._pair = np.maximum(self._pair, self._pair.T)
         self.cells = [self._cell(rows) for rows in _cells(X, groups, shift, only)]
+        self._count()
 
     def _cell(self, rows: np.ndarray) -> Cell:
         x = self.X[rows]
@@ -85,12 +89,40 @@ class Rows:
         i, j = np.triu_indices(len(columns))
         return Cell(rows, columns, z, self._pair[columns[i], columns[j]])
 
+    def _count(self) -> None:
+        """See what of the cells may be kept from one pass to the next."""
+        self.n_rows = sum(len(cell.rows) for cell in self.cells)
+        self._keeps, self._doubles = sum(2 * cell.x.nbytes for cell in self.cells) < _MOST_BYTES, {}
+        bytes_of_pairs = sum(4 * len(cell.pairs) * len(cell.rows) for cell in self.cells)
+        self._keeps_pairs, self._products = bytes_of_pairs < _MOST_BYTES, {}
+
+    def every(self, step: int) -> Self:
+        """Take every some-th row of each cell."""
+        other = copy.copy(self)
+        some = slice(None, None, step)
+        other.cells = [replace(c, rows=c.rows[some], x=np.ascontiguousarray(c.x[:, some])) for c in self.cells]
+        other._count()
+        return other
+
+    def _pairs(self, cell: Cell, some: slice, x: np.ndarray) -> np.ndarray:
+        """Products of all pairs of columns for some rows of a cell, whose columns are x: (pair, row)."""
+        if x.dtype != np.float32 or not self._keeps_pairs:
+            return _pairs(x)
+        key = id(cell), some.start, some.stop
+        if key not in self._products:
+            self._products[key] = _pairs(x)
+        return self._products[key]
+
     def _exact(self, cell: Cell, some: slice) -> np.ndarray:
         """Features of some rows of a cell in double precision, (column, row)."""
-        has = cell.columns[:-1]
-        z = np.ones((len(cell.columns), some.stop - some.start))
-        z[:-1] = ((self.X[cell.rows[some]][:, has] - self.shift[has]) / self.scale[has]).T
-        return z
+        if id(cell) in self._doubles:
+            return self._doubles[id(cell)][:, some]
+        rows, has = cell.rows if self._keeps else cell.rows[some], cell.columns[:-1]
+        z = np.ones((len(cell.columns), len(rows)))
+        z[:-1] = ((self.X[rows][:, has] - self.shift[has]) / self.scale[has]).T
+        if self._keeps:
+            self._doubles[id(cell)] = z
+        return z[:, some] if self._keeps else z
 
     def square(self, packed: np.ndarray) -> np.ndarray:
         """Turn sums of pairs (pair, fit) into symmetric matrices (fit, column, column)."""
@@ -136,9 +168,10 @@ class Rows:
                     value, slope, curvature, third = self._losses(y, eta, w, hessian, leverage is not None)
                     loss += value
                     gradient[cell.columns] += x @ _times(slope, w)
-                    if self.observation.has_scale:
+                    if self._has_scale:
                         square += _column_sums(slope * slope, w)
-                    products = _pairs(x) if leverage is not None or (hessian and not one_by_one) else None
+                    paired = leverage is not None or (hessian and not one_by_one)
+                    products = self._pairs(cell, some, x) if paired else None
                     if hessian:
                         curvature = _times(curvature, w)
                         part += _one_by_one(x, curvature) if one_by_one else products @ curvature
@@ -150,11 +183,11 @@ class Rows:
                     whole[cell.pairs] += part
             return loss, gradient, square, whole, bend
 
-        parts = zip(*self._each(tiles, n, hessian or leverage is not None), strict=True)
+        parts = zip(*self._each(tiles, n, (hessian and not one_by_one) or leverage is not None), strict=True)
         return Sums(*(None if of[0] is None else sum(of) for of in parts))
 
-    def furthest(self, change: np.ndarray) -> np.ndarray:
-        """Bound the largest change of a predictor from above, by changes of parameters (feature + 1, fit): (fit,)."""
+    def furthest(self, change: np.ndarray, upwards: bool = False) -> np.ndarray:
+        """Bound the largest change of a predictor, or rise, by changes of parameters (feature + 1, fit): (fit,)."""
         with np.errstate(over="ignore"):
             change, size = change.astype(np.float32), np.abs(change).astype(np.float32)
 
@@ -162,7 +195,8 @@ class Rows:
             most = np.zeros(change.shape[1])
             for cell, some in items:
                 x, of = cell.x[:, some], cell.columns
-                moved = np.abs(x.T @ change[of])
+                moved = x.T @ change[of]
+                moved = np.maximum(moved, 0) if upwards else np.abs(moved)
                 moved += (4 * (len(of) + 4) * _SINGLE) * (np.abs(x).max(axis=1) @ size[of])
                 most = np.maximum(most, moved.max(axis=0))
             return most
@@ -219,12 +253,12 @@ class Rows:
         In single precision with as few functions of each number as there can be.
         """
         of = self.observation
-        if eta.dtype == np.float32 and isinstance(of, PoissonExp):
+        if isinstance(of, PoissonExp):
             rate = np.exp(eta)
             if w is None:
                 return _column_sums(rate, None) - np.einsum("ij,ij->j", y, eta), rate - y, rate, rate
             return _column_sums(rate - y * eta, w), rate - y, rate, rate
-        if eta.dtype == np.float32 and isinstance(of, PoissonSoftplus):
+        if isinstance(of, PoissonSoftplus) and eta.dtype == np.float32:
             return _softplus(y, eta, w, bent)
         value, slope = of.loss_and_derivative(y, eta)
         curvature = of.curvature(y, eta) if curved else None
@@ -233,7 +267,7 @@ class Rows:
     def _items(self, n_fits: int, pairs: bool) -> list[tuple[Cell, slice]]:
         items = []
         for cell in self.cells:
-            width = max(n_fits, len(cell.pairs) if pairs else 0)
+            width = max(n_fits, len(cell.pairs if pairs else cell.columns))
             size = int(np.clip(_NUMBERS // width, 64, 8192))
             items += [(cell, slice(i, min(i + size, len(cell.rows)))) for i in range(0, len(cell.rows), size)]
         return items
@@ -299,12 +333,22 @@ def _cells(X, groups: Sequence, shift: np.ndarray, only: np.ndarray | None) -> l
         present = X[rows][:, of] != 0
         if present.mean() > 0.7:
             continue
-        _, pattern = np.unique(np.packbits(present, axis=1), axis=0, return_inverse=True)
-        _, finer = np.unique(label * (pattern.max() + 1) + pattern.ravel(), return_inverse=True)
+        _, pattern = np.unique(_hashes(present), return_inverse=True)
+        _, finer = np.unique(label * (pattern.max() + 1) + pattern, return_inverse=True)
         if finer.max() * _OVERHEAD < 2 * len(rows) and (now := _cost(X, rows, finer)) < 0.9 * cost:
             label, cost = finer, now
     order = np.argsort(label, kind="stable")
     return [rows[part] for part in np.split(order, np.flatnonzero(np.diff(label[order])) + 1)]
+
+
+def _hashes(present: np.ndarray) -> np.ndarray:
+    """Tell rows (row, column) of a bool array apart by one number each, but for collisions, which cost nothing much."""
+    packed = np.packbits(present, axis=1)
+    words = np.zeros((len(packed), -(-packed.shape[1] // 8) * 8), np.uint8)
+    words[:, : packed.shape[1]] = packed
+    words = words.view(np.uint64)
+    odd = np.random.default_rng(0).integers(0, 2**63, words.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    return (words * odd).sum(axis=1, dtype=np.uint64)
 
 
 def _cost(X, rows: np.ndarray, label: np.ndarray) -> float:

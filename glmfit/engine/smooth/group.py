@@ -248,15 +248,16 @@ class Group:
         length, constant = np.ones(len(gain)), self.observation.constant
         watched = np.flatnonzero(gain > _WATCHED)
         if len(watched) and constant:
-            moved = self._furthest(step[watched]) * constant
+            upwards = self.parts[0].is_steep_upwards  # downwards rates, and curvatures, only become less
+            moved = self._furthest(step[watched], upwards) * constant
             with np.errstate(over="ignore", invalid="ignore"):
                 safe = trust[watched] * np.log1p(moved) / np.maximum(moved, 1e-300)
                 length[watched] = np.where(moved > _SAFE, np.minimum(safe, 1.0), 1.0)
         return length
 
-    def _furthest(self, change) -> np.ndarray:
-        """Bound the largest change of predictors by changes of coordinates, (fit,)."""
-        return np.max([rows.furthest(self.of.back @ change.T) for rows in self.parts], axis=0)
+    def _furthest(self, change, upwards: bool = False) -> np.ndarray:
+        """Bound the largest change, or rise, of predictors by changes of coordinates, (fit,)."""
+        return np.max([rows.furthest(self.of.back @ change.T, upwards) for rows in self.parts], axis=0)
 
     # ---------------------------------------------------------------- at the end
 

@@ -111,7 +111,7 @@ class SmoothPopulation:
         self.weight_of_parts = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)  # (neuron, part)
         # A quarter of the rows shows the way at the start.
         every = problem.n_rows // (_ROWS_EACH * (problem.n_features + 1)) and _EVERY
-        self.some = Rows(*given, np.arange(0, problem.n_rows, every)) if every and folds is None else None
+        self.some = self.parts[0].every(every) if every and folds is None else None
         # Coordinates without a penalty, of every fit: with some, penalties alone do not say that there is an optimum.
         self.free = np.zeros((problem.n_neurons, space.n_coordinates), bool) | (space.sizes().sum(axis=0) == 0)
         own = np.ones(problem.n_neurons) if problem.scale is None else problem.scale
