@@ -2,7 +2,7 @@
 
 from .class_cv.multinomial_glm_cv import MultinomialGLMCV
 from .class_cv.softmax_glm_cv import SoftmaxGLMCV
-from .gam import PopulationGAM, SmoothReport
+from .gam import PopulationGAM, SmoothReport, TermCurve
 from .model_reports import ClassReport, ResponseReport
 from .multinomial_glm import MultinomialGLM
 from .parameters import choose_class_solver, choose_solver
@@ -15,6 +15,6 @@ from .softmax_glm import SoftmaxGLM
 __all__ = [
     "PopulationGLM", "PopulationGLMCV", "PopulationGAM", "SoftmaxGLM", "SoftmaxGLMCV", "MultinomialGLM",
     "MultinomialGLMCV", "ResponseModel",
-    "FitReport", "SmoothReport", "ClassReport", "ResponseReport",
+    "FitReport", "SmoothReport", "ClassReport", "ResponseReport", "TermCurve",
     "choose_solver", "choose_class_solver",
 ]  # fmt: skip

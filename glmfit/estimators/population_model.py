@@ -1,7 +1,7 @@
 """What estimators of populations of neurons share: prediction, scores, simulation, files, the report."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -26,6 +26,9 @@ from .parameters import read_verbose
 from .report import FitReport, null_is_best, relative_gap, report_of
 from .scores import NO_DEVIANCE, score_sums, share_explained, spike_sums
 from .streaming import read_scored
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PROVED = (Status.CONVERGED, Status.NO_SPIKES, Status.ALL_ONES)
 NO_SLOPE = (Status.NO_SPIKES, Status.ALL_ONES)
@@ -307,6 +310,34 @@ class PopulationModel(RegressorMixin, Model):
         if of_rows is None:
             return eta, 1.0, axis
         return eta, of_rows if eta.ndim == 1 else of_rows[:, None], axis
+
+    def coef_frame(self) -> "pd.DataFrame":
+        """Return the coefficients as a pandas DataFrame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per feature, named as the columns of X or numbered, and the intercept last; a column per neuron. Of a
+            `PopulationGAM` rows have two names, of the term ("" for features in none) and of the feature.
+
+        Raises
+        ------
+        NotFittedError
+            Before a fit.
+        """
+        import pandas as pd
+
+        check_is_fitted(self)
+        coef, intercept = self._matrix()
+        columns = pd.Index(self.report_.neuron, name="neuron")
+        return pd.DataFrame(np.vstack([coef, intercept]), index=self._labels(), columns=columns)
+
+    def _labels(self) -> Any:
+        """Rows of `coef_frame`."""
+        import pandas as pd
+
+        names = getattr(self, "feature_names_in_", range(self.n_features_in_))
+        return pd.Index([*names, "intercept"], name="feature", dtype=object)
 
     def _matrix(self):
         return (self.coef_.reshape(self.n_features_in_, -1), np.atleast_1d(self.intercept_))

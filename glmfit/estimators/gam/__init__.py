@@ -2,5 +2,6 @@
 
 from .population_gam import PopulationGAM
 from .report import SmoothReport
+from .term_curve import TermCurve
 
-__all__ = ["PopulationGAM", "SmoothReport"]
+__all__ = ["PopulationGAM", "SmoothReport", "TermCurve"]

@@ -23,16 +23,16 @@ from ..dispersion import read_dispersion
 from ..model import WholeFit
 from ..parameters import precision
 from ..population_glm import PopulationGLM
-from ..population_model import PopulationModel
 from ..report import report_of
 from ..scores import make_folds
 from ..streaming import as_arrays
+from .fitted_terms import FittedTerms
 from .report import SmoothReport
 from .state import Smooth
 from .terms import mask_of_coordinates, read_mask_of_terms, read_strengths, read_terms
 
 
-class PopulationGAM(PopulationModel):
+class PopulationGAM(FittedTerms):
     r"""Additive model of a population: smooth terms with strengths of every neuron's own, and intervals.
 
     Per neuron, with the mean loss of `PopulationGLM` and the penalty matrices S of the terms, it minimises

@@ -1,0 +1,340 @@
+"""What is read off a fitted additive model: terms on grids with intervals, and a test of each."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from ...checks import check_flag, check_real, check_whole, shorten
+from ...design import Term
+from ...numerics import Seed
+from ..population_model import PopulationModel
+from .posterior import Grid, Quantiles, deviations, grid_of
+from .smooth_tests import NO_TEST, TermTest, shrunken_test, smooth_test
+from .state import Smooth
+from .term_curve import TermCurve
+from .terms import read_mask
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FREE = 1e-12  # of the largest eigenvalue of a penalty, below which a direction is not penalised
+
+
+class FittedTerms(PopulationModel):
+    """Part of `PopulationGAM` that tells of terms after the fit."""
+
+    terms_: dict[str, Term]
+    strengths_: dict[str, np.ndarray]
+    feature_mask: Any
+    _smooth: Smooth
+
+    def term(
+        self,
+        name: str,
+        *,
+        axes: Any = None,
+        neuron: int | str | Sequence[int | str] | None = None,
+        level: float = 0.95,
+        simultaneous: bool = True,
+        with_mean: bool = False,
+        n_draws: int = 10_000,
+        random_state: Seed = None,
+    ) -> TermCurve:
+        r"""Evaluate a term on a grid, with Bayesian intervals, on the scales of the linear predictor and of the rate.
+
+        Parameters
+        ----------
+        name : str
+            Of the term.
+        axes : int, array or tuple of array, optional
+            Grid: values of every input in units of the feature (lags in s), or a number of points for each; by default
+            100 points of a curve, 40 x 40 of a map, all lags of a filter. The curve of a term without a basis is its
+            coefficients.
+        neuron : int, str or sequence of these, optional
+            Which neurons, by number or name; all by default.
+        level : float
+            Coverage of the intervals, in (0, 1).
+        simultaneous : bool
+            Whether to compute bands for whole curves, too.
+        with_mean : bool
+            Whether intervals of the curve include the uncertainty of the intercept, the overall mean, as
+            ``seWithMean`` does in mgcv: they then cover nearly straight curves, too. Those of the rate always do.
+        n_draws : int
+            Draws from the posterior for the bands.
+        random_state : optional
+            Seed of these draws, as in the constructor; None takes the constructor's.
+
+        Returns
+        -------
+        TermCurve
+
+        Raises
+        ------
+        ValueError
+            If there is no such term or neuron, or axes are not those of its basis.
+        NotFittedError
+            Before a fit.
+
+        Notes
+        -----
+        Guarantee: approximate, as the posterior is taken for a normal one at the optimum (Laplace), at the strengths of
+        the fit: that these were estimated is not part of it. Pointwise intervals cover with their level on average
+        over the curve, not at every point: they are too narrow at sharp peaks. Bands are the curve plus and minus its
+        standard error times the quantile of the largest deviation over the grid, which draws give to about 1 %; on the
+        rate scale both are transformed, so that they are not symmetric.
+        Models with an estimated scale multiply by it and take Student's quantiles with the residual degrees of
+        freedom.
+        Cost: points times features of the term times draws, for each neuron.
+
+        References
+        ----------
+        D. Nychka, Bayesian confidence intervals for smoothing splines (1988); G. Marra, S. Wood, Coverage properties of
+        confidence intervals for generalized additive model components (2012); D. Ruppert, M. Wand, R. Carroll,
+        Semiparametric regression (2003), 6.5.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from glmfit import PopulationGAM
+        >>> from glmfit.design import BSpline
+        >>> rng = np.random.default_rng(0)
+        >>> speed = rng.uniform(0, 10, size=4000)
+        >>> counts = rng.poisson(np.exp(np.sin(speed / 2) - 1))
+        >>> basis = BSpline(10, (0, 10), name="speed")
+        >>> model = PopulationGAM(basis, inverse_link_function="exp").fit(basis.features(speed), counts)
+        >>> curve = model.term("speed", axes=[2.0, 5.0])
+        >>> curve.rate[:, 0].round(1)
+        array([0.8, 0.7])
+        >>> true = np.exp(np.sin(curve.axes[0] / 2) - 1)
+        >>> bool(np.all((curve.rate_low[:, 0] < true) & (true < curve.rate_high[:, 0])))
+        True
+        """
+        check_is_fitted(self)
+        term = self.terms_[self._known(name)]
+        check_real("level", level, 1.0, hint="The usual one is 0.95.")
+        check_flag("simultaneous", simultaneous)
+        check_flag("with_mean", with_mean)
+        grid = grid_of(name, term, axes, self._feature_names())
+        place = self._place(name)
+        draws = check_whole("n_draws", n_draws, 100) if simultaneous else 0
+        quantiles = Quantiles(level, draws, self._seed(random_state), place.stop - place.start + 1)
+        which = self._read_neurons(neuron)
+        rows = self._rows(term, place, grid)
+        found = [self._on_grid(name, n, grid, rows, quantiles, with_mean, simultaneous) for n in which]
+        names = ("curve", "standard_error", "low", "high", "low_simultaneous", "high_simultaneous", "rate")
+        names += ("rate_low", "rate_high", "rate_low_simultaneous", "rate_high_simultaneous")
+        parts = dict(zip(names, map(list, zip(*found, strict=True)), strict=True))
+        arrays = {key: np.stack(of, axis=-1).reshape(*grid.shape, -1) for key, of in parts.items()}
+        if not simultaneous:
+            arrays = {key: None if key.endswith("simultaneous") else of for key, of in arrays.items()}
+        return TermCurve(
+            name=name, inputs=grid.inputs, axes=grid.axes, neuron=[self.report_.neuron[n] for n in which],
+            is_filter=grid.is_filter, level=float(level), with_mean=with_mean, **arrays,
+        )  # fmt: skip
+
+    def term_frame(self) -> pd.DataFrame:
+        """Test every term of every neuron, and say how many degrees of freedom it has and how strong its penalties are.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per neuron and term. ``edf``: effective degrees of freedom; ``reference_df``: those of the test;
+            ``statistic``, ``p_value``: of the term being 0 everywhere; ``strength_1``, ...: of its penalties. NaN for
+            neurons without a fit and for terms that their mask lacks.
+
+        Raises
+        ------
+        NotFittedError
+            Before a fit.
+
+        Notes
+        -----
+        Guarantee: approximate; two tests of Wood. A term of which the penalties leave some part free (a spline, a map)
+        has its curve at the rows of the fit, squared in the metric of its Bayesian covariance, which is cut to the rank
+        ``reference_df``; without a penalty this is Wald's test. A term of which all is shrunk towards 0 (a ridge, ARD,
+        a cyclic spline, a Fourier series) has the test of a random effect, with ``reference_df = edf``. The null
+        distributions of these statistics, sums of weighted squares of normals, are computed exactly; with an estimated
+        scale they are over that scale, with the residual degrees of freedom. p-values are a little too small where the
+        strengths were chosen by the same rows. They take rows to be independent given the features: where residuals
+        are autocorrelated, p-values are far too small.
+        Cost: the cube of the number of a term's features, for each neuron.
+
+        References
+        ----------
+        S. Wood, On p-values for smooth components of an extended generalized additive model (2013); A simple test for
+        random effects in regression models (2013).
+        """
+        import pandas as pd
+
+        check_is_fitted(self)
+        most = max((len(term.penalties) for term in self.terms_.values()), default=0)
+        rows = []
+        for n in range(len(self.report_.neuron)):
+            for name, term in self.terms_.items():
+                known = self._has_fit(name, n) and self._inside(term)[:, n].any()
+                edf = float(np.atleast_1d(self.edf_[name])[n]) if known else np.nan
+                strengths = np.full(most, np.nan)
+                if known:
+                    of = self.strengths_[name]
+                    strengths[: len(of)] = of if of.ndim == 1 else of[:, n]
+                rows.append([edf, *(self._test(name, n) if known else NO_TEST), *strengths])
+        index = pd.MultiIndex.from_product([self.report_.neuron, list(self.terms_)], names=["neuron", "term"])
+        columns = ["edf", *TermTest._fields, *(f"strength_{k + 1}" for k in range(most))]
+        return pd.DataFrame(np.reshape(rows, (len(index), len(columns))), index=index, columns=columns)
+
+    def coef_by_term(self) -> dict[str, np.ndarray]:
+        """Split the coefficients by term.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            Of each term, in the order of its features: (feature, neuron), for 1-D y (feature,). Features in no term
+            are not there; `coef_frame` has all.
+
+        Raises
+        ------
+        NotFittedError
+            Before a fit.
+        """
+        check_is_fitted(self)
+        return {name: self.coef_[list(term.features)] for name, term in self.terms_.items()}
+
+    # -- of one term and neuron
+
+    def _on_grid(self, name, n: int, grid: Grid, rows, quantiles: Quantiles, with_mean: bool, bands: bool) -> list:
+        """Curve and rate of a neuron with their intervals, (point,) each, as TermCurve has them."""
+        nothing, inside = np.full(len(rows), np.nan), self._inside(self.terms_[name])[:, n]
+        if not self._has_fit(name, n) or not inside.any():
+            return [nothing] * 11
+        place, smooth = self._place(name), self._smooth
+        has = self._has(name, n)
+        rows = rows * has
+        covariance, df = smooth.scale[n] * smooth.covariance[name][n], self._residual_df(n)
+        curve = rows @ np.where(has, smooth.coordinates[n, place], 0.0)
+        if len(inside) == len(curve) and self.terms_[name].basis is None:
+            curve = np.where(inside, curve, np.nan)
+        whole = np.append(rows, np.ones((len(rows), 1)), axis=1)
+        kinds = {True: (whole, covariance), False: (rows, covariance[:-1, :-1])}
+        coef, intercept = self._matrix()
+        middle = intercept[n] + smooth.mean @ coef[:, n]
+        point = quantiles.pointwise(df)
+        parts: dict[bool, list] = {}
+        for kind in {with_mean, True}:
+            error = np.where(np.isnan(curve), np.nan, deviations(*kinds[kind]))
+            wide = quantiles.simultaneous(*kinds[kind], df) if bands else np.nan
+            ends = [curve + sign * q * error for q in (point, wide) for sign in (-1, 1)]
+            parts[kind] = [error, *ends]
+        mean = self._family().mean
+        return [
+            curve,
+            *parts[with_mean],
+            *(np.asarray(mean(middle + of), np.float64) for of in [curve, *parts[True][1:]]),
+        ]
+
+    def _test(self, name: str, n: int) -> TermTest:
+        place, smooth, df = self._place(name), self._smooth, self._residual_df(n)
+        has = self._has(name, n)
+        some = np.ix_(has, has)
+        g, covariance = smooth.coordinates[n, place][has], smooth.covariance[name][n][:-1, :-1][some]
+        if not len(g):
+            return NO_TEST
+        penalty, is_whole = self._penalty(name, n)
+        if is_whole:
+            # The strengths are those of mean losses: how many responses these stand for, the degrees tell.
+            left = np.sum(1 - smooth.degrees[place, n][has])
+            unit = left / np.sum(covariance * penalty[some])
+            return shrunken_test(g, smooth.scale[n] * covariance, unit / smooth.scale[n] * penalty[some], df)
+        used = smooth.degrees_of_tests[place, n][has].sum()
+        return smooth_test(g, smooth.scale[n] * covariance, smooth.gram[place, place][some], used, df)
+
+    def _penalty(self, name: str, n: int) -> tuple[np.ndarray, bool]:
+        """Penalty of a term's coordinates at the strengths of a neuron, and whether it leaves nothing free."""
+        term, place = self.terms_[name], self._place(name)
+        turn = self._smooth.turn[list(term.features), place]
+        strengths = self.strengths_[name]
+        strengths = strengths if strengths.ndim == 1 else strengths[:, n]
+        turned = [turn.T @ (S @ turn if S.ndim == 2 else S[:, None] * turn) for S in term.penalties]
+        penalty, pattern = np.zeros((turn.shape[1],) * 2), np.zeros((turn.shape[1],) * 2)
+        for strength, S in zip(strengths, turned, strict=True):
+            if strength > 0:
+                penalty, pattern = penalty + strength * S, pattern + S / np.linalg.norm(S)
+        values = np.linalg.eigvalsh(pattern)
+        return penalty, bool(len(values) and values[0] > _FREE * values[-1])
+
+    def _has(self, name: str, n: int) -> np.ndarray:
+        """Which coordinates of a term a neuron has, bool (coordinate,): those of which it has all features."""
+        term = self.terms_[name]
+        turn = self._smooth.turn[list(term.features), self._place(name)]
+        return ~np.any((turn != 0) & ~self._inside(term)[:, n][:, None], axis=0)
+
+    def _rows(self, term: Term, place: slice, grid: Grid) -> np.ndarray:
+        """Return combinations of coordinates that are the curve, (point, coordinate)."""
+        features = list(term.features)
+        centre = 0.0 if grid.is_filter else self._smooth.mean[features]
+        return (grid.functions - centre) @ self._smooth.turn[features, place]
+
+    def _place(self, name: str) -> slice:
+        return slice(*self._smooth.places[list(self.terms_).index(name)])
+
+    def _has_fit(self, name: str, n: int) -> bool:
+        return bool(np.isfinite(self._smooth.covariance[name][n]).all())
+
+    def _inside(self, term: Term) -> np.ndarray:
+        """Which features of a term each neuron has, bool (feature, neuron)."""
+        mask = read_mask(self.feature_mask, self.terms_, self.n_features_in_, len(self.report_.neuron))
+        shape = (len(term.features), len(self.report_.neuron))
+        return np.ones(shape, bool) if mask is None else mask[list(term.features)]
+
+    def _residual_df(self, n: int) -> float:
+        """Degrees of freedom on which the scale of a neuron rests; infinite for models without a scale."""
+        if not self._family().has_scale:
+            return np.inf
+        masked = 0 if self.report_.n_masked is None else self.report_.n_masked[n]
+        return max(float(self.report_.n_rows - masked - 1 - self._smooth.degrees[:, n].sum()), 1.0)
+
+    # -- names
+
+    def _known(self, name: Any) -> str:
+        if name not in self.terms_:
+            raise ValueError(f"name is {name!r}; the model has the terms {', '.join(map(repr, self.terms_))}.")
+        return name
+
+    def _read_neurons(self, given: Any) -> list[int]:
+        """Numbers of neurons that are given by number or name."""
+        names = list(self.report_.neuron)
+        if given is None:
+            return list(range(len(names)))
+        found = []
+        for one in [given] if isinstance(given, str | numbers.Integral) else given:
+            if isinstance(one, numbers.Integral) and not isinstance(one, bool) and 0 <= one < len(names):
+                found.append(int(one))
+            elif one in names:
+                found.append(names.index(one))
+            else:
+                raise ValueError(
+                    f"neuron is {shorten(one)}; allowed are whole numbers from 0 to {len(names) - 1}, and the names "
+                    f"{', '.join(map(str, names[:5]))}{', ...' if len(names) > 5 else ''}."
+                )
+        return found
+
+    def _feature_names(self) -> list[str]:
+        """Name of each feature: of the columns of X, else of the basis of its term, else its number."""
+        names = [str(k) for k in range(self.n_features_in_)]
+        for term in self.terms_.values():
+            if term.basis is not None:
+                for feature, name in zip(term.features, term.basis.feature_names, strict=True):
+                    names[feature] = name
+        return [str(name) for name in getattr(self, "feature_names_in_", names)]
+
+    def _labels(self) -> Any:
+        """Rows of `coef_frame`: term and feature."""
+        import pandas as pd
+
+        term_of = {feature: name for name, term in self.terms_.items() for feature in term.features}
+        pairs = [(term_of.get(k, ""), name) for k, name in enumerate(self._feature_names())]
+        return pd.MultiIndex.from_tuples([*pairs, ("intercept", "intercept")], names=["term", "feature"])

@@ -1,0 +1,128 @@
+"""Posterior of terms on grids: standard errors, and quantiles of the largest deviation of a whole curve."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...checks import as_numbers, check_whole
+from ...design import Basis, Term
+
+_POINTS = {1: 100, 2: 40}  # of an axis, by the number of inputs
+_OF_MORE = 12
+_NUMBERS = 4_000_000  # deviations that are held at once
+
+
+class Grid(NamedTuple):
+    """Where a term is looked at."""
+
+    inputs: tuple[str, ...]
+    axes: tuple[np.ndarray, ...]
+    functions: np.ndarray  # values of the features' functions, (point, feature)
+    is_filter: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Points of every axis."""
+        return tuple(len(axis) for axis in self.axes)
+
+
+def grid_of(name: str, term: Term, axes: Any, feature_names: list[str]) -> Grid:
+    """Lay out a grid for a term: of its basis, or its features where it has none."""
+    if term.basis is None:
+        if axes is not None:
+            raise ValueError(
+                f"axes is given for the term {name!r}, which has no basis: its curve is its coefficients. Leave axes "
+                "away, or fit with terms that have one."
+            )
+        names = np.array([feature_names[f] for f in term.features], object)
+        return Grid(("feature",), (names,), np.eye(len(names)), True)
+    basis = term.basis
+    if axes is None:
+        axes = basis.axes(_POINTS.get(basis.n_inputs, _OF_MORE))
+    elif isinstance(axes, int | np.integer) and not isinstance(axes, bool):
+        axes = basis.axes(check_whole("axes", axes, 2))
+    else:
+        axes = _read_axes(name, basis, axes)
+    return Grid(_inputs(basis), axes, basis.on_grid(*axes), has_lags(basis))
+
+
+def _read_axes(name: str, basis: Basis, given: Any) -> tuple[np.ndarray, ...]:
+    """Check axes that a user gave: one array for each input, and a bare one where there is one input."""
+    bare = basis.n_inputs == 1 and not (isinstance(given, tuple | list) and len(given) == 1 and np.ndim(given[0]) == 1)
+    given = (given,) if bare else given
+    if not isinstance(given, tuple | list) or len(given) != basis.n_inputs:
+        raise ValueError(
+            f"axes of the term {name!r} must be {basis.n_inputs} array(s), one for each of "
+            f"{', '.join(_inputs(basis))}, or a whole number of points for each."
+        )
+    axes = tuple(as_numbers(f"axes[{k}]", axis) for k, axis in enumerate(given))
+    for k, axis in enumerate(axes):
+        if axis.ndim != 1 or not len(axis):
+            raise ValueError(f"axes[{k}] has shape {axis.shape}; it needs (point,), at least one.")
+    return axes
+
+
+def has_lags(basis: Basis) -> bool:
+    """Whether a basis looks at the past of a signal, by itself or as a factor: its curves are filters."""
+    return hasattr(basis, "kernels") or any(has_lags(factor) for factor in getattr(basis, "factors", ()))
+
+
+def _inputs(basis: Basis) -> tuple[str, ...]:
+    """Name of every input."""
+    factors = getattr(basis, "factors", None)
+    if factors:
+        names = [name for factor in factors for name in _inputs(factor)]
+    elif hasattr(basis, "kernels"):
+        names = ["lag_s"]
+    elif basis.n_inputs == 1:
+        names = [basis.name]
+    else:
+        names = [f"{basis.name}_{k}" for k in range(basis.n_inputs)]
+    return tuple(f"{name}_{k}" if names.count(name) > 1 else name for k, name in enumerate(names))
+
+
+def deviations(rows: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Compute standard deviations of linear combinations (point, coordinate) of normals, (point,)."""
+    return np.sqrt(np.maximum(np.einsum("pi,ij,pj->p", rows, covariance, rows, optimize=True), 0.0))
+
+
+def largest(rows: np.ndarray, covariance: np.ndarray, normals: np.ndarray) -> np.ndarray:
+    """Draw the largest deviation of combinations (point, coordinate) over their standard deviation, (draw,).
+
+    ``normals`` are independent, (coordinate, draw).
+    """
+    error = deviations(rows, covariance)
+    some = error > 1e-12 * np.nanmax(error, initial=0.0)  # not NaN, either
+    if not some.any():
+        return np.zeros(normals.shape[1])
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    scaled = ((rows[some] @ root) / error[some][:, None]).astype(np.float32)
+    size = max(1, _NUMBERS // len(scaled))
+    parts = (normals[:, k : k + size].astype(np.float32) for k in range(0, normals.shape[1], size))
+    return np.concatenate([np.abs(scaled @ part).max(axis=0) for part in parts]).astype(np.float64)
+
+
+class Quantiles:
+    """Quantiles of deviations, of one point and of the largest of a grid; the same seed draws the same for all."""
+
+    def __init__(self, level: float, n_draws: int, seed: int, n_coordinates: int):
+        self.level, self._n_draws, self._seed = level, n_draws, seed
+        self._normals = np.random.default_rng([seed, 0]).standard_normal((n_coordinates, n_draws))
+
+    def pointwise(self, residual_df: float) -> float:
+        """Return the normal quantile, or Student's where a scale was estimated with finite degrees of freedom."""
+        from scipy.special import ndtri, stdtrit
+
+        share = (1 + self.level) / 2
+        return float(ndtri(share) if np.isinf(residual_df) else stdtrit(residual_df, share))
+
+    def simultaneous(self, rows: np.ndarray, covariance: np.ndarray, residual_df: float) -> float:
+        """Estimate the quantile of the largest deviation of a grid, not below that of one point."""
+        drawn = largest(rows, covariance, self._normals[: rows.shape[1]])
+        if np.isfinite(residual_df):
+            squares = np.random.default_rng([self._seed, 1]).chisquare(residual_df, self._n_draws)
+            drawn = drawn / np.sqrt(squares / residual_df)
+        return max(float(np.quantile(drawn, self.level)), self.pointwise(residual_df))

@@ -1,0 +1,198 @@
+"""P-values of smooth terms: against slow computations, draws, and mgcv."""
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+
+from glmfit import PopulationGAM
+from glmfit.design import BSpline, CyclicBSpline, RaisedCosineLinear, Term
+from glmfit.estimators.gam.smooth_tests import shrunken_test, smooth_test, tail
+
+
+def imhof(value, weights, times):
+    """Integrate the characteristic function of a weighted sum of chi-squared variables: P(sum > value)."""
+    weights, times = np.asarray(weights, float), np.asarray(times, float)
+
+    def part(u):
+        angle = 0.5 * np.sum(times * np.arctan(weights * u)) - 0.5 * value * u
+        return np.sin(angle) / (u * np.prod((1 + (weights * u) ** 2) ** (times / 4)))
+
+    pieces = ((1e-12, 1.0), (1.0, 20.0), (20.0, 400.0))
+    found = sum(scipy.integrate.quad(part, *ends, limit=2000)[0] for ends in pieces)
+    return 0.5 + found / np.pi
+
+
+@pytest.mark.parametrize("weights", [[1, 1, 1, 1.1, 0.3], [0.9, 0.8, 0.5, 0.2, 0.1, 0.01], [5.0, 5.0, 1.0, 1.0]])
+@pytest.mark.parametrize("share", [0.1, 0.7, 1.5, 3.0])
+def test_tails_are_those_of_the_characteristic_function(weights, share):
+    value = share * sum(weights)
+    assert tail(value, weights) == pytest.approx(imhof(value, weights, np.ones(len(weights))), rel=1e-4, abs=1e-6)
+    many = imhof(0.0, [*weights, -value / 30], [*np.ones(len(weights)), 30])
+    assert tail(value, weights, 30.0) == pytest.approx(many, rel=1e-4, abs=1e-7)
+
+
+def test_tails_of_equal_weights_are_closed_and_far_ones_keep_their_digits():
+    assert tail(7.0, [1, 1, 1]) == pytest.approx(scipy.stats.chi2.sf(7.0, 3), rel=1e-12)
+    assert tail(14.0, [2, 2, 0]) == pytest.approx(scipy.stats.chi2.sf(7.0, 2), rel=1e-12)
+    assert tail(7.0, [1, 1, 1], 20.0) == pytest.approx(scipy.stats.f.sf(7.0 / 3, 3, 20), rel=1e-12)
+    # Two of two degrees of freedom each have a closed form: exponential variables of means 2 and 1.
+    for value in (0.1, 3.0, 50.0, 400.0):
+        closed = 2 * np.exp(-value / 2) - np.exp(-value)
+        assert tail(value, [1, 1, 0.5, 0.5]) == pytest.approx(closed, rel=1e-5)
+    assert tail(0.0, [1, 0.5]) == 1.0
+    assert np.isnan(tail(np.nan, [1, 0.5]))
+
+
+def versions(f, V, r):
+    """Both versions of f' V^(r-) f and their p-values, by the matrices of the paper."""
+    values, U = np.linalg.eigh(V)
+    values, U = values[::-1], U[:, ::-1]
+    k, q = int(r), r - int(r)
+    nu = [(1 + q + np.sqrt(1 - q**2)) / 2, (1 + q - np.sqrt(1 - q**2)) / 2]
+    found = []
+    for sign in (1, -1):
+        middle = np.zeros((len(V), len(V)))
+        middle[range(k - 1), range(k - 1)] = 1 / values[: k - 1]
+        across = sign * np.sqrt(q * (1 - q) / 2)
+        D = np.diag(values[k - 1 : k + 1] ** -0.5)
+        middle[k - 1 : k + 1, k - 1 : k + 1] = D @ np.array([[1, across], [across, q]]) @ D
+        T = f @ U @ middle @ U.T @ f
+        found.append((T, imhof(T, [1.0, *nu], [k - 1, 1, 1])))
+    return found
+
+
+def test_the_statistic_is_that_of_the_curve_at_the_rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 6)) @ rng.normal(size=(6, 6))
+    C = np.linalg.inv(X.T @ X + np.diag([0, 0, 3.0, 5.0, 30.0, 50.0]))
+    g = rng.multivariate_normal(np.zeros(6), C) * 1.5
+    found = smooth_test(g, C, X.T @ X / 40, 3.6)
+    expected = versions(X @ g, X @ C @ X.T, 3.6)
+    assert found.reference_df == 3.6
+    assert found.statistic == pytest.approx(np.mean([T for T, _ in expected]), rel=1e-8)
+    assert found.p_value == pytest.approx(np.mean([p for _, p in expected]), rel=1e-4)
+    whole = smooth_test(g, C, X.T @ X, 9.0)  # more than there are: the inverse itself
+    assert whole.statistic == pytest.approx(g @ np.linalg.solve(C, g), rel=1e-8)
+    assert whole.p_value == pytest.approx(scipy.stats.chi2.sf(whole.statistic, 6), rel=1e-8)
+    less = smooth_test(g, C, X.T @ X, 0.4)
+    assert less.p_value == pytest.approx(scipy.stats.chi2.sf(less.statistic, 1), rel=1e-8)
+
+
+def test_terms_that_are_shrunk_have_a_uniform_p_value_under_their_null_however_strong_the_penalty():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(200, 5)) @ np.diag([1, 1, 2, 0.5, 0.1])
+    for strength in (1.0, 1e2, 1e7):
+        S = strength * np.diag([1.0, 2.0, 3.0, 1.0, 1.0])
+        C = np.linalg.inv(X.T @ X + S)
+        p = [shrunken_test(C @ X.T @ y, C, S).p_value for y in rng.normal(size=(400, 200))]
+        assert scipy.stats.kstest(p, "uniform").pvalue > 0.01
+    y = rng.normal(size=200)
+    g = C @ X.T @ y
+    found = shrunken_test(g, C, S)
+    assert found.statistic == pytest.approx(y @ X @ C @ X.T @ y, rel=1e-3)
+    assert found.reference_df == pytest.approx(np.trace(C @ X.T @ X), rel=1e-3)
+
+
+# mgcv 1.8-41, of the data below:
+#   knots <- list(x = seq(-30/7, 10 + 30/7, length = 14), phase = seq(0, 2 * pi, length = 11))
+#   b <- gam(y ~ s(x, bs = "ps", k = 10, m = c(2, 2)) + s(phase, bs = "cp", k = 10, m = c(2, 2)), knots = knots,
+#            family = poisson(), data = d, method = "REML")      # and family = gaussian()
+#   b$sp / sapply(b$smooth, `[[`, "S.scale") / nrow(d)
+#   summary(b)$s.table; predict(b, data.frame(x = c(2, 5, 9), phase = c(2, 5, 6)), type = "terms", se.fit = TRUE)
+#   predict(..., type = "iterms", se.fit = TRUE)
+MGCV = {
+    "Poisson": {
+        "strengths": [0.09930034, 0.72349235],
+        "edf": [2.2717379, 0.7399934], "statistic": [1.4338931, 1.0627214], "p_value": [0.5271762, 0.2292869],
+        "curve": [0.0378801, -0.0645813, 0.0499763], "error": [0.0486030, 0.0479785, 0.0653722],
+        "with_mean": [0.0626450, 0.0636380, 0.0759742],
+    },
+    "Gaussian": {
+        "strengths": [0.38399457, 0.14863069],
+        "edf": [1.8618244, 1.9815865], "statistic": [0.7290531 * 2.2814726, 0.8973040 * 9],
+        "p_value": [0.4230451, 0.0093810],
+        "curve": [0.0962538, -0.1061081, 0.0091657], "error": [0.0954246, 0.0849560, 0.1391694],
+        "with_mean": [0.1272336, 0.1195829, 0.1626366],
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["Poisson", "Gaussian"])
+def fitted(request):
+    """Fit what mgcv was given, at the strengths that it chose."""
+    n, seed = (1000, 1) if request.param == "Poisson" else (150, 2)
+    rng = np.random.default_rng(seed)
+    x, phase = rng.uniform(0, 10, n), rng.uniform(0, 2 * np.pi, n)
+    if request.param == "Poisson":
+        y = rng.poisson(np.exp(0.15 * np.sin(x) - 0.5 + 0.15 * np.cos(phase))).astype(float)
+    else:
+        y = 0.25 * np.sin(x) + 0.3 * np.cos(phase) + rng.normal(size=n)
+    basis = BSpline(10, (0, 10), name="x", clamped=False) + CyclicBSpline(10, name="phase")
+    link = "exp" if request.param == "Poisson" else None
+    mgcv = MGCV[request.param]
+    model = PopulationGAM(basis, mgcv["strengths"], link, observation_model=request.param)
+    return model.fit(basis.features(x, phase), y), mgcv
+
+
+def test_tests_agree_with_mgcv(fitted):
+    model, mgcv = fitted
+    table = model.term_frame().loc["0"]
+    np.testing.assert_allclose(table["edf"], mgcv["edf"], rtol=1e-4)
+    np.testing.assert_allclose(table["p_value"], mgcv["p_value"], rtol=0.03)
+    assert table["statistic"]["phase"] == pytest.approx(mgcv["statistic"][1], rel=1e-3)
+    # Of the two versions mgcv reports one, here the mean is.
+    smooth, n = model._smooth, slice(*model._smooth.places[0])
+    values, U = np.linalg.eigh(smooth.gram[n, n])
+    root = (U * np.sqrt(values)).T
+    C = smooth.scale[0] * smooth.covariance["x"][0][:-1, :-1]
+    both = versions(root @ smooth.coordinates[0, n], root @ C @ root.T, table["reference_df"]["x"])
+    assert table["statistic"]["x"] == pytest.approx(np.mean([T for T, _ in both]), rel=1e-6)
+    assert min(abs(T / mgcv["statistic"][0] - 1) for T, _ in both) < 0.02  # it weighs the rows, too
+
+
+def test_curves_agree_with_mgcv(fitted):
+    model, mgcv = fitted
+    for with_mean, error in ((False, "error"), (True, "with_mean")):
+        curve = model.term("x", axes=[2.0, 5.0, 9.0], with_mean=with_mean, simultaneous=False)
+        np.testing.assert_allclose(curve.curve[:, 0], mgcv["curve"], rtol=1e-4)
+        np.testing.assert_allclose(curve.standard_error[:, 0], mgcv[error], rtol=1e-4)
+
+
+def test_p_values_of_terms_that_are_not_needed_are_about_uniform_and_of_those_that_are_small():
+    rng = np.random.default_rng(3)
+    T, n = 2000, 120
+    x, phase = rng.random(T), rng.random(T) * 2 * np.pi
+    spikes = rng.poisson(0.3, size=T)
+    counts = rng.poisson(0.4, size=(T, n))
+    counts[:, 0] = rng.poisson(np.exp(np.cos(phase) - 1))
+    history = RaisedCosineLinear(4, window_s=0.1, bin_s=0.01, name="history")
+    basis = BSpline(8, (0, 1), name="x") + CyclicBSpline(8, name="phase") + history
+    model = PopulationGAM(basis, inverse_link_function="exp").fit(basis.features(x, phase, spikes), counts)
+    p = model.term_frame()["p_value"].unstack("term")
+    assert p["phase"]["0"] < 1e-10
+    for name in basis.terms:
+        share = np.mean(p[name][1:] < 0.05)
+        assert 0.0 < share < 0.14, name  # two to three standard errors around 5 % of 119
+        assert scipy.stats.kstest(p[name][1:], "uniform").statistic < 0.25, name
+
+
+def test_a_term_without_a_penalty_has_the_test_of_wald():
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(300, 3))
+    y = rng.poisson(np.exp(0.1 * X[:, 0] - 0.2))
+    terms = {"plain": Term([0, 1]), "ridge": Term.ridge([2])}
+    model = PopulationGAM(terms, {"ridge": 0.1}, inverse_link_function="exp", tol=1e-12).fit(X, y)
+    mu = model.predict(X)
+    one = np.column_stack([X, np.ones(300)])
+    H = one.T @ (one * mu[:, None]) + np.diag([0, 0, 30.0, 0])
+    C = np.linalg.inv(H)[:2, :2]
+    row = model.term_frame().loc[("0", "plain")]
+    assert row["statistic"] == pytest.approx(model.coef_[:2] @ np.linalg.solve(C, model.coef_[:2]), rel=1e-5)
+    assert row["p_value"] == pytest.approx(scipy.stats.chi2.sf(row["statistic"], 2), rel=1e-6)
+    assert row["edf"] == pytest.approx(2) and np.isnan(row["strength_1"])
+    ridge = model.term_frame().loc[("0", "ridge")]
+    C = np.linalg.inv(H)[2, 2]
+    share = 1 - 30 * C
+    assert ridge["statistic"] == pytest.approx(model.coef_[2] ** 2 / C, rel=1e-5)
+    assert ridge["p_value"] == pytest.approx(scipy.stats.chi2.sf(ridge["statistic"] / share, 1), rel=1e-5)
