@@ -50,8 +50,7 @@ def grid_of(name: str, term: Term, axes: Any, feature_names: list[str]) -> Grid:
 
 def _read_axes(name: str, basis: Basis, given: Any) -> tuple[np.ndarray, ...]:
     """Check axes that a user gave: one array for each input, and a bare one where there is one input."""
-    bare = basis.n_inputs == 1 and not (isinstance(given, tuple | list) and len(given) == 1 and np.ndim(given[0]) == 1)
-    given = (given,) if bare else given
+    given = (given,) if basis.n_inputs == 1 and not isinstance(given, tuple) else given
     if not isinstance(given, tuple | list) or len(given) != basis.n_inputs:
         raise ValueError(
             f"axes of the term {name!r} must be {basis.n_inputs} array(s), one for each of "
