@@ -14,13 +14,14 @@ from .parameters import plot_coupling, plot_filter, plot_recovery
 from .rates import plot_rate_against_spikes, plot_residuals, plot_signal, plot_tuning
 from .reports import plot_bounds, plot_convergence, plot_report_overview
 from .scores import plot_cv_curves, plot_scores, plot_strengths, plot_time_rescaling
+from .terms import plot_terms
 
 __all__ = [
     "new_axes", "label_panels",
     "plot_filter", "plot_rate_against_spikes", "plot_signal", "plot_residuals", "plot_tuning", "plot_time_rescaling",
     "plot_binned_residuals", "plot_calibration",
     "plot_convergence", "plot_bounds", "plot_report_overview",
-    "plot_coupling", "plot_recovery", "plot_scores",
+    "plot_coupling", "plot_recovery", "plot_scores", "plot_terms",
     "plot_confusion", "plot_decoded", "plot_responses",
     "plot_cv_curves", "plot_strengths",
     "plot_contributions", "plot_unique_against_maximal", "plot_null", "plot_explained_neuron",

@@ -109,7 +109,7 @@ class FittedTerms(PopulationModel):
         >>> model = PopulationGAM(basis, inverse_link_function="exp").fit(basis.features(speed), counts)
         >>> curve = model.term("speed", axes=[2.0, 5.0])
         >>> curve.rate[:, 0].round(1)
-        array([0.8, 0.7])
+        array([0.9, 0.7])
         >>> true = np.exp(np.sin(curve.axes[0] / 2) - 1)
         >>> bool(np.all((curve.rate_low[:, 0] < true) & (true < curve.rate_high[:, 0])))
         True

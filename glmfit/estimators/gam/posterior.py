@@ -45,7 +45,7 @@ def grid_of(name: str, term: Term, axes: Any, feature_names: list[str]) -> Grid:
         axes = basis.axes(check_whole("axes", axes, 2))
     else:
         axes = _read_axes(name, basis, axes)
-    return Grid(_inputs(basis), axes, basis.on_grid(*axes), has_lags(basis))
+    return Grid(inputs_of(basis), axes, basis.on_grid(*axes), has_lags(basis))
 
 
 def _read_axes(name: str, basis: Basis, given: Any) -> tuple[np.ndarray, ...]:
@@ -54,7 +54,7 @@ def _read_axes(name: str, basis: Basis, given: Any) -> tuple[np.ndarray, ...]:
     if not isinstance(given, tuple | list) or len(given) != basis.n_inputs:
         raise ValueError(
             f"axes of the term {name!r} must be {basis.n_inputs} array(s), one for each of "
-            f"{', '.join(_inputs(basis))}, or a whole number of points for each."
+            f"{', '.join(inputs_of(basis))}, or a whole number of points for each."
         )
     axes = tuple(as_numbers(f"axes[{k}]", axis) for k, axis in enumerate(given))
     for k, axis in enumerate(axes):
@@ -68,11 +68,11 @@ def has_lags(basis: Basis) -> bool:
     return hasattr(basis, "kernels") or any(has_lags(factor) for factor in getattr(basis, "factors", ()))
 
 
-def _inputs(basis: Basis) -> tuple[str, ...]:
+def inputs_of(basis: Basis) -> tuple[str, ...]:
     """Name of every input."""
     factors = getattr(basis, "factors", None)
     if factors:
-        names = [name for factor in factors for name in _inputs(factor)]
+        names = [name for factor in factors for name in inputs_of(factor)]
     elif hasattr(basis, "kernels"):
         names = ["lag_s"]
     elif basis.n_inputs == 1:

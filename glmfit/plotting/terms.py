@@ -1,0 +1,300 @@
+"""Terms of additive models: tuning curves, maps and filters with their intervals, next to rates that were counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..estimators import PopulationGAM, TermCurve
+from ..estimators.model import check_is_fitted
+from .axes import BLACK, BLUE, LIGHT, check_axes, color_bar, dress, legend, name_axes, say
+from .rates import plot_tuning
+from .term_data import COUNTS, FINER, TermData, around, inputs_to_count
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ..numerics import DataLike, Seed
+
+_UNSEEN = "#D9D9D9"  # places where the animal never was
+_WIDTH, _HEIGHT = 2.5, 2.2  # of a panel, inches
+_SMALL = 0.1  # change of a predictor below which a filter looks flat
+
+
+def plot_terms(
+    model: PopulationGAM,
+    X: DataLike | None = None,
+    y: DataLike | None = None,
+    *,
+    neuron: int | str | Sequence[int | str] = 0,
+    terms: str | Sequence[str] | None = None,
+    covariates: Mapping[str, ArrayLike | Sequence[ArrayLike]] | None = None,
+    bin_s: float | None = None,
+    units: Mapping[str, str] | None = None,
+    level: float = 0.95,
+    n_bins: int = 20,
+    min_bins: int = 5,
+    random_state: Seed = None,
+    axes: Sequence[Axes] | np.ndarray | None = None,
+) -> np.ndarray:
+    """Draw the terms of additive models, a row of panels for each neuron, with the rates that were counted.
+
+    Curves are rates with pointwise (dark) and simultaneous (light) intervals; maps are images of rates, with places
+    grey where the animal never was; filters and coefficients are what an event, or one more of a feature, adds to the
+    linear predictor. Dots with bars, and a second image for each map, are the rates counted, by occupancy.
+
+    Parameters
+    ----------
+    model : PopulationGAM
+        Fitted.
+    X : array-like of shape (time, feature), optional
+        Features. With them rates are averaged over the values that the other terms have in these rows, so that they
+        compare with rates counted; without, all other terms are at their mean.
+    y : array-like of shape (time,) or (time, neuron), optional
+        Responses, of all neurons of the model.
+    neuron : int, str or sequence of these
+        Which neurons, by number or name.
+    terms : str or sequence of str, optional
+        Which terms, all by default.
+    covariates : dict of str to array-like of shape (time,), or for a map a tuple of two, optional
+        Of terms whose counted rates are to be drawn: the values of which the features were made. Without `y` they say
+        where the animal never was.
+    bin_s : float, optional
+        Width of a time bin, s, for rates in spikes/s; without it they are per bin.
+    units : dict of str to str, optional
+        Unit of inputs, by their name or that of the term, such as ``{"x": "cm"}``.
+    level : float
+        Coverage of the intervals.
+    n_bins, min_bins : int
+        Intervals of each input for rates that are counted, and time bins below which one is not drawn. (Maps are drawn
+        wherever there is a single one.)
+    random_state : optional
+        Seed of the simultaneous intervals, as in :meth:`glmfit.PopulationGAM.term`.
+    axes : sequence of matplotlib.axes.Axes, optional
+        Where to draw: one for each panel of each neuron, row by row; a map with counted rates takes two.
+
+    Returns
+    -------
+    numpy.ndarray of matplotlib.axes.Axes
+        (neuron, panel).
+
+    Raises
+    ------
+    ValueError, TypeError, NotFittedError
+        For terms and neurons that are not there, data of another shape, axes of another number, another kind of model,
+        or one before its fit.
+    """
+    if not isinstance(model, PopulationGAM):
+        raise TypeError(f"model is a {type(model).__name__}; it must be a fitted glmfit.PopulationGAM.")
+    check_is_fitted(model)
+    which = model._read_neurons(neuron)
+    data = TermData.of(model, X, y, covariates, bin_s, dict(units or {}), n_bins, min_bins)
+    panels = [panel for name in _read_terms(model, terms) for panel in data.panels(name)]
+    grid = _axes(axes, len(which), len(panels), [kind == "map" for kind, _ in panels])
+    for row, n in zip(grid, which, strict=True):
+        drawn: dict[str, Any] = {}
+        for ax, (kind, name) in zip(row, panels, strict=True):
+            title = name if kind != "raw" else "counted"
+            title = f"{model.report_.neuron[n]}: {title}" if len(which) > 1 and ax is row[0] else title
+            ax.set_title(title, loc="left", fontsize=9)
+            if kind == "raw":
+                _draw_raw(ax, data, name, n, drawn[name])
+                continue
+            options = {"axes": data.grid(name), "neuron": n, "level": level, "random_state": random_state}
+            bands = {"simultaneous": kind not in ("map", "filter map", "many"), "with_mean": kind in ("curve", "map")}
+            curve = model.term(name, **options, **bands)
+            drawn[name] = _DRAW[kind](ax, data, curve, n) if np.isfinite(curve.curve).any() else say(ax, "no fit")
+    _legend(grid, axes is None)
+    return grid
+
+
+# -- one panel each
+
+
+def _draw_curve(ax, data: TermData, curve: TermCurve, n: int) -> None:
+    x, rate = curve.axes[0], data.rates(curve, n)
+    words = _band(curve)
+    if curve.name in data.covariates and data.y is not None:
+        _draw_points(ax, data, curve.name, n)
+    wide = rate["rate_low_simultaneous"], rate["rate_high_simultaneous"]
+    ax.fill_between(x, *wide, color=BLUE, alpha=0.15, lw=0, label=words, zorder=1)
+    ax.fill_between(x, rate["rate_low"], rate["rate_high"], color=BLUE, alpha=0.3, lw=0, label="pointwise", zorder=1)
+    ax.plot(x, rate["rate"], color=BLUE, lw=1.6, label="model", zorder=2)
+    if data.model.observation_model in COUNTS:
+        ax.set_ylim(bottom=0)
+    ax.set_xlim(x[0], x[-1])
+    _round_ticks(ax.xaxis, data.ends(curve.name)[0])
+    name_axes(ax, data.label(curve.inputs[0]), data.rate_label)
+
+
+def _band(curve: TermCurve) -> str:
+    return f"{100 * curve.level:g} % simultaneous"
+
+
+def _draw_points(ax, data: TermData, name: str, n: int) -> None:
+    """Rates that were counted, as `plot_tuning` has them."""
+    (ends,), (values,) = data.ends(name), data.covariates[name]
+    values = around(data.model.terms_[name].basis, ends, values)
+    edges = np.linspace(*ends, data.n_bins + 1)
+    inside = np.isfinite(values) & (values >= ends[0]) & (values <= ends[1]) & np.isfinite(data.y[:, n])
+    occupancy = np.histogram(values[inside], edges)[0]
+    if np.any(occupancy >= max(data.min_bins, 1)):
+        scale = 1.0 if data.bin_s is None else data.bin_s
+        plot_tuning(values, data.y[:, n], bin_s=scale, edges=edges, min_bins=data.min_bins, ax=ax)
+
+
+def _draw_map(ax, data: TermData, curve: TermCurve, n: int):
+    rate = data.rates(curve, n)["rate"]
+    counted = None
+    if curve.name in data.covariates:
+        occupancy, counted = data.counted(curve.name, None if data.y is None else n)
+        rate = np.where(np.kron(occupancy > 0, np.ones((FINER, FINER), bool)), rate, np.nan)
+    if data.model.observation_model in COUNTS:
+        low = 0.0
+        high = np.nanmax(rate, initial=0.0)
+        if data.y is not None and counted is not None and np.isfinite(counted).any():
+            high = max(high, np.nanquantile(counted, 0.98))
+    else:
+        low, high = np.nanmin(rate, initial=np.inf), np.nanmax(rate, initial=-np.inf)
+    image = _image(ax, data, curve.name, curve.inputs, rate, cmap="viridis", vmin=low, vmax=high)
+    color_bar(image, data.rate_label, ("raw", curve.name) not in data.panels(curve.name))
+    return image
+
+
+def _draw_raw(ax, data: TermData, name: str, n: int, fitted) -> None:
+    """Draw a map of counted rates, in the colours of the fitted one, if there is one."""
+    occupancy, counted = data.counted(name, n)
+    if not np.any(occupancy):
+        say(ax, "no bins")
+        return
+    limits = {"vmin": 0.0, "vmax": np.nanmax(counted)} if fitted is None else {"norm": fitted.norm}
+    image = _image(ax, data, name, inputs_to_count(data.model, name), counted, cmap="viridis", **limits)
+    color_bar(image, data.rate_label, True)
+    ax.set_ylabel("")
+
+
+def _draw_filter(ax, data: TermData, curve: TermCurve, n: int) -> None:
+    longest = curve.axes[0][-1]
+    scale, unit = (1e3, "ms") if longest < 2 else (1.0, "s")
+    x, words = curve.axes[0] * scale, _band(curve)
+    ax.axhline(0, color=LIGHT, lw=0.8, zorder=0)
+    ax.fill_between(
+        x, curve.low_simultaneous[:, 0], curve.high_simultaneous[:, 0], label=words, color=BLUE, alpha=0.15, lw=0
+    )
+    ax.fill_between(x, curve.low[:, 0], curve.high[:, 0], color=BLUE, alpha=0.3, lw=0, label="pointwise")
+    ax.plot(x, curve.curve[:, 0], color=BLUE, lw=1.6, label="model")
+    ax.set_xlim(0, x[-1])
+    low, high = ax.get_ylim()
+    ax.set_ylim(min(low, -_SMALL), max(high, _SMALL))
+    name_axes(ax, f"lag ({unit})", "change of predictor")
+
+
+def _draw_filter_map(ax, data: TermData, curve: TermCurve, n: int):
+    values = curve.curve[..., 0]
+    limit = np.nanmax(np.abs(values)) or 1.0
+    image = _image(ax, data, curve.name, curve.inputs, values, curve.axes, cmap="RdBu_r", vmin=-limit, vmax=limit)
+    color_bar(image, "change of predictor", True)
+    return image
+
+
+def _draw_coefficients(ax, data: TermData, curve: TermCurve, n: int) -> None:
+    at, names = np.arange(len(curve.axes[0])), curve.axes[0]
+    ax.axhline(0, color=LIGHT, lw=0.8, zorder=0)
+    ax.vlines(at, curve.low_simultaneous[:, 0], curve.high_simultaneous[:, 0], color=BLUE, lw=1, alpha=0.4)
+    ax.vlines(at, curve.low[:, 0], curve.high[:, 0], color=BLUE, lw=2.5, alpha=0.6)
+    ax.plot(at, curve.curve[:, 0], "o", ms=3.5, color=BLACK)
+    ax.set_xlim(-0.7, len(at) - 0.3)
+    if len(at) <= 12:
+        ax.set_xticks(at, names, rotation=45 if max(map(len, names)) > 3 else 0, ha="right", fontsize=7)
+    name_axes(ax, "feature" if len(at) > 12 else None, "coefficient")
+
+
+def _draw_many(ax, data: TermData, curve: TermCurve, n: int) -> None:
+    say(ax, f"{len(curve.inputs)} inputs:\nmodel.term({curve.name!r})")
+
+
+_DRAW = {
+    "curve": _draw_curve, "map": _draw_map, "filter": _draw_filter, "filter map": _draw_filter_map,
+    "coefficients": _draw_coefficients, "many": _draw_many,
+}  # fmt: skip
+
+
+# -- what panels need
+
+
+def _legend(grid: np.ndarray, own: bool) -> None:
+    """Write one legend: below the panels of a figure of ours, else in the first panel that has something to say."""
+    said: dict[str, Any] = {}
+    for ax in grid.flat:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            said.setdefault(label, (ax, handle))
+    if not said:
+        return
+    handles, labels = [handle for _, handle in said.values()], list(said)
+    if own:
+        options = {"frameon": False, "fontsize": 8, "handlelength": 1.6, "ncols": len(labels)}
+        grid[0, 0].figure.legend(handles, labels, loc="outside lower center", **options)
+    else:
+        legend(next(iter(said.values()))[0], handles=handles, labels=labels)
+
+
+def _image(ax, data: TermData, name: str, inputs, values, points=None, **options):
+    """Draw a map, (x, y), over the ranges of its inputs, or around points of a grid; grey where it is NaN."""
+    (left, right), (bottom, top) = data.ends(name) if points is None else map(_outer, points)
+    units = [data.units.get(one) for one in inputs]
+    factors = data.model.terms_[name].basis
+    aspect = (
+        "equal" if (units[0] is not None and units[0] == units[1]) or getattr(factors, "isotropic", False) else "auto"
+    )
+    extent = (left, right, bottom, top)
+    image = ax.imshow(values.T, origin="lower", extent=extent, aspect=aspect, interpolation="nearest", **options)
+    ax.set_facecolor(_UNSEEN)
+    for axis, ends in ((ax.xaxis, (left, right)), (ax.yaxis, (bottom, top))):
+        _round_ticks(axis, ends)
+    words = ["lag (s)" if one.startswith("lag_s") else data.label(one) for one in inputs]
+    name_axes(ax, *words)
+    return image
+
+
+def _round_ticks(axis, ends) -> None:
+    """Put ticks at multiples of pi where one turn is 2 pi, and the ends are those of a turn."""
+    turn = ends[1] - ends[0]
+    if abs(turn - 2 * np.pi) < 1e-6 and min(abs(ends[0]), abs(ends[0] + np.pi)) < 1e-6:
+        at = [ends[0], ends[0] + np.pi, ends[1]]
+        axis.set_ticks(at, ["0", r"$\pi$", r"$2\pi$"] if abs(ends[0]) < 1e-6 else [r"$-\pi$", "0", r"$\pi$"])
+
+
+def _outer(axis: np.ndarray) -> tuple[float, float]:
+    """Return ends of cells around evenly spaced points."""
+    half = (axis[-1] - axis[0]) / (2 * (len(axis) - 1))
+    return axis[0] - half, axis[-1] + half
+
+
+def _read_terms(model: PopulationGAM, given) -> list[str]:
+    names = list(model.terms_) if given is None else [given] if isinstance(given, str) else list(given)
+    if not names:
+        raise ValueError("terms is empty; name at least one.")
+    return [model._known(name) for name in names]
+
+
+def _axes(given, n_rows: int, n_columns: int, maps: list[bool]) -> np.ndarray:
+    """Axes, (neuron, panel): those given, or new ones that a notebook shows."""
+    if given is None:
+        import matplotlib.pyplot as plt
+
+        size = (_WIDTH * n_columns, _HEIGHT * n_rows)
+        axes = plt.subplots(n_rows, n_columns, figsize=size, layout="constrained", squeeze=False)[1]
+        for ax in axes.flat:
+            dress(ax)
+        return axes
+    axes = np.ravel(np.asarray(given, object))
+    if len(axes) != n_rows * n_columns:
+        raise ValueError(
+            f"axes has {len(axes)} entries; {n_rows} neuron(s) with {n_columns} panels each need {n_rows * n_columns}."
+        )
+    for k, ax in enumerate(axes):
+        check_axes(f"axes[{k}]", ax)
+    return axes.reshape(n_rows, n_columns)
