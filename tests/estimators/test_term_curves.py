@@ -75,15 +75,15 @@ def test_intervals_are_those_of_the_whole_posterior(model, data, name):
         rows = combinations(model, name, grid, mean, rate=False)
         error = np.sqrt(np.einsum("pi,ij,pj->p", rows, C, rows))
         np.testing.assert_allclose(curve.curve[..., n].ravel(), rows @ coef, atol=1e-8)
-        np.testing.assert_allclose(curve.standard_error[..., n].ravel(), error, rtol=2e-4, atol=1e-7)
-        np.testing.assert_allclose(curve.low[..., n].ravel(), rows @ coef - 1.959964 * error, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(curve.standard_error[..., n].ravel(), error, rtol=2e-3, atol=1e-7)
+        np.testing.assert_allclose(curve.low[..., n].ravel(), rows @ coef - 1.959964 * error, rtol=2e-3, atol=1e-3)
         rows = combinations(model, name, grid, mean, rate=True)
         error = np.sqrt(np.einsum("pi,ij,pj->p", rows, C, rows))
         np.testing.assert_allclose(curve.rate[..., n].ravel(), np.exp(rows @ coef), rtol=1e-6)
         high = np.exp(rows @ coef + 1.959964 * error)
         np.testing.assert_allclose(curve.rate_high[..., n].ravel(), high, rtol=1e-3)
         wide = model.term(name, simultaneous=False, with_mean=True)
-        np.testing.assert_allclose(wide.standard_error[..., n].ravel(), error, rtol=2e-4)
+        np.testing.assert_allclose(wide.standard_error[..., n].ravel(), error, rtol=2e-3)
         assert np.array_equal(wide.rate_high, curve.rate_high, equal_nan=True)
 
 

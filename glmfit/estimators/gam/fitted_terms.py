@@ -17,7 +17,7 @@ from .posterior import Grid, Quantiles, deviations, grid_of
 from .smooth_tests import NO_TEST, TermTest, shrunken_test, smooth_test
 from .state import Smooth
 from .term_curve import TermCurve
-from .terms import read_mask
+from .terms import read_mask_of_terms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -286,7 +286,7 @@ class FittedTerms(PopulationModel):
 
     def _inside(self, term: Term) -> np.ndarray:
         """Which features of a term each neuron has, bool (feature, neuron)."""
-        mask = read_mask(self.feature_mask, self.terms_, self.n_features_in_, len(self.report_.neuron))
+        mask = read_mask_of_terms(self.feature_mask, self.terms_, self.n_features_in_, len(self.report_.neuron))
         shape = (len(term.features), len(self.report_.neuron))
         return np.ones(shape, bool) if mask is None else mask[list(term.features)]
 
