@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..estimators import PopulationGAM, TermCurve
+from ..estimators.gam.terms import read_neurons
 from ..estimators.model import check_is_fitted
 from .axes import BLACK, BLUE, LIGHT, check_axes, color_bar, dress, legend, name_axes, say
 from .rates import plot_tuning
@@ -90,7 +91,7 @@ def plot_terms(
     if not isinstance(model, PopulationGAM):
         raise TypeError(f"model is a {type(model).__name__}; it must be a fitted glmfit.PopulationGAM.")
     check_is_fitted(model)
-    which = model._read_neurons(neuron)
+    which = read_neurons(neuron, list(model.report_.neuron))
     data = TermData.of(model, X, y, covariates, bin_s, dict(units or {}), n_bins, min_bins)
     panels = [panel for name in _read_terms(model, terms) for panel in data.panels(name)]
     grid = _axes(axes, len(which), len(panels), [kind == "map" for kind, _ in panels])

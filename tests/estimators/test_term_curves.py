@@ -269,6 +269,8 @@ def test_what_is_not_there_is_refused(model):
         model.term("phase", neuron=7)
     with pytest.raises(ValueError, match="neuron is 'north'"):
         model.term("phase", neuron=["north"])
+    with pytest.raises(ValueError, match="neuron is empty"):
+        model.term("phase", neuron=[])
     with pytest.raises(ValueError, match=r"axes of the term 'place' must be 2 array\(s\), one for each of x, y"):
         model.term("place", axes=[0.5])
     with pytest.raises(ValueError, match=r"axes\[0\] has shape \(1, 2\)"):

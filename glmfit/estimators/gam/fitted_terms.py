@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from ...checks import check_flag, check_real, check_whole, shorten
+from ...checks import check_flag, check_real, check_whole
 from ...design import Term
+from ...engine.tiles import one_thread_each
 from ...numerics import Seed
 from ..population_model import PopulationModel
 from .posterior import Grid, Quantiles, deviations, grid_of
-from .smooth_tests import NO_TEST, TermTest, shrunken_test, smooth_test
+from .smooth_tests import NO_TEST, TermTest, penalty_of, shrunken_test, smooth_test
 from .state import Smooth
 from .term_curve import TermCurve
-from .terms import read_mask_of_terms
+from .terms import read_mask_of_terms, read_neurons
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_FREE = 1e-12  # of the largest eigenvalue of a penalty, below which a direction is not penalised
 
 
 class FittedTerms(PopulationModel):
@@ -123,9 +121,13 @@ class FittedTerms(PopulationModel):
         place = self._place(name)
         draws = check_whole("n_draws", n_draws, 100) if simultaneous else 0
         quantiles = Quantiles(level, draws, self._seed(random_state), place.stop - place.start + 1)
-        which = self._read_neurons(neuron)
+        which = read_neurons(neuron, list(self.report_.neuron))
         rows = self._rows(term, place, grid)
-        found = [self._on_grid(name, n, grid, rows, quantiles, with_mean, simultaneous) for n in which]
+        inside = self._inside()[list(term.features)]
+        with one_thread_each():
+            found = [
+                self._on_grid(name, n, inside[:, n], grid, rows, quantiles, with_mean, simultaneous) for n in which
+            ]
         names = ("curve", "standard_error", "low", "high", "low_simultaneous", "high_simultaneous", "rate")
         names += ("rate_low", "rate_high", "rate_low_simultaneous", "rate_high_simultaneous")
         parts = dict(zip(names, map(list, zip(*found, strict=True)), strict=True))
@@ -173,16 +175,17 @@ class FittedTerms(PopulationModel):
 
         check_is_fitted(self)
         most = max((len(term.penalties) for term in self.terms_.values()), default=0)
-        rows = []
+        rows, inside = [], self._inside()
         for n in range(len(self.report_.neuron)):
             for name, term in self.terms_.items():
-                known = self._has_fit(name, n) and self._inside(term)[:, n].any()
+                own = inside[list(term.features), n]
+                known = self._has_fit(name, n) and own.any()
                 edf = float(np.atleast_1d(self.edf_[name])[n]) if known else np.nan
                 strengths = np.full(most, np.nan)
                 if known:
                     of = self.strengths_[name]
                     strengths[: len(of)] = of if of.ndim == 1 else of[:, n]
-                rows.append([edf, *(self._test(name, n) if known else NO_TEST), *strengths])
+                rows.append([edf, *(self._test(name, n, own) if known else NO_TEST), *strengths])
         index = pd.MultiIndex.from_product([self.report_.neuron, list(self.terms_)], names=["neuron", "term"])
         columns = ["edf", *TermTest._fields, *(f"strength_{k + 1}" for k in range(most))]
         return pd.DataFrame(np.reshape(rows, (len(index), len(columns))), index=index, columns=columns)
@@ -206,13 +209,15 @@ class FittedTerms(PopulationModel):
 
     # -- of one term and neuron
 
-    def _on_grid(self, name, n: int, grid: Grid, rows, quantiles: Quantiles, with_mean: bool, bands: bool) -> list:
+    def _on_grid(
+        self, name, n: int, inside, grid: Grid, rows, quantiles: Quantiles, with_mean: bool, bands: bool
+    ) -> list:
         """Curve and rate of a neuron with their intervals, (point,) each, as TermCurve has them."""
-        nothing, inside = np.full(len(rows), np.nan), self._inside(self.terms_[name])[:, n]
+        nothing = np.full(len(rows), np.nan)
         if not self._has_fit(name, n) or not inside.any():
             return [nothing] * 11
         place, smooth = self._place(name), self._smooth
-        has = self._has(name, n)
+        has = self._has(name, inside)
         rows = rows * has
         covariance, df = smooth.scale[n] * smooth.covariance[name][n], self._residual_df(n)
         curve = rows @ np.where(has, smooth.coordinates[n, place], 0.0)
@@ -236,14 +241,17 @@ class FittedTerms(PopulationModel):
             *(np.asarray(mean(middle + of), np.float64) for of in [curve, *parts[True][1:]]),
         ]
 
-    def _test(self, name: str, n: int) -> TermTest:
+    def _test(self, name: str, n: int, inside: np.ndarray) -> TermTest:
         place, smooth, df = self._place(name), self._smooth, self._residual_df(n)
-        has = self._has(name, n)
+        has = self._has(name, inside)
         some = np.ix_(has, has)
         g, covariance = smooth.coordinates[n, place][has], smooth.covariance[name][n][:-1, :-1][some]
         if not len(g):
             return NO_TEST
-        penalty, is_whole = self._penalty(name, n)
+        strengths = self.strengths_[name]
+        strengths = strengths if strengths.ndim == 1 else strengths[:, n]
+        term = self.terms_[name]
+        penalty, is_whole = penalty_of(term.penalties, strengths, smooth.turn[list(term.features), place])
         if is_whole:
             # The strengths are those of mean losses: how many responses these stand for, the degrees tell.
             left = np.sum(1 - smooth.degrees[place, n][has])
@@ -252,25 +260,11 @@ class FittedTerms(PopulationModel):
         used = smooth.degrees_of_tests[place, n][has].sum()
         return smooth_test(g, smooth.scale[n] * covariance, smooth.gram[place, place][some], used, df)
 
-    def _penalty(self, name: str, n: int) -> tuple[np.ndarray, bool]:
-        """Penalty of a term's coordinates at the strengths of a neuron, and whether it leaves nothing free."""
-        term, place = self.terms_[name], self._place(name)
-        turn = self._smooth.turn[list(term.features), place]
-        strengths = self.strengths_[name]
-        strengths = strengths if strengths.ndim == 1 else strengths[:, n]
-        turned = [turn.T @ (S @ turn if S.ndim == 2 else S[:, None] * turn) for S in term.penalties]
-        penalty, pattern = np.zeros((turn.shape[1],) * 2), np.zeros((turn.shape[1],) * 2)
-        for strength, S in zip(strengths, turned, strict=True):
-            if strength > 0:
-                penalty, pattern = penalty + strength * S, pattern + S / np.linalg.norm(S)
-        values = np.linalg.eigvalsh(pattern)
-        return penalty, bool(len(values) and values[0] > _FREE * values[-1])
-
-    def _has(self, name: str, n: int) -> np.ndarray:
+    def _has(self, name: str, inside: np.ndarray) -> np.ndarray:
         """Which coordinates of a term a neuron has, bool (coordinate,): those of which it has all features."""
         term = self.terms_[name]
         turn = self._smooth.turn[list(term.features), self._place(name)]
-        return ~np.any((turn != 0) & ~self._inside(term)[:, n][:, None], axis=0)
+        return ~np.any((turn != 0) & ~inside[:, None], axis=0)
 
     def _rows(self, term: Term, place: slice, grid: Grid) -> np.ndarray:
         """Return combinations of coordinates that are the curve, (point, coordinate)."""
@@ -284,11 +278,11 @@ class FittedTerms(PopulationModel):
     def _has_fit(self, name: str, n: int) -> bool:
         return bool(np.isfinite(self._smooth.covariance[name][n]).all())
 
-    def _inside(self, term: Term) -> np.ndarray:
-        """Which features of a term each neuron has, bool (feature, neuron)."""
-        mask = read_mask_of_terms(self.feature_mask, self.terms_, self.n_features_in_, len(self.report_.neuron))
-        shape = (len(term.features), len(self.report_.neuron))
-        return np.ones(shape, bool) if mask is None else mask[list(term.features)]
+    def _inside(self) -> np.ndarray:
+        """Which features each neuron has, bool (feature, neuron)."""
+        shape = (self.n_features_in_, len(self.report_.neuron))
+        mask = read_mask_of_terms(self.feature_mask, self.terms_, *shape)
+        return np.ones(shape, bool) if mask is None else mask
 
     def _residual_df(self, n: int) -> float:
         """Degrees of freedom on which the scale of a neuron rests; infinite for models without a scale."""
@@ -303,24 +297,6 @@ class FittedTerms(PopulationModel):
         if name not in self.terms_:
             raise ValueError(f"name is {name!r}; the model has the terms {', '.join(map(repr, self.terms_))}.")
         return name
-
-    def _read_neurons(self, given: Any) -> list[int]:
-        """Numbers of neurons that are given by number or name."""
-        names = list(self.report_.neuron)
-        if given is None:
-            return list(range(len(names)))
-        found = []
-        for one in [given] if isinstance(given, str | numbers.Integral) else given:
-            if isinstance(one, numbers.Integral) and not isinstance(one, bool) and 0 <= one < len(names):
-                found.append(int(one))
-            elif one in names:
-                found.append(names.index(one))
-            else:
-                raise ValueError(
-                    f"neuron is {shorten(one)}; allowed are whole numbers from 0 to {len(names) - 1}, and the names "
-                    f"{', '.join(map(str, names[:5]))}{', ...' if len(names) > 5 else ''}."
-                )
-        return found
 
     def _feature_names(self) -> list[str]:
         """Name of each feature: of the columns of X, else of the basis of its term, else its number."""

@@ -11,7 +11,7 @@ from ...design import Basis, Term
 
 _POINTS = {1: 100, 2: 40}  # of an axis, by the number of inputs
 _OF_MORE = 12
-_NUMBERS = 4_000_000  # deviations that are held at once
+_NUMBERS = 100_000  # deviations at once, few enough for a cache
 
 
 class Grid(NamedTuple):
@@ -84,13 +84,13 @@ def inputs_of(basis: Basis) -> tuple[str, ...]:
 
 def deviations(rows: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     """Compute standard deviations of linear combinations (point, coordinate) of normals, (point,)."""
-    return np.sqrt(np.maximum(np.einsum("pi,ij,pj->p", rows, covariance, rows, optimize=True), 0.0))
+    return np.sqrt(np.maximum(np.sum((rows @ covariance) * rows, axis=1), 0.0))
 
 
 def largest(rows: np.ndarray, covariance: np.ndarray, normals: np.ndarray) -> np.ndarray:
     """Draw the largest deviation of combinations (point, coordinate) over their standard deviation, (draw,).
 
-    ``normals`` are independent, (coordinate, draw).
+    ``normals`` are independent, (coordinate, draw), in single precision.
     """
     error = deviations(rows, covariance)
     some = error > 1e-12 * np.nanmax(error, initial=0.0)  # not NaN, either
@@ -99,9 +99,12 @@ def largest(rows: np.ndarray, covariance: np.ndarray, normals: np.ndarray) -> np
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     scaled = ((rows[some] @ root) / error[some][:, None]).astype(np.float32)
-    size = max(1, _NUMBERS // len(scaled))
-    parts = (normals[:, k : k + size].astype(np.float32) for k in range(0, normals.shape[1], size))
-    return np.concatenate([np.abs(scaled @ part).max(axis=0) for part in parts]).astype(np.float64)
+    found = np.empty(normals.shape[1], np.float32)
+    size = max(16, _NUMBERS // len(scaled))
+    for k in range(0, len(found), size):
+        off = scaled @ normals[:, k : k + size]
+        np.abs(off, out=off).max(axis=0, out=found[k : k + size])
+    return found.astype(np.float64)
 
 
 class Quantiles:
@@ -109,7 +112,7 @@ class Quantiles:
 
     def __init__(self, level: float, n_draws: int, seed: int, n_coordinates: int):
         self.level, self._n_draws, self._seed = level, n_draws, seed
-        self._normals = np.random.default_rng([seed, 0]).standard_normal((n_coordinates, n_draws))
+        self._normals = np.random.default_rng([seed, 0]).standard_normal((n_coordinates, n_draws), np.float32)
 
     def pointwise(self, residual_df: float) -> float:
         """Return the normal quantile, or Student's where a scale was estimated with finite degrees of freedom."""

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 _ROUNDING = 1e-14  # of the largest eigenvalue: what has no variance
 _UNSEEN = 1e-9  # degrees of freedom of a direction of which the data say nothing that rounding leaves
+_FREE = 1e-12  # of the largest eigenvalue of a penalty: what is not penalised
 _NODES, _END = 200, 8.0  # of the integral along a contour
 
 
@@ -21,6 +22,17 @@ class TermTest(NamedTuple):
 
 
 NO_TEST = TermTest(np.nan, np.nan, np.nan)
+
+
+def penalty_of(matrices, strengths: np.ndarray, turn: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Penalty of a term's coordinates at its strengths, and whether it leaves nothing free."""
+    penalty, pattern = np.zeros((turn.shape[1],) * 2), np.zeros((turn.shape[1],) * 2)
+    for strength, S in zip(strengths, matrices, strict=True):
+        if strength > 0:
+            turned = turn.T @ S @ turn
+            penalty, pattern = penalty + strength * turned, pattern + turned / np.linalg.norm(turned)
+    values = np.linalg.eigvalsh(pattern)
+    return penalty, bool(len(values) and values[0] > _FREE * values[-1])
 
 
 def smooth_test(

@@ -1,5 +1,6 @@
 """What a user says of terms: their features and penalties, their strengths, and which neurons have them."""
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -122,3 +123,23 @@ def mask_of_coordinates(mask: np.ndarray | None, space, terms: Mapping[str, Term
                 )
             inside[place.start + k] = of.all(axis=0)
     return inside
+
+
+def read_neurons(given: Any, names: list[str]) -> list[int]:
+    """Read which neurons a user wants, by number or name: their numbers; of None all."""
+    if given is None:
+        return list(range(len(names)))
+    found = []
+    for one in [given] if isinstance(given, str | numbers.Integral) else given:
+        if isinstance(one, numbers.Integral) and not isinstance(one, bool) and 0 <= one < len(names):
+            found.append(int(one))
+        elif one in names:
+            found.append(names.index(one))
+        else:
+            shown = ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
+            raise ValueError(
+                f"neuron is {shorten(one)}; allowed are whole numbers from 0 to {len(names) - 1}, and the names {shown}."
+            )
+    if not found:
+        raise ValueError("neuron is empty; name at least one.")
+    return found
