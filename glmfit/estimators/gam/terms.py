@@ -137,9 +137,8 @@ def read_neurons(given: Any, names: list[str]) -> list[int]:
             found.append(names.index(one))
         else:
             shown = ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
-            raise ValueError(
-                f"neuron is {shorten(one)}; allowed are whole numbers from 0 to {len(names) - 1}, and the names {shown}."
-            )
+            allowed = f"whole numbers from 0 to {len(names) - 1}, and the names {shown}"
+            raise ValueError(f"neuron is {shorten(one)}; allowed are {allowed}.")
     if not found:
         raise ValueError("neuron is empty; name at least one.")
     return found
