@@ -141,7 +141,7 @@ def _outer(values: np.ndarray) -> np.ndarray:
 
 
 def _add_mixed(block, strengths, inside, g, inner, pull, traces, ranks, across, logs, solved) -> None:
-    """Add what penalties of a term that share no eigenvectors contribute; ``solved`` are all penalties times inverses."""
+    """Add what penalties without common eigenvectors contribute; ``solved`` are all penalties times inverses."""
     place, which = block.place, block.which
     M = strengths[:, which, None, None] * block.matrices  # (fit, penalty, coordinate, coordinate)
     if inside is not None:  # a term with such penalties is there as a whole or not at all

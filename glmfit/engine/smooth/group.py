@@ -10,7 +10,7 @@ from ..problem import Params
 from ..result import stopping_target
 from .evidence import FLOOR, Quadratic, optimum, times, with_penalty
 from .held_out import HeldOut
-from .search import gradients, improve, in_chunks
+from .search import derivatives, improve, in_chunks, with_uncertain_strengths
 
 _WEAKEST, _STRONGEST = 14.0, 16.0  # of log strengths, about where penalty and data hold a term alike
 _ROUGH, _SETTLED = 0.1, 5e-3  # nats: gradient of the criterion by the logarithm of a strength, far away and near
@@ -25,6 +25,7 @@ _MANY = 12  # rounds after which fits are stepped in double precision
 _SINGLE_FLOOR = 1e-6  # of the eigenvalues of Hessians in single precision
 _PROOFS, _MOST_PROOFS = 8, 8  # passes in double precision, at the most, for each Hessian; and Hessians
 _INFLATED = 1e-6
+_MOST_UNCERTAIN = 20  # strengths of which the uncertainty is taken into account
 _DEFINITE = 1e-6  # least diagonal of the Cholesky factor of a scaled Hessian that proves something
 
 
@@ -334,7 +335,7 @@ class Group:
         verdicts.proved[fits] = np.isfinite(found)
         verdicts.rounds[fits] += 1
         target = stopping_target(self.of.problem, verdicts.objective[fits], self.options, rounding / per_row, fits)
-        reached = found / per_row <= target
+        reached = np.isfinite(found) & (found / per_row <= target)
         verdicts.status[fits] = np.where(reached, int(Status.CONVERGED), int(Status.UNPROVED))
         lower = objective <= self.objective[which] + rounding
         self.objective[which] = np.where(lower, objective, self.objective[which])
@@ -360,15 +361,26 @@ class Group:
         outcome.degrees[:, fits], outcome.degrees_of_tests[:, fits] = (
             np.concatenate(of).T for of in zip(*in_chunks(part, len(some)), strict=True)
         )
-        for name, place in self.space.places.items():
-            which = np.append(np.arange(place.start, place.stop), -1)
-            outcome.covariance[name][fits] = self.inverse[some[:, None, None], which[:, None], which]
+        covariances = outcome.covariance, self.inverse[some]
+        wide = covariances[1]
         outcome.scale[fits] = self.scale[some]
         if self.choose:
-            model, log = self._in_nats(some, model)
-            outcome.gradient[:, fits] = gradients(model, self.space, self.rho[some] - log).T
+            (model, log), whole = self._in_nats(some, model), self._in_nats(some, whole)[0]
+            gradient, curvature = derivatives(model, self.space, self.rho[some] - log)
+            outcome.gradient[:, fits] = gradient.T
+            if self._by_folds:
+                curvature = derivatives(whole, self.space, self.rho[some] - log)[1]
+            if self.space.n_penalties <= _MOST_UNCERTAIN:
+                wide = with_uncertain_strengths(whole, self.space, self.rho[some] - log, curvature)
+                wide /= np.exp(log)[..., None]
             low, high = self.rho[some] <= self.low[some] + 1e-9, self.rho[some] >= self.high[some] - 1e-9
             outcome.at_end[:, fits] = (high.astype(int) - low.astype(int)).T
+        for name, place in self.space.places.items():
+            which = np.append(np.arange(place.start, place.stop), -1)
+            for kept, matrices in (covariances, (outcome.wide, wide)):
+                kept[name][fits] = matrices[:, which[:, None], which]
+                if self.inside is not None:
+                    kept[name][fits[~self.inside[some][:, place].any(axis=1)]] = np.nan
         self._write(some)
         self.bar.advance(len(some))
 

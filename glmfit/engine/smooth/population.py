@@ -42,7 +42,10 @@ class Outcome:
     coordinates : numpy.ndarray
         The optimum, (neuron, coordinate + 1).
     covariance : dict of str to numpy.ndarray
-        Of every term's coordinates and the intercept, (neuron, coordinate + 1, coordinate + 1), at a scale of 1.
+        Of every term's coordinates and the intercept, (neuron, coordinate + 1, coordinate + 1), at a scale of 1 and the
+        strengths as they are; nan where the neuron has no such term.
+    wide : dict of str to numpy.ndarray
+        The same where the strengths that were chosen are uncertain.
     scale : numpy.ndarray
         Estimated, 1 for models without, (neuron,).
     """
@@ -54,7 +57,9 @@ class Outcome:
         self.degrees, self.degrees_of_tests = np.zeros((2, n_coordinates, n_neurons))
         self.coordinates = np.zeros((n_neurons, n_coordinates + 1))
         sizes = {name: place.stop - place.start + 1 for name, place in places.items()}
-        self.covariance = {name: np.full((n_neurons, size, size), np.nan) for name, size in sizes.items()}
+        self.covariance, self.wide = (
+            {name: np.full((n_neurons, size, size), np.nan) for name, size in sizes.items()} for _ in range(2)
+        )
 
 
 @dataclass

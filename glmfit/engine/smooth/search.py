@@ -7,7 +7,7 @@ import numpy as np
 
 from ..tiles import Workers
 from .coordinates import Coordinates
-from .evidence import Optimum, Quadratic, evaluate
+from .evidence import Optimum, Quadratic, evaluate, optimum
 from .held_out import HeldOut, evaluate_held_out
 
 _LONGEST = 3.0  # of a step, in logarithms of strengths
@@ -17,6 +17,8 @@ _TRIES = 12
 _TRIES_AT_ENDS = 2  # steps: with more the search is meant to end
 _FLAT = 0.2  # nats: slope and curvature of a criterion that may level off
 _FEW = 12  # strengths that are tried one by one
+_SPREAD = 2.0  # variance of Student's t with four degrees of freedom
+_PRIOR = 0.1  # precision of log strengths that is always there: a standard deviation of a factor of 24
 _AT_ONCE = 32  # fits
 
 
@@ -101,9 +103,44 @@ def _try_ends(model: Quadratic | HeldOut, space: Coordinates, rho, best: Optimum
             whole[done] = part[good]
 
 
-def gradients(model: Quadratic | HeldOut, space: Coordinates, rho: np.ndarray) -> np.ndarray:
-    """Gradients of the criterion by the logarithms of strengths, (fit, penalty)."""
-    return np.concatenate(in_chunks(lambda some: _evaluate(model.take(some), space, rho[some]).gradient, len(rho)))
+def derivatives(model: Quadratic | HeldOut, space: Coordinates, rho: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Gradients (fit, penalty) and curvatures (fit, penalty, penalty) of the criterion by log strengths."""
+
+    def some(fits):
+        here = _evaluate(model.take(fits), space, rho[fits])
+        return here.gradient, here.curvature
+
+    return tuple(np.concatenate(parts) for parts in zip(*in_chunks(some, len(rho)), strict=True))
+
+
+def with_uncertain_strengths(model: Quadratic, space: Coordinates, rho: np.ndarray, curvature) -> np.ndarray:
+    """Covariance of coordinates where log strengths are uncertain, (fit, coordinate + 1, coordinate + 1).
+
+    They have a Student's t distribution about rho, as the criterion levels off far from it, with the curvature of the
+    criterion and that of a prior at its centre. The corners of a simplex with its mean and covariance stand for it.
+    """
+    n = space.n_penalties
+    values, vectors = np.linalg.eigh(curvature)
+    root = vectors / np.sqrt(np.maximum(values, 0.0) + _PRIOR)[:, None, :]
+    corners = np.sqrt(_SPREAD) * _simplex(n)  # (corner, penalty)
+
+    def some(fits):
+        part = model.take(fits)
+        middle, total = optimum(part, space, np.exp(rho[fits]))[0], 0.0
+        for corner in corners:
+            at, inverse, _ = optimum(part, space, np.exp(rho[fits] + root[fits] @ corner))
+            away = at - middle
+            total = total + inverse + away[:, :, None] * away[:, None, :]
+        return total / len(corners)
+
+    return np.concatenate(in_chunks(some, len(rho)))
+
+
+def _simplex(n: int) -> np.ndarray:
+    """Corners of a regular simplex about 0, (n + 1, n), whose mean square is the identity."""
+    centred = np.eye(n + 1) - 1 / (n + 1)
+    _, vectors = np.linalg.eigh(centred)
+    return vectors[:, 1:] * np.sqrt(n + 1)
 
 
 def _evaluate(model: Quadratic | HeldOut, space: Coordinates, rho: np.ndarray) -> Optimum:

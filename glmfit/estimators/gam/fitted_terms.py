@@ -40,6 +40,7 @@ class FittedTerms(PopulationModel):
         level: float = 0.95,
         simultaneous: bool = True,
         with_mean: bool = False,
+        given_strengths: bool = False,
         n_draws: int = 10_000,
         random_state: Seed = None,
     ) -> TermCurve:
@@ -62,6 +63,9 @@ class FittedTerms(PopulationModel):
         with_mean : bool
             Whether intervals of the curve include the uncertainty of the intercept, the overall mean, as
             ``seWithMean`` does in mgcv: they then cover nearly straight curves, too. Those of the rate always do.
+        given_strengths : bool
+            Whether intervals take strengths that were chosen as known. By default their uncertainty widens them, most
+            for neurons with few spikes (mgcv's ``unconditional``).
         n_draws : int
             Draws from the posterior for the bands.
         random_state : optional
@@ -80,8 +84,8 @@ class FittedTerms(PopulationModel):
 
         Notes
         -----
-        Guarantee: approximate, as the posterior is taken for a normal one at the optimum (Laplace), at the strengths of
-        the fit: that these were estimated is not part of it. Pointwise intervals cover with their level on average
+        Guarantee: approximate, as the posterior is taken for a normal one at the optimum (Laplace), and so are the
+        logarithms of strengths that were chosen, up to 20 of them. Pointwise intervals cover with their level on average
         over the curve, not at every point: they are too narrow at sharp peaks. Bands are the curve plus and minus its
         standard error times the quantile of the largest deviation over the grid, which draws give to about 1 %; on the
         rate scale both are transformed, so that they are not symmetric.
@@ -126,7 +130,8 @@ class FittedTerms(PopulationModel):
         inside = self._inside()[list(term.features)]
         with one_thread_each():
             found = [
-                self._on_grid(name, n, inside[:, n], grid, rows, quantiles, with_mean, simultaneous) for n in which
+                self._on_grid(name, n, inside[:, n], grid, rows, quantiles, with_mean, simultaneous, given_strengths)
+                for n in which
             ]
         names = ("curve", "standard_error", "low", "high", "low_simultaneous", "high_simultaneous", "rate")
         names += ("rate_low", "rate_high", "rate_low_simultaneous", "rate_high_simultaneous")
@@ -210,7 +215,16 @@ class FittedTerms(PopulationModel):
     # -- of one term and neuron
 
     def _on_grid(
-        self, name, n: int, inside, grid: Grid, rows, quantiles: Quantiles, with_mean: bool, bands: bool
+        self,
+        name,
+        n: int,
+        inside,
+        grid: Grid,
+        rows,
+        quantiles: Quantiles,
+        with_mean: bool,
+        bands: bool,
+        given_strengths: bool,
     ) -> list:
         """Curve and rate of a neuron with their intervals, (point,) each, as TermCurve has them."""
         nothing = np.full(len(rows), np.nan)
@@ -219,7 +233,8 @@ class FittedTerms(PopulationModel):
         place, smooth = self._place(name), self._smooth
         has = self._has(name, inside)
         rows = rows * has
-        covariance, df = smooth.scale[n] * smooth.covariance[name][n], self._residual_df(n)
+        covariance = smooth.scale[n] * (smooth.covariance if given_strengths else smooth.wide)[name][n]
+        df = self._residual_df(n)
         curve = rows @ np.where(has, smooth.coordinates[n, place], 0.0)
         if len(inside) == len(curve) and self.terms_[name].basis is None:
             curve = np.where(inside, curve, np.nan)

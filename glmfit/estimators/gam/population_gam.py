@@ -198,6 +198,7 @@ class PopulationGAM(FittedTerms):
             turn=space.turn, mean=space.mean, gram=space.gram, coordinates=outcome.coordinates,
             degrees=outcome.degrees, degrees_of_tests=outcome.degrees_of_tests, scale=outcome.scale,
             covariance={name: outcome.covariance[name] for name in terms},
+            wide={name: outcome.wide[name] for name in terms},
         )  # fmt: skip
 
     def _report_terms(self, outcome: Outcome) -> None:

@@ -5,6 +5,8 @@ from typing import Self
 
 import numpy as np
 
+_BY_TERM = ("covariance", "wide")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Smooth:
@@ -28,7 +30,9 @@ class Smooth:
         Dispersion that multiplies the covariance, 1 for models without a scale, (neuron,).
     covariance : dict of str to numpy.ndarray
         By term: posterior covariance of its coordinates and the intercept, at a scale of 1,
-        (neuron, coordinate + 1, coordinate + 1); nan for neurons without a fit.
+        (neuron, coordinate + 1, coordinate + 1), at the strengths of the fit; nan for neurons without a fit or the term.
+    wide : dict of str to numpy.ndarray
+        The same with the uncertainty of strengths that were chosen.
     """
 
     places: np.ndarray
@@ -40,15 +44,27 @@ class Smooth:
     degrees_of_tests: np.ndarray
     scale: np.ndarray
     covariance: dict[str, np.ndarray] = field(default_factory=dict)
+    wide: dict[str, np.ndarray] = field(default_factory=dict)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Arrays by name, as a file has them."""
-        plain = {f"smooth.{f.name}": getattr(self, f.name) for f in fields(self) if f.name != "covariance"}
-        return plain | {f"smooth.covariance.{name}": of for name, of in self.covariance.items()}
+        arrays = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            of = {f".{name}": part for name, part in value.items()} if f.name in _BY_TERM else {"": value}
+            arrays |= {f"smooth.{f.name}{name}": part for name, part in of.items()}
+        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Self:
         """Undo `to_arrays`."""
-        of = {name.removeprefix("smooth."): array for name, array in arrays.items() if name.startswith("smooth.")}
-        covariance = {n.removeprefix("covariance."): a for n, a in of.items() if n.startswith("covariance.")}
-        return cls(covariance=covariance, **{f.name: of[f.name] for f in fields(cls) if f.name != "covariance"})
+        parts: dict = {name: {} for name in _BY_TERM}
+        for name, array in arrays.items():
+            first, _, rest = name.partition(".")
+            if first == "smooth":
+                of, _, term = rest.partition(".")
+                if of in _BY_TERM:
+                    parts[of][term] = array
+                else:
+                    parts[of] = array
+        return cls(**parts)
