@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..design import schema as rule
-from ..design.schema import COUNT_ESTIMATORS, Problems, check_table, guess, is_number, shown
+from ..design import rules as rule
+from ..design.rules import Problems, check_table, guess, is_number, shown
 from .reading import Data
 
 KINDS = ("unique", "maximal")
@@ -50,7 +50,7 @@ def read_explain(
 ) -> dict[str, Any]:  # fmt: skip
     """Check what is to be explained by a model, against its design, its penalties and its data; with defaults."""
     right = check_table(problems, path, table, _KEYS)
-    if estimator not in (None, *COUNT_ESTIMATORS):
+    if estimator not in (None, "PopulationGLM", "PopulationGLMCV"):
         problems.add(path[:-1], f"explain is given, which {estimator} does not know; it is for PopulationGLM(CV).")
     for name in penalties:
         if isinstance(name, str) and name not in PENALTIES:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..design.schema import guess
+from ..design.rules import guess
 from .process import stop
 
 if TYPE_CHECKING:

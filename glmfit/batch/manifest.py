@@ -13,7 +13,7 @@ from typing import Any
 
 import glmfit
 
-from ..design.schema import BOOLEAN, TABLE, TABLES, TEXT, Problems, check_table, one_of, shown, whole
+from ..design.rules import BOOLEAN, TABLE, TABLES, TEXT, Problems, check_table, one_of, shown, whole
 from ..display import one_line
 from ..files import DAMAGED, read_regular
 from .models import Model, read_model

@@ -11,8 +11,9 @@ import numpy as np
 
 import glmfit
 
-from ..design import schema as rule
-from ..design.schema import COUNT_ESTIMATORS, Problems, check_table, guess, is_plain, read_design, shown
+from ..design import rules as rule
+from ..design.rules import Problems, check_table, guess, is_plain, shown
+from ..design.schema import COUNT_ESTIMATORS, read_design
 from .explain_rules import read_explain
 from .reading import Data
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..design import schema as rule
+from ..design import rules as rule
 from ..design.files import PARTS, names_in
-from ..design.schema import COUNTS, Problems, check_table, guess, is_plain, shown
+from ..design.rules import Problems, check_table, guess, is_plain, shown
+from ..design.schema import COUNTS
 from .sources import digest, find_loader
 
 FORMATS = ("npz", "nwb", "zarr")

@@ -11,7 +11,8 @@ from .bases import Basis
 from .bins import Bins
 from .convolution import Convolution
 from .kernels import TIME_BASES
-from .schema import COUNT_ESTIMATORS, COUNTS, Problems, guess, read_design
+from .rules import Problems, guess
+from .schema import COUNT_ESTIMATORS, COUNTS, read_design
 from .sessions import Session, Signal
 
 _MOST_INTERVALS = 100  # written in the notes

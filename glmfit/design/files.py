@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .schema import guess
+from .rules import guess
 from .sessions import Session
 
 PARTS = ("X", "y", "sample_weight", "offset", "exposure", "feature_names", "neuron_names")

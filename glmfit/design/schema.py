@@ -1,15 +1,13 @@
-"""Rules for the values of manifests, the problems found by them, and the [model.design]: bins, covariates, history."""
+"""The [model.design] of a manifest: bins, covariates, products and history."""
 
-import difflib
-import json
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..display import one_line
+from . import rules as rule
 from .kernels import TIME_BASES
+from .rules import Problems, check_table, guess, is_number, shown
 from .splines import VALUE_BASES
 
 COUNTS = "counts"  # name of the binned spikes among the signals
@@ -20,163 +18,35 @@ _WHOLE_LAG = 1e-6  # of a bin: what rounding leaves
 _LONGEST_LAG = 10**9
 _LATEST_S = 1e11  # some thousand years
 
-NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_LONGEST = 60
-
-
-class Problems:
-    """What is wrong with a document, each with its table in words."""
-
-    def __init__(self, file: str, document: Mapping):
-        self._file, self._document = file, document
-        self._found: list[str] = []
-
-    def add(self, table: tuple, text: str) -> None:
-        """Note what is wrong with a table, or with a key of it that the text names."""
-        words, value = [], self._document
-        for part in table:
-            value = value[part]
-            if isinstance(part, int):
-                name = value.get("name") if isinstance(value, dict) else None
-                words[-1] += f' "{name}"' if isinstance(name, str) and name else f" {part + 1}"
-            else:
-                words.append(str(part))
-        self._found.append(one_line(f"{self._file}: {', '.join(words)}{': ' if words else ''}{text}"))
-
-    @property
-    def texts(self) -> list[str]:
-        """All of them, each once."""
-        return list(dict.fromkeys(self._found))
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-
-class Rule(NamedTuple):
-    """What a value may be, in words and as a test."""
-
-    allowed: str
-    fits: Callable[[Any], Any]
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a finite number."""
-    try:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an integer above all floats
-        return False
-
-
-def is_whole(value: Any) -> bool:
-    """Whether a value is an integer."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value is made of what JSON has: no dates, no infinities."""
-    if isinstance(value, dict | list):
-        return all(map(is_plain, value.values() if isinstance(value, dict) else value))
-    return value is None or isinstance(value, str | bool) or is_number(value)
-
-
-TEXT = Rule("a text that is not empty", lambda value: isinstance(value, str) and value)
-NAMED = Rule("a name of letters, digits, _ . and -", lambda value: isinstance(value, str) and NAME.fullmatch(value))
-BOOLEAN = Rule("true or false", lambda value: isinstance(value, bool))
-TABLE = Rule("a table", lambda value: isinstance(value, dict))
-TABLES = Rule("an array of tables", lambda value: isinstance(value, list) and all(map(TABLE.fits, value)))
-POSITIVE = Rule("a finite number above 0", lambda value: is_number(value) and value > 0)
-NOT_NEGATIVE = Rule("a finite number of at least 0", lambda value: is_number(value) and value >= 0)
-
-
-def whole(at_least: int) -> Rule:
-    """Rule for integers."""
-    return Rule(f"a whole number of at least {at_least}", lambda value: is_whole(value) and value >= at_least)
-
-
-def one_of(*names: str) -> Rule:
-    """Rule for a choice of texts."""
-    quoted = ", ".join(f'"{name}"' for name in names)
-    return Rule(f"one of {quoted}", lambda value: isinstance(value, str) and value in names)
-
-
-def list_of(rule: Rule, what: str) -> Rule:
-    """Rule for a list that is not empty."""
-    return Rule(what, lambda value: isinstance(value, list) and value and all(map(rule.fits, value)))
-
-
-def either(*rules: Rule) -> Rule:
-    """Rule for what fits one of several."""
-    return Rule(", or ".join(rule.allowed for rule in rules), lambda value: any(rule.fits(value) for rule in rules))
-
-
-def check_table(
-    problems: Problems, path: tuple, table: Any, rules: Mapping[str, Rule], required: Iterable[str] = ()
-) -> dict[str, Any]:
-    """Check the keys and values of a table; what is right of it is returned."""
-    if not isinstance(table, dict):
-        problems.add(path[:-1], f"{path[-1]} is {shown(table)}; it must be a table.")
-        return {}
-    right = {}
-    for key, value in table.items():
-        if key not in rules:
-            problems.add(path, f"{key} is not known here{guess(key, rules)}")
-        elif not rules[key].fits(value):
-            problems.add(path, f"{key} is {shown(value)}; it must be {rules[key].allowed}.")
-        else:
-            right[key] = value
-    for key in required:
-        if key not in table:
-            problems.add(path, f"{key} is missing; it must be {rules[key].allowed}.")
-    return right
-
-
-def guess(word: str, known: Iterable[str]) -> str:
-    """End of a sentence on a word that is not known: the nearest one, or all."""
-    known = [str(name) for name in known]
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if near:
-        return f'; did you mean "{near[0]}"?'
-    return f"; allowed are {', '.join(known)}." if known else "; there is none."
-
-
-def shown(value: Any) -> str:
-    """Write a value as JSON does, shortened."""
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        text = str(value)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
-
-
-# -- designs
-
-_NUMBER = Rule("a finite number", is_number)
-_WHOLE = Rule("a whole number", is_whole)
-_PAIR = Rule("two numbers", lambda value: isinstance(value, list) and len(value) == 2 and all(map(is_number, value)))
+_NUMBER = rule.Rule("a finite number", is_number)
+_WHOLE = rule.Rule("a whole number", rule.is_whole)
+_PAIR = rule.Rule(
+    "two numbers", lambda value: isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
+)
 _KEYS = {
-    "bin_s": Rule(f"a number of seconds of at least {_SHORTEST_S:g}", lambda v: is_number(v) and v >= _SHORTEST_S),
-    "epochs": either(TEXT, list_of(_PAIR, "a list of [start, stop] in seconds")),
-    "partial_bins": one_of("drop", "exposure"),
-    "target": TEXT,
-    "units": list_of(either(TEXT, _WHOLE), "a list of names of units"),
-    "min_rate_hz": NOT_NEGATIVE,
-    "covariates": TABLES,
-    "history": TABLE,
+    "bin_s": rule.Rule(f"a number of seconds of at least {_SHORTEST_S:g}", lambda v: is_number(v) and v >= _SHORTEST_S),
+    "epochs": rule.either(rule.TEXT, rule.list_of(_PAIR, "a list of [start, stop] in seconds")),
+    "partial_bins": rule.one_of("drop", "exposure"),
+    "target": rule.TEXT,
+    "units": rule.list_of(rule.either(rule.TEXT, _WHOLE), "a list of names of units"),
+    "min_rate_hz": rule.NOT_NEGATIVE,
+    "covariates": rule.TABLES,
+    "history": rule.TABLE,
 }
 _COVARIATE = {
-    "signal": TEXT,
-    "name": NAMED,
-    "columns": list_of(either(TEXT, whole(0)), "a list of numbers or names of columns"),
-    "basis": TABLE,
-    "lags": list_of(_WHOLE, "a list of whole numbers of bins"),
-    "lags_s": list_of(_NUMBER, "a list of numbers of seconds"),
-    "resample": one_of(*RESAMPLE),
-    "max_gap_s": POSITIVE,
-    "standardize": BOOLEAN,
+    "signal": rule.TEXT,
+    "name": rule.NAMED,
+    "columns": rule.list_of(rule.either(rule.TEXT, rule.whole(0)), "a list of numbers or names of columns"),
+    "basis": rule.TABLE,
+    "lags": rule.list_of(_WHOLE, "a list of whole numbers of bins"),
+    "lags_s": rule.list_of(_NUMBER, "a list of numbers of seconds"),
+    "resample": rule.one_of(*RESAMPLE),
+    "max_gap_s": rule.POSITIVE,
+    "standardize": rule.BOOLEAN,
 }
-_HISTORY = {"of": one_of("all", "own"), "basis": TABLE}
-_VALUE_BASIS = {"kind": TEXT, "n": whole(1), "range": _PAIR, "order": whole(1)}
-_TIME_BASIS = {"kind": TEXT, "n": whole(2), "window_s": POSITIVE}
+_HISTORY = {"of": rule.one_of("all", "own"), "basis": rule.TABLE}
+_VALUE_BASIS = {"kind": rule.TEXT, "n": rule.whole(1), "range": _PAIR, "order": rule.whole(1)}
+_TIME_BASIS = {"kind": rule.TEXT, "n": rule.whole(2), "window_s": rule.POSITIVE}
 
 Note = Callable[[str], None]  # says what is wrong with a table
 
@@ -279,7 +149,7 @@ def _read_covariate(problems: Problems, path: tuple, table, recordings, bin_s, t
 def _read_basis(problems: Problems, path: tuple, table: dict, bin_s, kinds: tuple[str, ...]) -> dict[str, Any]:
     note, kind = partial(problems.add, path), table.get("kind")
     if kind not in kinds:
-        hint = guess(kind, kinds) if isinstance(kind, str) else f"; it must be {one_of(*kinds).allowed}."
+        hint = guess(kind, kinds) if isinstance(kind, str) else f"; it must be {rule.one_of(*kinds).allowed}."
         note(f"kind is {shown(kind) if 'kind' in table else 'missing'}{hint}")
         return {}
     if kind in TIME_BASES:
