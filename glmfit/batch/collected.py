@@ -73,6 +73,10 @@ def collect(out: str | Path) -> Collected:
     folds, held_out_se the standard error of this mean (of folds as if independent, nan for a single one), and scoring
     says which score. Folds without a score (nan in ``cv_scores_``) are left out. Other models have nan, and scoring "".
 
+    Results of PopulationGAM give the index columns more: edf, the effective degrees of freedom with the intercept's,
+    edf.TERM and strength.TERM of each term (strength.TERM.0, strength.TERM.1 of one with several penalties), and
+    strength_gradient; nan for other estimators. All histories of a unit are the term history.
+
     The index has the contributions, too, in nats: a column ``explain.KIND.GROUP`` for each that some result has, nan
     for units without it. q_value is that of the fit; discoveries over many fits are counted from all their p_value.
 
@@ -84,10 +88,10 @@ def collect(out: str | Path) -> Collected:
     out = Path(out)
     columns: dict[str, list] = defaultdict(list)  # of the table; a data frame for each fit would be much larger
     coefs, names, damaged, n_absent = [], {}, [], 0
-    contributions = _Contributions()
+    contributions, of_terms = _Contributions(), _Columns()
     for key in planned_keys(out):
         try:
-            arrays, facts, explained = read_result(result_path(out, key))
+            arrays, facts, smooth, explained = read_result(result_path(out, key))
         except (FileNotFoundError, ValueError) as error:
             n_absent += isinstance(error, FileNotFoundError)
             damaged += [] if isinstance(error, FileNotFoundError) else [str(error)]
@@ -99,11 +103,12 @@ def collect(out: str | Path) -> Collected:
         for name, value in (facts | {"intercept": intercept}).items():
             value = _printable(value)
             columns[name].append(value if isinstance(value, list | np.ndarray) else [value] * len(intercept))
+        of_terms.add(len(intercept), smooth)
         contributions.add(facts, None if explained is None else from_file(explained, arrays))
     if not coefs:
         n = n_absent + len(damaged)
         raise ValueError(f"there is no result in {out}: {n} tasks are still to be done. Run the manifest first.")
-    index = pd.DataFrame(_joined(columns) | contributions.columns_of_units())
+    index = pd.DataFrame(_joined(columns) | of_terms.joined() | contributions.columns.joined())
     with whole_or_absent(out / "index.parquet") as file:
         index.to_parquet(file)
     with whole_or_absent(out / "fits.nc") as file:
@@ -112,25 +117,46 @@ def collect(out: str | Path) -> Collected:
     return Collected(out / "index.parquet", out / "fits.nc", len(coefs), len(index), n_absent, damaged, explained)
 
 
+class _Columns:
+    """Columns of the index that only some fits have."""
+
+    def __init__(self):
+        self._parts: list[tuple[slice, dict[str, np.ndarray]]] = []
+        self._n_units = 0
+
+    def add(self, n_units: int, columns: dict[str, np.ndarray]) -> None:
+        """Take the columns of the next fit, (unit,) each."""
+        units = slice(self._n_units, self._n_units + n_units)
+        self._n_units = units.stop
+        if columns:
+            self._parts.append((units, columns))
+
+    def joined(self) -> dict[str, np.ndarray]:
+        """Put them together, nan for units without."""
+        joined: dict[str, np.ndarray] = {}
+        for units, columns in self._parts:
+            for name, values in columns.items():
+                joined.setdefault(_printable(name), np.full(self._n_units, np.nan))[units] = values
+        return joined
+
+
 class _Contributions:
     """Contributions of groups of features, fit by fit: rows of a table of their own, and columns of the index."""
 
     def __init__(self):
         self._rows: dict[str, list] = defaultdict(list)
-        self._nats: list[tuple[slice, dict[str, np.ndarray]]] = []
-        self._n_units = 0
+        self.columns = _Columns()
 
     def add(self, facts: dict[str, Any], found: Explanation | None) -> None:
         """Take the next fit of the index, by its columns and what it explains."""
-        units = slice(self._n_units, self._n_units + len(facts["unit"]))
-        self._n_units = units.stop
         if found is None:
+            self.columns.add(len(facts["unit"]), {})
             return
         kinds, groups = (_printable([getattr(c, name) for c in found.contributions]) for name in ("kind", "name"))
         n, n_units = len(kinds), len(facts["unit"])
         nats = found.contribution
         names = [f"explain.{kind}.{group}" for kind, group in zip(kinds, groups, strict=True)]
-        self._nats.append((units, dict(zip(names, nats, strict=True))))
+        self.columns.add(n_units, dict(zip(names, nats, strict=True)))
         same = {name: [_printable(facts[name])] * (n * n_units) for name in ("session", "model", "key")}
         each = {
             "nats": nats, "standard_error": found.standard_error, "bits_per_spike": found.bits_per_spike,
@@ -143,14 +169,6 @@ class _Contributions:
         rows |= {name: values.T.ravel() for name, values in each.items()} | {"key": same["key"]}
         for name, values in rows.items():
             self._rows[name].append(values)
-
-    def columns_of_units(self) -> dict[str, np.ndarray]:
-        """Return the columns of the index, nan for units without such a contribution."""
-        columns: dict[str, np.ndarray] = {}
-        for units, nats in self._nats:
-            for name, values in nats.items():
-                columns.setdefault(name, np.full(self._n_units, np.nan))[units] = values
-        return columns
 
     def write(self, path: Path) -> Path | None:
         """Write the table; one from before goes if there is nothing to write."""

@@ -26,7 +26,7 @@ import glmfit
 from ..checks import warn_user
 from ..compilation import compile_seconds, compiled_programs
 from ..design.builder import Built, build
-from ..estimators import MultinomialGLM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
+from ..estimators import MultinomialGLM, PopulationGAM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
 from ..estimators.model import model_from_file
 from ..files import DAMAGED, load_npz
 from ..status import Status
@@ -112,7 +112,7 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
     return receipt("done", facts["seconds"])
 
 
-def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | SoftmaxGLM | MultinomialGLM:
+def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | PopulationGAM | SoftmaxGLM | MultinomialGLM:
     """Load the model of a result file.
 
     Parameters
@@ -122,7 +122,7 @@ def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | SoftmaxGL
 
     Returns
     -------
-    PopulationGLM, PopulationGLMCV, SoftmaxGLM or MultinomialGLM
+    PopulationGLM, PopulationGLMCV, PopulationGAM, SoftmaxGLM or MultinomialGLM
         Fitted.
 
     Raises
@@ -191,9 +191,10 @@ def _fit(spec: dict) -> tuple[Any, dict, dict]:
 
 def _fit_built(spec: dict, built: Built) -> Any:
     """Fit one model to all neurons, or one to each with its own history."""
+    made = {"terms": built.smooth_terms, "feature_mask": built.feature_mask} if built.smooth_terms else {}
 
     def fit(X, y):
-        model = make_estimator(spec).fit(X, y, **_given(built))
+        model = make_estimator(spec, **made).fit(X, y, **_given(built))
         if np.any(np.asarray(model.report_.status) == Status.INTERRUPTED):
             stop()  # a fit that was stopped half-way is not a result
         n_rows, n_features = X.shape

@@ -11,9 +11,10 @@ import numpy as np
 
 import glmfit
 
+from ..checks import as_numbers
 from ..design import rules as rule
 from ..design.rules import Problems, check_table, guess, is_plain, shown
-from ..design.schema import COUNT_ESTIMATORS, read_design
+from ..design.schema import COUNT_ESTIMATORS, GAM, read_design
 from .explain_rules import read_explain
 from .reading import Data
 
@@ -116,13 +117,17 @@ def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], e
         return None
     if names:
         problems.add(path, f"design is given, but the data {names} are matrices, which have one already.")
+    for key in ("terms", "feature_mask") if estimator == GAM else ():
+        for what in ("parameters", "grid"):
+            if key in (table.get(what) if isinstance(table.get(what), dict) else {}):
+                problems.add((*path, what), f"{key} is made of the design: leave it out.")
     if isinstance(table["design"], dict):
         return read_design(problems, (*path, "design"), table["design"], sources, estimator)
     return None
 
 
-def make_estimator(spec: dict[str, Any]) -> Any:
-    """Make the estimator of a task's spec, not fitted.
+def make_estimator(spec: dict[str, Any], **made: Any) -> Any:
+    """Make the estimator of a task's spec, not fitted, with what else is made of its design.
 
     Lists of the manifest become what the estimator takes: a pair of strength and ratio for the elastic net.
     """
@@ -130,7 +135,7 @@ def make_estimator(spec: dict[str, Any]) -> Any:
     strength = parameters.get("regularizer_strength")
     if parameters.get("regularizer") == "ElasticNet" and isinstance(strength, list) and len(strength) == 2:
         parameters["regularizer_strength"] = tuple(strength)
-    return getattr(glmfit, spec["estimator"])(**parameters, random_state=spec["seed"])
+    return getattr(glmfit, spec["estimator"])(**parameters, **made, random_state=spec["seed"])
 
 
 # -- values of parameters: all that can be known without data
@@ -171,9 +176,40 @@ def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
     checks["dispersion"] = lambda: read_dispersion(model.dispersion, model._family(), np.size(model.dispersion))
     if estimator == "PopulationGLM":
         return checks | {"solver_name": partial(_check_solver, model), "regularizer": partial(_check_penalty, model)}
+    if estimator == GAM:
+        return checks | {"strengths": partial(_check_strengths, model.strengths), "terms": partial(_check_terms, model)}
     solver = partial(read_solver, model.solver_name, model.solver_kwargs, CV_SOLVERS)
     strengths = partial(read_tried, model.strengths)
     return checks | {"solver_name": solver, "strengths": strengths, "regularizer": model._check_words}
+
+
+def _check_strengths(given: Any) -> None:
+    """Check strengths as far as they do not depend on the numbers of penalties and neurons."""
+    from ..estimators.gam.terms import CHOSEN
+
+    if isinstance(given, str):
+        if given not in CHOSEN:
+            allowed = f"{', '.join(map(repr, CHOSEN))}, or numbers, of each term in a table"
+            raise ValueError(f"strengths is {given!r}{guess(given, CHOSEN).rstrip('.')}; allowed are {allowed}.")
+        return
+    for name, of in given.items() if isinstance(given, dict) else [(None, given)]:
+        what = "strengths" if name is None else f"strengths of {name!r}"
+        values = as_numbers(what, of)
+        if not np.isfinite(values).all() or np.any(values < 0):
+            raise ValueError(f"{what} is {shown(of)}; strengths must be finite and >= 0.")
+
+
+def _check_terms(model: Any) -> None:
+    """Check terms of matrices, which are features of a ridge each."""
+    if model.terms is None:
+        return
+    if not isinstance(model.terms, dict):
+        raise ValueError(f"terms is {shown(model.terms)}; it must be a table, name = [features].")
+    for name, features in model.terms.items():
+        if not isinstance(features, list) or not all(isinstance(f, int | str) for f in features):
+            raise ValueError(
+                f"terms has {name} = {shown(features)}; it must be a list of numbers or names of features."
+            )
 
 
 def _check_solver(model: Any) -> None:

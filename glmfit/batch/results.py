@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..design.schema import GAM, HISTORY
 from ..files import DAMAGED, FORMAT, read_npz, read_regular, remove_stale_parts, save_npz
 from ..status import Status
 from .at_work import ended
@@ -34,6 +35,9 @@ _CV = (
     "cv_gap_is_bound_ cv_converged_"
 ).split()
 NEEDED = {"PopulationGLM": _POPULATION, "PopulationGLMCV": _POPULATION | {f"cv.{name}" for name in _CV}}
+_SMOOTH = "places turn mean gram coordinates degrees degrees_of_tests scale".split()
+NEEDED[GAM] = _POPULATION | {"strengths_by", "term", "edf", "strength_gradient", "at_end"}
+NEEDED[GAM] |= {f"smooth.{name}" for name in _SMOOTH}
 NEEDED |= {"SoftmaxGLM": _CLASSES, "MultinomialGLM": _CLASSES | {"pynapple_columns"}}
 
 
@@ -69,14 +73,15 @@ def forget_failure(out: Path, key: str) -> None:
         failure_path(out, key).unlink(missing_ok=True)
 
 
-def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any] | None]:
-    """Read arrays of a result, its columns of the index, and what it says of its explanation, if it has one.
+def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any], dict[str, Any] | None]:
+    """Read arrays of a result, its columns of the index, those of its terms, and its explanation, if it has any.
 
     ValueError if a byte is not what it was (by checksums).
     """
     with _damage_told(path, "a whole result"):
         header, arrays = read_npz(path)
-        return arrays, check_result(header, arrays, Path(path).stem), header["batch"].get("explain")
+        facts = check_result(header, arrays, Path(path).stem)
+        return arrays, facts, _facts_of_terms(header, arrays), header["batch"].get("explain")
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -219,3 +224,32 @@ def _strengths_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, A
         spread = np.where(known, (chosen - mean[:, None]) ** 2, 0.0).sum(axis=1)
         error = np.sqrt(spread / (n - 1) / n)
     return facts | {"held_out_score": mean, "held_out_se": error, "scoring": str(header["parameters"].get("scoring"))}
+
+
+def _facts_of_terms(header: dict, arrays: dict) -> dict[str, np.ndarray]:
+    """Columns of the index of a model with smooth terms, (unit,) each: degrees of freedom, strengths, their gradient.
+
+    The histories of single units share a column; it has a strength where each unit has its own history alone.
+    """
+    if header["class"] != GAM:
+        return {}
+    batch, n_units, terms = header["batch"], arrays["intercept"].size, header["report"]["term"]
+    edf = dict(zip(terms, arrays["report.edf"].reshape(len(terms), n_units), strict=True))
+    histories = (batch.get("notes") or {}).get("smooth_terms", {}).get(HISTORY, [])
+    columns = {"edf": 1.0 + sum(edf.values()), "strength_gradient": arrays["report.strength_gradient"]}
+    columns |= {f"edf.{name}": of for name, of in edf.items() if name not in histories}
+    for name in (name for name in terms if name not in histories):
+        strengths = _strengths(arrays, name, n_units)
+        ends = [f".{i}" for i in range(len(strengths))] if len(strengths) > 1 else [""]
+        columns |= {f"strength.{name}{end}": of for end, of in zip(ends, strengths, strict=False)}
+    if histories:
+        columns[f"edf.{HISTORY}"] = sum(edf[name] for name in histories)
+    if histories and batch["spec"]["design"][HISTORY]["of"] == "own":
+        own = [_strengths(arrays, name, n_units)[:, i] for i, name in enumerate(histories)]
+        columns[f"strength.{HISTORY}"] = np.concatenate(own)
+    return columns
+
+
+def _strengths(arrays: dict, term: str, n_units: int) -> np.ndarray:
+    """Strengths of a term, (penalty, unit)."""
+    return arrays[f"strengths.{term}"].reshape(-1, n_units)

@@ -1,19 +1,18 @@
 """From a session and a design to what an estimator is fitted to."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from . import bins as _bins
-from .bases import Basis
 from .bins import Bins
-from .convolution import Convolution
-from .kernels import TIME_BASES
+from .covariates import Part, Recorded, covariate_part, history_part, product_part
 from .rules import Problems, guess
-from .schema import COUNT_ESTIMATORS, COUNTS, read_design
+from .schema import COUNT_ESTIMATORS, COUNTS, GAM, read_design
 from .sessions import Session, Signal
+from .terms import Term
 
 _MOST_INTERVALS = 100  # written in the notes
 
@@ -33,9 +32,12 @@ class Built:
     notes : dict
         What was done, values of JSON.
     own : list of numpy.ndarray or None
-        History of each neuron by itself, (time, basis) each.
+        History of each neuron by itself, (time, basis) each. Of `PopulationGAM` None, whose X has all histories.
     times, terms : numpy.ndarray or None, dict of list of str or None
         Centre of each row's bin, s; names of the features of every covariate and of the history. None for matrices.
+    smooth_terms, feature_mask : dict of Term or None, dict of numpy.ndarray or None
+        For `PopulationGAM`, which takes them as ``terms`` and ``feature_mask``: terms by name; which neurons have a
+        history, by term, None where all have all. None for other estimators and for matrices.
     """
 
     X: np.ndarray
@@ -49,6 +51,8 @@ class Built:
     own: list[np.ndarray] | None = None
     times: np.ndarray | None = None
     terms: dict[str, list[str]] | None = None
+    smooth_terms: dict[str, Term] | None = None
+    feature_mask: dict[str, np.ndarray] | None = None
 
 
 def build(
@@ -92,7 +96,7 @@ def build(
     if session.matrices is None and design is None:
         raise ValueError("the session is a recording, but the model has no design: add [model.design] with bin_s.")
     if session.matrices is None:
-        return _of_recording(session, _checked(design), dtype)
+        return _of_recording(session, _checked(design, estimator), dtype, estimator)
     if design is not None:
         raise ValueError("the session has matrices X and y, but the model has a design; leave the design out.")
     given = session.matrices
@@ -104,13 +108,16 @@ def build(
     return Built(X, y, *rest, names, given.get("neuron_names"), {"kind": "matrices", "rows": len(X)})
 
 
-def _checked(design: dict[str, Any]) -> dict[str, Any]:
+def _checked(design: dict[str, Any], estimator: str) -> dict[str, Any]:
     """Check a design by itself, and fill its defaults in."""
     if not isinstance(design, dict):
         raise TypeError(f"design is a {type(design).__name__}; it must be a dict, with the keys of [model.design].")
     given = _as_read({key: value for key, value in design.items() if value is not None})
     problems = Problems("design", given)
-    found = read_design(problems, (), given, (), None)
+    # What others cannot fit is built for them all the same, to be looked at.
+    found = read_design(problems, (), given, (), estimator if estimator == GAM else None)
+    if found.get("history", {}).get("of") == "others" and estimator != GAM:
+        problems.add(("history",), f'of is "others", which {estimator} cannot fit; use {GAM}, or "all".')
     if problems:
         raise ValueError("\n".join(problems.texts))
     return found
@@ -124,18 +131,9 @@ def _as_read(value: Any) -> Any:
     return [_as_read(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-class Part(NamedTuple):
-    """Features of one covariate, or of the history."""
-
-    name: str
-    values: np.ndarray  # (bin, feature), NaN where there is none
-    names: list[str]
-    note: dict[str, Any] | None = None  # how a signal came into bins
-    standardize: bool = False
-
-
-def _of_recording(session: Session, design: dict[str, Any], dtype) -> Built:
-    named = [covariate["signal"] for covariate in design["covariates"]] + [design["target"]]
+def _of_recording(session: Session, design: dict[str, Any], dtype, estimator: str) -> Built:
+    factors = [factor for product in design.get("products", ()) for factor in product["factors"]]
+    named = [covariate["signal"] for covariate in (*design["covariates"], *factors)] + [design["target"]]
     for name in named:
         if name != COUNTS and name not in session.signals:
             raise ValueError(f'the session has no signal "{name}"{guess(name, session.signals)}')
@@ -146,13 +144,13 @@ def _of_recording(session: Session, design: dict[str, Any], dtype) -> Built:
         raise ValueError(f"no epoch is as long as a bin of {design['bin_s']:g} s (epochs: {origin}).")
     seconds = float((bins.stops - bins.starts).sum())
     counts, units, left_out = _counts(session, design, bins, seconds)
-    covariates = [_covariate(covariate, bins, signals, counts, units, dtype) for covariate in design["covariates"]]
+    recorded = Recorded(bins, signals, counts, units, dtype)
+    covariates = [covariate_part(covariate, recorded) for covariate in design["covariates"]]
+    covariates += [product_part(product, recorded) for product in design.get("products", ())]
     made, own = list(covariates), None
     if "history" in design:
-        basis = _basis(design["history"]["basis"], "history", bins)
-        values, ends = _convolve(counts, basis, bins, dtype, "history"), basis._ends
-        made.append(Part("history", values, [f"history_{unit}_{end}" for unit in units for end in ends]))
-        own = made[-1] if design["history"]["of"] == "own" else None
+        made.append(history_part(design["history"], recorded))
+        own = made[-1] if design["history"]["of"] == "own" and estimator != GAM else None
     parts = covariates if own else made
     names = [name for part in parts for name in part.names]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -182,11 +180,31 @@ def _of_recording(session: Session, design: dict[str, Any], dtype) -> Built:
     }
     terms = {part.name: part.names for part in made}
     if own:
-        notes["own_names"] = terms["history"] = [f"history_{end}" for end in ends]
+        notes["own_names"] = terms["history"] = [f"history_{end}" for end in own.bases[0]._ends]
     exposure = bins.share if design["partial_bins"] == "exposure" and bins.n_partial else None
     of_each = np.split(own.values, len(units), axis=1) if own else None
     targets = units if design["target"] == COUNTS else None
-    return Built(X, y, None, None, exposure, names, targets, notes, of_each, bins.centres, terms)
+    smooth = _smooth(made, design, units, notes) if estimator == GAM else ()
+    return Built(X, y, None, None, exposure, names, targets, notes, of_each, bins.centres, terms, *smooth)
+
+
+def _smooth(parts: list[Part], design: dict[str, Any], units: list[str], notes: dict) -> tuple[dict, dict | None]:
+    """Terms of an additive model, and which neurons have which history; the notes say which part made which terms."""
+    found, at, of_parts = {}, 0, {}
+    for part in parts:
+        terms, at = part.terms(at), at + len(part.names)
+        if twice := [name for name in terms if name in found]:
+            raise ValueError(f"several terms are called {', '.join(twice)}; give their covariates names of their own.")
+        found |= terms
+        of_parts[part.name] = list(terms)
+    notes["smooth_terms"] = of_parts
+    histories, of = of_parts.get("history", []), design.get("history", {}).get("of", "all")
+    if of == "all":
+        return found, None
+    if of == "others" and len(units) < 2:
+        raise ValueError('the history is of "others", but there is one unit; use "own".')
+    own = np.eye(len(units), dtype=bool)
+    return found, dict(zip(histories, own if of == "own" else ~own, strict=True))
 
 
 def _standardize(X: np.ndarray, parts: list[Part], complete: np.ndarray) -> dict[str, list[float]]:
@@ -244,63 +262,6 @@ def _counts(session: Session, design: dict, bins: Bins, seconds: float) -> tuple
     if not units and (design["target"] == COUNTS or "history" in design):
         raise ValueError(f"no unit is left; left out are {left_out}." if left_out else "the session has no spikes.")
     return counts, units, left_out
-
-
-def _covariate(covariate: dict, bins: Bins, signals, counts, units, dtype) -> Part:
-    signal_name, table = covariate["signal"], covariate.get("basis")
-    name = covariate.get("name", signal_name)
-    basis = None if table is None else _basis(table, name, bins)
-    if signal_name == COUNTS:
-        how, values, columns = COUNTS, counts.astype(np.float64), tuple(units)
-    else:
-        signal = signals[signal_name]
-        how = covariate.get("resample") or _bins.usual_resampling(signal, bins.bin_s, table)
-        values, columns = _bins.resample(bins, signal, how, covariate.get("max_gap_s")), signal.columns
-    if "columns" in covariate:
-        chosen = [_column(column, columns, values.shape[1], signal_name) for column in covariate["columns"]]
-        values, columns = values[:, chosen], tuple(columns[i] for i in chosen) if columns else ()
-    prefixes = [f"{name}_{column}" for column in columns] or [name]
-    lags = covariate.get("lags", [round(lag / bins.bin_s) for lag in covariate.get("lags_s", [])])
-    ends = [""] if basis is None else basis._ends
-    if basis is not None and basis.kind in TIME_BASES:
-        made = _convolve(values, basis, bins, dtype, f'covariate "{name}"')
-    elif basis is not None:
-        made = np.concatenate([basis.features(column) for column in values.T], axis=1)
-        if np.isnan(made).all() and np.isfinite(values).any():
-            span = f"{np.nanmin(values):g} to {np.nanmax(values):g}"
-            where = f"is in the range {table['range']} of its basis."
-            raise ValueError(f'covariate "{name}": none of its values, {span}, {where}')
-    elif lags:
-        shifted = np.stack([_bins.lag(bins, values, by) for by in lags], axis=2)  # (bin, column, lag)
-        made, ends = shifted.reshape(len(values), -1), [f"lag{by}" for by in lags]
-    else:
-        made = values
-    names = [f"{prefix}_{end}" if end else prefix for prefix in prefixes for end in ends]
-    note = {"name": name, "signal": signal_name, "resample": how, "columns": list(columns)}
-    return Part(name, made, names, note, covariate.get("standardize", False))
-
-
-def _column(column: int | str, columns: tuple[str, ...], n: int, signal: str) -> int:
-    if isinstance(column, str) and column not in columns:
-        raise ValueError(f'the signal "{signal}" has no column "{column}"{guess(column, columns)}')
-    if not isinstance(column, str) and column >= n:
-        raise ValueError(f'the signal "{signal}" has {n} columns, 0 to {n - 1}; column {column} is asked for.')
-    return columns.index(column) if isinstance(column, str) else column
-
-
-def _basis(table: dict[str, Any], name: str, bins: Bins) -> Basis:
-    """Basis of a covariate or of the history; strengths of its penalty are not a matter of designs."""
-    of_time = {"bin_s": bins.bin_s} if table["kind"] in TIME_BASES else {}
-    return Basis.from_dict({**table, **of_time, "name": name, "penalty_order": 0})
-
-
-def _convolve(values: np.ndarray, basis: Basis, bins: Bins, dtype, what: str) -> np.ndarray:
-    """Causal convolution with kernels within epochs, (bin, column * kernel)."""
-    kernels, first_rows = basis.kernels, np.unique(bins.epoch, return_index=True)[1]
-    try:
-        return Convolution(values, kernels, epochs=first_rows, dtype=dtype).to_array()
-    except ValueError as error:
-        raise ValueError(f"{what}: {error}") from error
 
 
 def _labels(bins: Bins, target: str, signals: dict[str, Signal]) -> np.ndarray:

@@ -1,17 +1,19 @@
 """The [model.design] of a manifest: bins, covariates, products and history."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from . import rules as rule
 from .kernels import TIME_BASES
 from .rules import Problems, check_table, guess, is_number, shown
-from .splines import VALUE_BASES
+from .splines import VALUE_BASES, BSpline, CyclicBSpline
 
 COUNTS = "counts"  # name of the binned spikes among the signals
-COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV")  # those that know an exposure
+GAM, HISTORY = "PopulationGAM", "history"
+COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV", GAM)  # those that know an exposure
+ISOTROPIC = (BSpline.kind, CyclicBSpline.kind)  # bases whose products may have one penalty for all directions
 RESAMPLE = ("mean", "nearest", "linear")
 _SHORTEST_S = 1e-6  # of a bin
 _WHOLE_LAG = 1e-6  # of a bin: what rounding leaves
@@ -31,6 +33,7 @@ _KEYS = {
     "units": rule.list_of(rule.either(rule.TEXT, _WHOLE), "a list of names of units"),
     "min_rate_hz": rule.NOT_NEGATIVE,
     "covariates": rule.TABLES,
+    "products": rule.TABLES,
     "history": rule.TABLE,
 }
 _COVARIATE = {
@@ -43,10 +46,16 @@ _COVARIATE = {
     "resample": rule.one_of(*RESAMPLE),
     "max_gap_s": rule.POSITIVE,
     "standardize": rule.BOOLEAN,
+    "ridge": rule.BOOLEAN,
 }
-_HISTORY = {"of": rule.one_of("all", "own"), "basis": rule.TABLE}
+_FACTOR = {key: _COVARIATE[key] for key in ("signal", "columns", "basis", "resample", "max_gap_s")}
+_PRODUCT = {"name": rule.NAMED, "factors": rule.TABLES, "isotropic": rule.BOOLEAN}
+_HISTORY = {"of": rule.one_of("all", "own", "others"), "basis": rule.TABLE}
 _VALUE_BASIS = {"kind": rule.TEXT, "n": rule.whole(1), "range": _PAIR, "order": rule.whole(1)}
-_TIME_BASIS = {"kind": rule.TEXT, "n": rule.whole(2), "window_s": rule.POSITIVE}
+_VALUE_BASIS |= {"penalty_order": rule.whole(0), "clamped": rule.BOOLEAN}
+_TIME_BASIS = {"kind": rule.TEXT, "n": rule.whole(2), "window_s": rule.POSITIVE, "penalty_order": rule.whole(0)}
+_NOT_OF = {"fourier": ("order", "clamped"), "cyclic_bspline": ("clamped",)}
+_OF_PENALTIES = ("penalty_order", "ridge", "isotropic")  # keys that only models with terms know
 
 Note = Callable[[str], None]  # says what is wrong with a table
 
@@ -82,24 +91,57 @@ def read_design(
         _read_covariate(problems, (*path, "covariates", i), entry, recordings, bin_s, target)
         for i, entry in enumerate(right.get("covariates", []))
     ]
-    called = {"history": "the spike history"}
-    for i, covariate in enumerate(design["covariates"]):
-        name = covariate.get("name", covariate.get("signal"))
-        if name in called:
-            text = f'its features would be called "{name}" like those of {called[name]}; give it a name of its own.'
-            problems.add((*path, "covariates", i), text)
-        elif name is not None:
-            called[name] = f"covariate {i + 1}"
+    if "products" in right:
+        design["products"] = [
+            _read_product(problems, (*path, "products", i), entry, recordings, bin_s, target)
+            for i, entry in enumerate(right["products"])
+        ]
+    _check_names(problems, path, design)
     if "history" in right:
         at = (*path, "history")
         history = design["history"] = {"of": "all", **check_table(problems, at, right["history"], _HISTORY, ("basis",))}
-        if history["of"] == "own" and estimator not in (None, "PopulationGLM"):
-            problems.add(at, f'of is "own", which {estimator} cannot fit; use PopulationGLM, or "all".')
+        if history["of"] == "own" and estimator not in (None, "PopulationGLM", GAM):
+            problems.add(at, f'of is "own", which {estimator} cannot fit; use PopulationGLM, {GAM}, or "all".')
+        if history["of"] == "others" and estimator not in (None, GAM):
+            problems.add(at, f'of is "others", which {estimator} cannot fit; use {GAM}, or "all".')
         if "basis" in history:
             history["basis"] = _read_basis(problems, (*at, "basis"), history["basis"], bin_s, TIME_BASES)
-    elif not design["covariates"] and not table.get("covariates"):
+    elif not any(table.get(key) for key in ("covariates", "products")):
         note("there are neither covariates nor a history; a design needs features.")
+    _check_penalties(problems, path, design, estimator)
     return design
+
+
+def _check_names(problems: Problems, path: tuple, design: dict[str, Any]) -> None:
+    """Note covariates and products whose features would have the same names."""
+    called = {"history": "the spike history"}
+    for kind in ("covariates", "products"):
+        for i, entry in enumerate(design.get(kind, [])):
+            name = entry.get("name", entry.get("signal"))
+            if name in called:
+                text = f'its features would be called "{name}" like those of {called[name]}; give it a name of its own.'
+                problems.add((*path, kind, i), text)
+            elif name is not None:
+                called[name] = f"{kind[:-1]} {i + 1}"
+
+
+def _check_penalties(problems: Problems, path: tuple, design: dict[str, Any], estimator: str | None) -> None:
+    """Note keys about penalties of terms where the estimator has none, and what does not go with them."""
+    for at, table in _tables(path, design):
+        for key in _OF_PENALTIES if estimator not in (None, GAM) else ():
+            if key in table:
+                problems.add(at, f"{key} is given, which {estimator} does not know; it is for {GAM}.")
+        if estimator == GAM and table.get("standardize") and "basis" in table:
+            problems.add(at, f"standardize is true; {GAM} takes the functions of a basis as they are. Leave it out.")
+
+
+def _tables(path: tuple, value: Any) -> Iterator[tuple[tuple, dict[str, Any]]]:
+    """Yield tables in tables and lists, with their paths."""
+    if isinstance(value, dict):
+        yield path, value
+    for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(entry, dict | list):
+            yield from _tables((*path, key), entry)
 
 
 def _check_known(note: Note, key: str, name: str, recordings: list, what: str) -> None:
@@ -115,9 +157,37 @@ def _check_once(note: Note, key: str, values: list) -> None:
         note(f"{key} is {shown(values)}; each may be there once.")
 
 
-def _read_covariate(problems: Problems, path: tuple, table, recordings, bin_s, target) -> dict[str, Any]:
+def _read_product(problems: Problems, path: tuple, table, recordings, bin_s, target) -> dict[str, Any]:
     note = partial(problems.add, path)
-    right = check_table(problems, path, table, _COVARIATE, ("signal",))
+    right = check_table(problems, path, table, _PRODUCT, ("name", "factors"))
+    given = right.get("factors", [])
+    if "factors" in right and len(given) < 2:
+        note(f"factors has {len(given)} entr{'y' if len(given) == 1 else 'ies'}; a product needs at least two.")
+    right["factors"] = [
+        _read_covariate(problems, (*path, "factors", i), entry, recordings, bin_s, target, _FACTOR, ("signal", "basis"))
+        for i, entry in enumerate(given)
+    ]
+    for i, factor in enumerate(right["factors"] if right.get("isotropic") else ()):
+        basis, at = factor.get("basis", {}), (*path, "factors", i)
+        if basis.get("kind") not in (None, *ISOTROPIC):
+            allowed = " or ".join(f'"{kind}"' for kind in ISOTROPIC)
+            problems.add(at, f'its basis is "{basis["kind"]}"; in a product that is isotropic it must be {allowed}.')
+        elif basis.get("order", 4) < 3:
+            problems.add(
+                at, f"its basis has order {basis['order']}; in a product that is isotropic it must be 3 or more."
+            )
+        if "penalty_order" in basis:
+            problems.add(
+                at, "its basis has a penalty_order; a product that is isotropic has one of its own. Leave it out."
+            )
+    return right
+
+
+def _read_covariate(
+    problems: Problems, path: tuple, table, recordings, bin_s, target, rules=_COVARIATE, required=("signal",)
+) -> dict[str, Any]:
+    note = partial(problems.add, path)
+    right = check_table(problems, path, table, rules, required)
     signal = right.get("signal")
     if signal == COUNTS:
         if target == COUNTS:
@@ -133,6 +203,8 @@ def _read_covariate(problems: Problems, path: tuple, table, recordings, bin_s, t
     ways = [key for key in ("basis", "lags", "lags_s") if key in table]
     if len(ways) > 1:
         note(f"{' and '.join(ways)} are given; a covariate takes one of them.")
+    if "ridge" in right and "basis" in table:
+        note("ridge is given with a basis, whose penalty is that of its penalty_order; 0 is a ridge.")
     if "basis" in right:
         right["basis"] = _read_basis(problems, (*path, "basis"), right["basis"], bin_s, VALUE_BASES + TIME_BASES)
     seconds = right.get("lags_s", []) if bin_s is not None else []
@@ -157,13 +229,17 @@ def _read_basis(problems: Problems, path: tuple, table: dict, bin_s, kinds: tupl
         if "window_s" in right and bin_s is not None:
             if (lags := round(right["window_s"] / bin_s)) < (n := right.get("n", 2)):
                 note(f"window_s is {right['window_s']:g}, {lags} bins of {bin_s:g} s; {n} kernels need as many.")
+        if right.get("penalty_order", 0) >= right.get("n", math.inf):
+            note(f"penalty_order is {right['penalty_order']}; it must be below n, {right['n']}.")
         return right
-    rules = {key: allowed for key, allowed in _VALUE_BASIS.items() if key != "order" or kind != "fourier"}
+    rules = {key: allowed for key, allowed in _VALUE_BASIS.items() if key not in _NOT_OF.get(kind, ())}
     right = check_table(problems, path, table, rules, ("n", "range") if kind == "bspline" else ("n",))
     if kind != "fourier":
         right.setdefault("order", 4)
         if right.get("n", right["order"]) < right["order"]:
             note(f"n is {right['n']}, order {right['order']}; n must be at least the order.")
+        if right.get("penalty_order", 0) >= right["order"]:
+            note(f"penalty_order is {right['penalty_order']}; it must be below order, {right['order']}.")
     if kind != "bspline":
         right.setdefault("range", [0.0, 2 * math.pi])
     if "range" in right and right["range"][0] >= right["range"][1]:
