@@ -77,8 +77,9 @@ def read_explain(
 
 
 def _terms(design: dict[str, Any]) -> list[str]:
-    """Covariates of a design by name, and the history."""
-    names = [covariate.get("name", covariate.get("signal")) for covariate in design["covariates"]]
+    """Covariates and products of a design by name, and the history."""
+    made = [*design["covariates"], *design.get("products", [])]
+    names = [covariate.get("name", covariate.get("signal")) for covariate in made]
     return [name for name in names if name is not None] + ([_HISTORY] if "history" in design else [])
 
 

@@ -189,8 +189,8 @@ def _check_strengths(given: Any) -> None:
 
     if isinstance(given, str):
         if given not in CHOSEN:
-            allowed = f"{', '.join(map(repr, CHOSEN))}, or numbers, of each term in a table"
-            raise ValueError(f"strengths is {given!r}{guess(given, CHOSEN).rstrip('.')}; allowed are {allowed}.")
+            text = f"strengths is {given!r}{guess(given, CHOSEN)}"
+            raise ValueError(f"{text} Or give numbers, a table of them by term or one for all.")
         return
     for name, of in given.items() if isinstance(given, dict) else [(None, given)]:
         what = "strengths" if name is None else f"strengths of {name!r}"

@@ -236,7 +236,10 @@ def _facts_of_terms(header: dict, arrays: dict) -> dict[str, np.ndarray]:
     batch, n_units, terms = header["batch"], arrays["intercept"].size, header["report"]["term"]
     edf = dict(zip(terms, arrays["report.edf"].reshape(len(terms), n_units), strict=True))
     histories = (batch.get("notes") or {}).get("smooth_terms", {}).get(HISTORY, [])
-    columns = {"edf": 1.0 + sum(edf.values()), "strength_gradient": arrays["report.strength_gradient"]}
+    columns = {
+        "edf": 1.0 + arrays["smooth.degrees"].sum(axis=0),
+        "strength_gradient": arrays["report.strength_gradient"],
+    }
     columns |= {f"edf.{name}": of for name, of in edf.items() if name not in histories}
     for name in (name for name in terms if name not in histories):
         strengths = _strengths(arrays, name, n_units)

@@ -448,6 +448,14 @@ BAD = [
     (CV, 'estimator = "PopulationGLMCV"\nparameters.strengths = [1]',
      'model "plain", parameters: strengths is [1]; it takes at least two'),
     (CV, 'estimator = "PopulationGLMCV"\nparameters.rule = "worst"', 'model "plain", parameters: rule is \'worst\''),
+    (CV, 'estimator = "PopulationGAM"\nparameters.strengths = "marginal-likelyhood"',
+     'model "plain", parameters: strengths is \'marginal-likelyhood\'; did you mean "marginal-likelihood"? Or give'),
+    (CV, 'estimator = "PopulationGAM"\nparameters.strengths = { a = -1 }',
+     "model \"plain\", parameters: strengths of 'a' is -1; strengths must be finite and >= 0."),
+    (CV, 'estimator = "PopulationGAM"\nparameters.terms = { a = 3 }',
+     'model "plain", parameters: terms has a = 3; it must be a list of numbers or names of features.'),
+    (CV, 'estimator = "PopulationGAM"\nparameters.regularizer = "Ridge"',
+     'model "plain", parameters: regularizer is no parameter of PopulationGAM'),
     (CV, 'estimator = "SoftmaxGLM"\nparameters.step = -1', 'model "plain", parameters: step is -1'),
     (CV, 'estimator = "SoftmaxGLM"\nparameters.regularizer = "Lasso"',
      'model "plain", parameters: regularizer is \'Lasso\'; it must be one of \'Ridge\''),
@@ -572,6 +580,71 @@ def test_softmax_needs_labels_and_no_exposure(folder):
     assert 'of is "own", which SoftmaxGLM cannot fit' in found
 
 
+SMOOTH = (
+    GOOD.replace('"PopulationGLM"', '"PopulationGAM"')
+    .replace('[model.grid]\nregularizer_strength = [1e-3, 1e-4]\nregularizer = ["Ridge", "Lasso"]\n', "")
+    .replace("[model.design.history]", """\
+[[model.design.products]]
+name = "map"
+isotropic = true
+factors = [
+    { signal = "speed", basis = { kind = "bspline", n = 5, range = [0, 1] } },
+    { signal = "speed", basis = { kind = "cyclic_bspline", n = 5, range = [0, 1] } },
+]
+[model.design.history]
+of = "others"
+""")
+)  # fmt: skip
+BAD_TERMS = [
+    ("of =", "off =", 'design, history: off is not known here; did you mean "of"?'),
+    ("n = 2, window_s = 0.4", "n = 2, penalty_order = 2, window_s = 0.4",
+     "design, history, basis: penalty_order is 2; it must be below n, 2."),
+    ("n = 5, range", "n = 5, order = 3, penalty_order = 3, range",
+     "design, products \"map\", factors 1, basis: penalty_order is 3; it must be below order, 3."),
+    ("n = 5, range", "n = 5, penalty_order = 1, range",
+     'design, products "map", factors 1: its basis has a penalty_order; a product that is isotropic has one of'),
+    ("n = 5, range", "n = 5, order = 2, range",
+     'design, products "map", factors 1: its basis has order 2; in a product that is isotropic it must be 3 or more'),
+    ('kind = "cyclic_bspline"', 'kind = "fourier"',
+     'design, products "map", factors 2: its basis is "fourier"; in a product that is isotropic it must be "bspline"'),
+    ('"cyclic_bspline", n', '"cyclic_bspline", clamped = true, n',
+     'design, products "map", factors 2, basis: clamped is not known here'),
+    ('{ signal = "speed", basis = { kind = "cy', '{ basis = { kind = "cy',
+     'design, products "map", factors 2: signal is missing'),
+    ('{ signal = "speed", basis = { kind = "cy', '{ signal = "sped", basis = { kind = "cy',
+     'design, products "map", factors 2: signal names "sped", which is not among the signals'),
+    ('{ signal = "speed", basis = { kind = "cy', '{ lags = [1], signal = "speed", basis = { kind = "cy',
+     'design, products "map", factors 2: lags is not known here'),
+    ('name = "map"', 'name = "speed"', 'design, products "speed": its features would be called "speed" like those of'),
+    ('name = "map"\n', "", "design, products 1: name is missing"),
+    ('signal = "speed"\n', 'signal = "speed"\nridge = true\n',
+     "design, covariates 1: ridge is given with a basis, whose penalty is that of its penalty_order"),
+    ('signal = "speed"\n', 'signal = "speed"\nstandardize = true\n',
+     "design, covariates 1: standardize is true; PopulationGAM takes the functions of a basis as they are."),
+    ("tol = 1e-6", "terms = { a = [1] }", "parameters: terms is made of the design: leave it out."),
+    ("tol = 1e-6", "feature_mask = 1", "parameters: feature_mask is made of the design: leave it out."),
+    ('"PopulationGAM"', '"PopulationGLM"',
+     'design, products "map": isotropic is given, which PopulationGLM does not know; it is for PopulationGAM.'),
+    ('"PopulationGAM"', '"PopulationGLMCV"', 'design, history: of is "others", which PopulationGLMCV cannot fit'),
+    ("[model.design.history]", "[model.explain]\n[model.design.history]",
+     "explain is given, which PopulationGAM does not know"),
+]  # fmt: skip
+
+
+def test_terms_of_a_manifest_are_in_its_tasks(folder):
+    design = read_manifest(write(folder, SMOOTH)).tasks()[0].spec["design"]
+    assert [len(product["factors"]) for product in design["products"]] == [2] and design["history"]["of"] == "others"
+
+
+@pytest.mark.parametrize(("old", "new", "message"), BAD_TERMS, ids=[f"{i}" for i in range(len(BAD_TERMS))])
+def test_every_problem_of_terms_is_named_with_its_table_and_key(folder, old, new, message):
+    assert old in SMOOTH
+    found = problems_of(folder, SMOOTH.replace(old, new, 1))
+    assert any(problem.startswith(f'batch.toml: model "place", {message}') for problem in found) or any(
+        problem.startswith(f'batch.toml: model "place": {message}') for problem in found
+    ), found
+
+
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
 def test_estimators_are_made_of_their_spec(name):
     model = make_estimator({"estimator": name, "parameters": {"tol": 1e-4}, "seed": 7})
@@ -611,7 +684,7 @@ def paths_of(value, path=()):
 def test_the_documentation_has_every_key():
     page = (ROOT / "docs" / "how_to" / "manifest.md").read_text()
     tables = [_manifest._KEYS, _read_data._RECORDING, _read_data._MATRICES, _read_data._LOADER, _models._KEYS]
-    tables += [schema._KEYS, schema._COVARIATE, schema._VALUE_BASIS, schema._TIME_BASIS]
+    tables += [schema._KEYS, schema._COVARIATE, schema._PRODUCT, schema._VALUE_BASIS, schema._TIME_BASIS]
     keys = {key for table in tables for key in table} - {"model"}
     assert not [key for key in keys if f"`{key}`" not in page and f"[[{key}]]" not in page and key != "options"]
     for name in (*schema.VALUE_BASES, *schema.TIME_BASES, *schema.RESAMPLE, *ESTIMATORS):

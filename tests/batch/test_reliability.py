@@ -643,7 +643,8 @@ def test_what_one_command_takes_for_a_result_all_do(finished, tmp_path, how):
 
 
 def test_a_result_has_what_loading_it_needs(finished):
-    from glmfit.estimators import ClassReport, FitReport, PopulationGLM, PopulationGLMCV
+    from glmfit.estimators import ClassReport, FitReport, PopulationGLM, PopulationGLMCV, SmoothReport
+    from glmfit.estimators.gam.state import Smooth
     from glmfit.estimators.population_glm_cv import _FITTED
 
     def needed(report):
@@ -652,6 +653,8 @@ def test_a_result_has_what_loading_it_needs(finished):
     assert NEEDED["PopulationGLM"] == needed(FitReport) and PopulationGLM.report_class is FitReport
     assert NEEDED["PopulationGLMCV"] == needed(FitReport) | {f"cv.{name}" for name in _FITTED}
     assert PopulationGLMCV.report_class is FitReport
+    smooth = {f"smooth.{name}" for name in needed(Smooth)}
+    assert NEEDED["PopulationGAM"] == needed(SmoothReport) | {"strengths_by"} | smooth
     assert NEEDED["SoftmaxGLM"] == needed(ClassReport) | {"classes"}
 
 
