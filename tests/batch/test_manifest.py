@@ -692,8 +692,9 @@ def test_the_documentation_has_every_key():
 
 
 def test_the_examples_can_be_read(shared_data):
-    manifest = read_manifest(EXAMPLES / "linear_track.toml")
-    assert len(manifest.tasks(lambda source: source["path"])) == 3
+    for name, n_tasks in (("linear_track", 3), ("smooth_maps", 1)):
+        manifest = read_manifest(EXAMPLES / f"{name}.toml")
+        assert len(manifest.tasks(lambda source: source["path"])) == n_tasks
 
 
 def test_simulated_sessions_differ_in_shape():
