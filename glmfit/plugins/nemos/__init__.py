@@ -16,7 +16,9 @@ except ModuleNotFoundError as error:
     ) from None
 
 from .results import Certificate, FitState
+from .smooth import Smooth
+from .smooth_fit import fit_smooth
 from .solver import SAGA, register, report
 from .terms import REGULARIZERS
 
-__all__ = ["REGULARIZERS", "SAGA", "Certificate", "FitState", "register", "report"]
+__all__ = ["REGULARIZERS", "SAGA", "Certificate", "FitState", "Smooth", "fit_smooth", "register", "report"]

@@ -19,6 +19,8 @@ from ...saga.spectral_rows import block_spectra, saga_epoch, sweep
 from ...status import Status, as_statuses
 from ...stochastic import Pairs, SoftmaxProblem
 from .results import FitState, Outcome, merge, of_certified, of_table
+from .smooth import SmoothPart
+from .smooth_fit import fit_part
 from .view import AGREE, Part, View
 
 PROXIMAL_STEPS = 10_000
@@ -139,6 +141,8 @@ class Fitting:
 
     def _fit_proved(self, part: Part, X, Y, start: Params, batch_size: int | None) -> Outcome:
         solver, view = self.solver, self.view
+        if isinstance(part.penalty, SmoothPart):
+            return fit_part(solver, view, part, X, Y, start, self.tol)
         if view.certified:
             form = view.loss.standard_form(Y)
             penalty = _in_units(part.penalty, form)

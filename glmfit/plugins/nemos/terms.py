@@ -44,7 +44,7 @@ def candidates(solver: Any, model, params, args, out, Y):
     """Propose what the loss of a row may be, the best first; each is verified before it is used."""
     observation, link = getattr(model, "observation_model", None), getattr(model, "inverse_link_function", None)
     if observation is not None and callable(link):
-        ours = _known(observation, link)
+        ours = known_loss(observation, link)
         if ours is not None and not ours.observation.wrong(Y)[0].any():
             yield ours
         coupled = isinstance(observation, nemos.observation_models.CategoricalObservations)
@@ -81,7 +81,7 @@ class KnownLoss:
         return replace(form, unit=self.factor * form.unit, constant=constant, scale=self.factor * form.scale)
 
 
-def _known(observation, link) -> KnownLoss | None:
+def known_loss(observation, link) -> KnownLoss | None:
     """Find our observation model of one of NeMoS's, and its link."""
     models = nemos.observation_models
     if type(observation) is models.PoissonObservations:

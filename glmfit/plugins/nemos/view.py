@@ -14,6 +14,7 @@ import numpy as np
 
 from ...compilation import full_precision
 from ...engine.problem import Params
+from .smooth import SmoothPenalties, read_smooth
 from .terms import KnownLoss, Penalties, candidates, never_changes, read_penalty
 
 AGREE = {4: 1e-4, 8: 1e-8}  # relative difference of two evaluations of one loss, per bytes of a number
@@ -36,7 +37,7 @@ class View:
     loss: Any  # KnownLoss or RowLoss
     sizes: tuple[int, ...]  # features of each leaf
     mask: np.ndarray | None  # (feature, column)
-    penalty: Penalties
+    penalty: Penalties | SmoothPenalties
     disposable: bool = False  # whether nothing compiled for the loss can serve again
 
     @property
@@ -110,24 +111,35 @@ def views(solver: Any, params, args) -> Iterator[View]:
     X, Y, sizes, out = shape
     if not (np.isfinite(X.sum(dtype=np.float64)) and np.isfinite(Y.sum(dtype=np.float64))):
         return
-    penalty = read_penalty(solver, params)
+    smooth = read_smooth(solver.regularizer, solver.regularizer_strength, params)
+    penalty = smooth or read_penalty(solver, params)
     if penalty is None:
         return
     model = getattr(solver.unregularized_loss, "__self__", None)
-    mask = getattr(model, "_feature_mask", None)
-    if mask is not None:
-        leaves = zip(jax.tree.leaves(mask), jax.tree.leaves(params.coef), strict=True)
-        mask = np.concatenate([np.broadcast_to(np.asarray(m), c.shape).reshape(len(c), -1) for m, c in leaves]) != 0
-        mask = None if mask.all() else mask
+    mask = mask_of(model, params.coef)
+    if smooth is not None and not smooth.takes(mask):
+        return
     layouts = [layout for layout in (mask, penalty.labels) if layout is not None]
     for loss in candidates(solver, model, params, args, out, Y):
         view = View(X, Y, loss, sizes, mask, penalty, not never_changes(loss))
+        if smooth is not None and not view.certified:
+            return
         if not view.certified:  # coupled columns share features and groups, or it is no model of ours
             units = [layout.reshape(len(layout), -1, loss.n_coupled) for layout in layouts]
             if not all(np.all(layout == layout[..., :1]) for layout in units):
                 continue
         if _agrees(view, solver.unregularized_loss, params, args):
             yield view
+
+
+def mask_of(model: Any, coef: Any) -> np.ndarray | None:
+    """Which features each column of a model has, bool (feature, column); None if all have all."""
+    mask = getattr(model, "_feature_mask", None)
+    if mask is None:
+        return None
+    leaves = zip(jax.tree.leaves(mask), jax.tree.leaves(coef), strict=True)
+    mask = np.concatenate([np.broadcast_to(np.asarray(m), c.shape).reshape(len(c), -1) for m, c in leaves]) != 0
+    return None if mask.all() else mask
 
 
 def _glm_shape(params, args):

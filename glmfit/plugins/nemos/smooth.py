@@ -1,0 +1,221 @@
+"""Smooth terms in NeMoS models: a regularizer with the quadratic penalties of terms, and strengths the data choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import nemos
+import numpy as np
+
+from ...checks import as_numbers, shorten
+from ...design import Basis, Term, from_nemos
+from ...estimators.gam.terms import read_strengths, read_terms
+
+Terms = dict[str, Term]
+_STEP = 1.0  # of a proximal operator that is given none
+
+
+class Smooth(nemos.regularizer.Regularizer):
+    """Quadratic penalties of smooth terms, as a regularizer of NeMoS models.
+
+    Parameters
+    ----------
+    terms : basis or mapping, optional
+        A basis of NeMoS or of `glmfit.design`, or a sum of them, of which X has the features; or name of a term ->
+        :class:`glmfit.design.Term`, or the features of a ridge. Features in no term have no penalty. None is one
+        ridge of all features. Where X is a dictionary, terms belong to the entries of the same name.
+
+    Notes
+    -----
+    The penalty is ``strength * b'S b / 2`` summed over the penalties S of all terms, b the coefficients of the term,
+    for every neuron. ``regularizer_strength`` of the model is a number for all; an array, one for each penalty in the
+    order of the terms, (penalty,) or (penalty, neuron); or name of a term -> a number, (penalty,) or
+    (penalty, neuron). `fit_smooth` lets the data choose them.
+
+    By default models are fitted by ``"SAGA[glmfit]"``: with an observation model and a link that glmfit knows, by
+    Newton's method, with proved gaps. NeMoS's own solvers take it, too.
+
+    Examples
+    --------
+    >>> import nemos as nmo
+    >>> import numpy as np
+    >>> from glmfit.plugins.nemos import Smooth
+    >>> basis = nmo.basis.BSplineEval(8, bounds=(0, 1), label="speed")
+    >>> speed = np.random.default_rng(0).random(500)
+    >>> counts = np.random.default_rng(1).poisson(np.exp(np.sin(6 * speed)))
+    >>> model = nmo.glm.GLM(regularizer=Smooth(basis), regularizer_strength={"speed": 1e-3})
+    >>> _ = model.fit(basis.compute_features(speed), counts)
+    >>> model.solver_state_.route
+    'certified'
+    """
+
+    _allowed_solvers = (*nemos.regularizer.Ridge._allowed_solvers, "SAGA")
+    _default_solver = "SAGA[glmfit]"
+
+    def __init__(self, terms: Any = None):
+        super().__init__()
+        self.terms = terms
+        self.answer = None  # the fit of `fit_smooth`, while it hands its coefficients over
+
+    @property
+    def terms(self) -> Any:
+        """Terms as they were given; a basis of NeMoS as one of glmfit."""
+        return self._terms
+
+    @terms.setter
+    def terms(self, terms: Any) -> None:
+        if type(terms).__module__.startswith("nemos."):
+            terms = from_nemos(terms)
+        if terms is not None and not isinstance(terms, Basis | Mapping):
+            raise TypeError(
+                f"terms is {shorten(terms)}; Smooth takes a basis of NeMoS or of glmfit.design, or a mapping of names "
+                "to glmfit.design.Term or to the features of a ridge."
+            )
+        self._terms = terms
+
+    # -- what NeMoS calls
+
+    def _validate_strength(self, strength: Any) -> Any:
+        """Check the numbers; whether they fit the terms is seen with the data."""
+        if strength is None:
+            return 1.0
+        if isinstance(strength, Mapping):
+            return {name: self._validate_strength(of) for name, of in strength.items()}
+        value = as_numbers("regularizer_strength", strength)
+        if not np.isfinite(value).all() or np.any(value < 0):
+            raise ValueError(f"regularizer_strength is {shorten(strength)}; strengths must be finite and >= 0.")
+        return float(value) if value.ndim == 0 else value
+
+    def _validate_strength_structure(self, params: Any, strength: Any) -> Any:
+        coef = params.coef if hasattr(params, "coef") else params
+        terms, columns = self.layout(coef)
+        strengths = strengths_of(terms, strength, columns)
+        if not hasattr(params, "coef"):
+            return strengths
+        nothing = jax.tree.unflatten(jax.tree.structure(params), [None] * jax.tree.structure(params).num_leaves)
+        return eqx.tree_at(lambda p: p.coef, nothing, strengths, is_leaf=lambda leaf: leaf is None)
+
+    def _penalty_on_subtree(self, subtree: Any, strength: Any = None, **_: Any) -> jnp.ndarray:
+        terms, b = self.layout(subtree)[0], _stacked(subtree)
+        total, at = jnp.zeros((), b.dtype), 0
+        for term in terms.values():
+            part = b[np.asarray(term.features)]
+            for S in term.penalties:
+                total, at = total + 0.5 * jnp.sum(strength[at] * part * (jnp.asarray(S, b.dtype) @ part)), at + 1
+        return total
+
+    def _proximal_operator(self, x: Any, strength: Any = None, scaling: Any = _STEP) -> Any:
+        """Minimise the penalty plus the squared distance from x over twice the scaling."""
+        terms, b = self.layout(x)[0], _stacked(x)
+        at = 0
+        for term in terms.values():
+            of, k = np.asarray(term.features), len(term.features)
+            if not term.penalties:
+                continue
+            S = jnp.asarray(np.stack(term.penalties), b.dtype)
+            lam = jnp.asarray(strength[at : at + len(S)], b.dtype) * scaling
+            A = jnp.eye(k, dtype=b.dtype) + jnp.einsum("jn,jab->nab", lam, S)
+            b, at = b.at[of].set(jnp.linalg.solve(A, b[of].T[..., None])[..., 0].T), at + len(S)
+        leaves, structure = jax.tree.flatten(x)
+        pieces = jnp.split(b, np.cumsum([len(leaf) for leaf in leaves])[:-1])
+        shaped = [p.reshape(leaf.shape) for p, leaf in zip(pieces, leaves, strict=True)]
+        return jax.tree.unflatten(structure, shaped)
+
+    # -- where terms are
+
+    def layout(self, coef: Any) -> tuple[Terms, int]:
+        """Terms with their places among the features, leaves of a dictionary side by side; columns of a feature."""
+        leaves = jax.tree.leaves(coef)
+        n_features, columns = sum(map(len, leaves)), int(np.prod(leaves[0].shape[1:], dtype=int))
+        if not isinstance(coef, dict) or self.terms is None:
+            return read_terms(self.terms, n_features, None), columns
+        places, at = {}, 0
+        for name in sorted(coef):  # as jax has them
+            places[name] = range(at, at + len(coef[name]))
+            at += len(coef[name])
+        given = self.terms.terms if isinstance(self.terms, Basis) else self.terms
+        if unknown := [name for name in given if name not in places]:
+            raise ValueError(
+                f"there is no entry {unknown[0]!r} in X, whose entries are {', '.join(places)}; where X is a "
+                "dictionary, terms have the names of its entries."
+            )
+        found = {}
+        for name, term in given.items():
+            if isinstance(term, Term) and len(term.features) != len(places[name]):
+                n = len(places[name])
+                raise ValueError(f"term {name!r} has {len(term.features)} features, the entry of X of that name {n}.")
+            penalties = term.penalties if isinstance(term, Term) else Term.ridge(places[name]).penalties
+            found[name] = Term(places[name], penalties, term.basis if isinstance(term, Term) else None)
+        return found, columns
+
+
+def strengths_of(terms: Terms, given: Any, n_columns: int) -> np.ndarray:
+    """Strengths of all penalties, (penalty, column)."""
+    try:
+        return read_strengths(given, terms, n_columns)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"regularizer_strength: {error}") from None
+
+
+def _stacked(tree: Any) -> jax.Array:
+    """Coefficients as a matrix, (feature, column), leaves one after the other."""
+    return jnp.concatenate([leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(tree)])
+
+
+class SmoothPart(SimpleNamespace):
+    """Terms of some features and their strengths for some columns."""
+
+    terms: Terms
+    strengths: np.ndarray  # (penalty, column)
+
+    def value(self, coef: np.ndarray) -> np.ndarray:
+        """Penalty of coefficients (feature, column), (column,)."""
+        total, at = np.zeros(coef.shape[1]), 0
+        for term in self.terms.values():
+            part = coef[list(term.features)]
+            for S in term.penalties:
+                total, at = total + 0.5 * self.strengths[at] * np.sum(part * (S @ part), axis=0), at + 1
+        return total
+
+
+class SmoothPenalties:
+    """Penalties of a model with `Smooth`, for parts of its columns and features."""
+
+    name, labels = "Smooth", None
+
+    def __init__(self, terms: Terms, strengths: np.ndarray):
+        self.terms, self.strengths = terms, strengths
+
+    def takes(self, mask: np.ndarray | None) -> bool:
+        """Whether every column has all features of a term or none, unless its penalties are of single features."""
+        if mask is None:
+            return True
+        joined = [t for t in self.terms.values() if any(np.count_nonzero(S - np.diag(np.diag(S))) for S in t.penalties)]
+        return all(np.all(mask[list(t.features)] == mask[t.features[0]]) for t in joined)
+
+    def make(self, features: np.ndarray, columns: np.ndarray) -> SmoothPart:
+        """Make what is left of terms among some features."""
+        place = {feature: i for i, feature in enumerate(features.tolist())}
+        terms, kept, at = {}, [], 0
+        for name, term in self.terms.items():
+            has = [i for i, feature in enumerate(term.features) if feature in place]
+            penalties = [S[np.ix_(has, has)] for S in term.penalties]
+            some = [k for k, S in enumerate(penalties) if np.any(S)]
+            if has:
+                terms[name] = Term([place[term.features[i]] for i in has], [penalties[k] for k in some])
+                kept += [at + k for k in some]
+            at += len(penalties)
+        return SmoothPart(terms=terms, strengths=self.strengths[np.ix_(kept, columns)])
+
+
+def read_smooth(regularizer: Any, strength: Any, params: Any) -> SmoothPenalties | None:
+    """Penalties of a model whose regularizer is `Smooth`; None of another."""
+    if type(regularizer) is not Smooth:
+        return None
+    terms, columns = regularizer.layout(params.coef)
+    return SmoothPenalties(terms, strengths_of(terms, strength, columns))
