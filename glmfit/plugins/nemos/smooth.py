@@ -18,6 +18,7 @@ from ...estimators.gam.terms import read_strengths, read_terms
 
 Terms = dict[str, Term]
 _STEP = 1.0  # of a proximal operator that is given none
+_NULL = 1e-12  # share of the largest eigenvalue of a penalty below which nothing is penalised
 
 
 class Smooth(nemos.regularizer.Regularizer):
@@ -106,7 +107,10 @@ class Smooth(nemos.regularizer.Regularizer):
         for term in terms.values():
             part = b[np.asarray(term.features)]
             for S in term.penalties:
-                total, at = total + 0.5 * jnp.sum(strength[at] * part * (jnp.asarray(S, b.dtype) @ part)), at + 1
+                # Of a square root of S: what is nearly free would be lost in rounding otherwise.
+                root = jnp.asarray(_root(S), b.dtype)
+                weight = jnp.asarray(strength[at], b.dtype)
+                total, at = total + 0.5 * jnp.sum(weight * (root @ part) ** 2), at + 1
         return total
 
     def _proximal_operator(self, x: Any, strength: Any = None, scaling: Any = _STEP) -> Any:
@@ -115,12 +119,16 @@ class Smooth(nemos.regularizer.Regularizer):
         at = 0
         for term in terms.values():
             of, k = np.asarray(term.features), len(term.features)
-            if not term.penalties:
-                continue
-            S = jnp.asarray(np.stack(term.penalties), b.dtype)
-            lam = jnp.asarray(strength[at : at + len(S)], b.dtype) * scaling
-            A = jnp.eye(k, dtype=b.dtype) + jnp.einsum("jn,jab->nab", lam, S)
-            b, at = b.at[of].set(jnp.linalg.solve(A, b[of].T[..., None])[..., 0].T), at + len(S)
+            size = jnp.sqrt(jnp.asarray(strength[at : at + len(term.penalties)], b.dtype) * scaling)
+            at += len(term.penalties)
+            # Least squares: the identity above square roots of the penalties, (column, row, feature).
+            rows = [jnp.broadcast_to(jnp.eye(k, dtype=b.dtype), (b.shape[1], k, k))]
+            rows += [
+                s[:, None, None] * jnp.asarray(_root(S), b.dtype) for s, S in zip(size, term.penalties, strict=True)
+            ]
+            Q, R = jnp.linalg.qr(jnp.concatenate(rows, axis=1))
+            right = jnp.einsum("nka,kn->na", Q[:, :k], b[of])
+            b = b.at[of].set(jax.scipy.linalg.solve_triangular(R, right[..., None])[..., 0].T)
         leaves, structure = jax.tree.flatten(x)
         pieces = jnp.split(b, np.cumsum([len(leaf) for leaf in leaves])[:-1])
         shaped = [p.reshape(leaf.shape) for p, leaf in zip(pieces, leaves, strict=True)]
@@ -160,6 +168,13 @@ def strengths_of(terms: Terms, given: Any, n_columns: int) -> np.ndarray:
         return read_strengths(given, terms, n_columns)
     except (TypeError, ValueError) as error:
         raise type(error)(f"regularizer_strength: {error}") from None
+
+
+def _root(S: np.ndarray) -> np.ndarray:
+    """Matrix R with R'R = S, as many rows as S has rank."""
+    values, vectors = np.linalg.eigh(S)
+    some = values > _NULL * values.max()
+    return np.sqrt(values[some])[:, None] * vectors[:, some].T
 
 
 def _stacked(tree: Any) -> jax.Array:
