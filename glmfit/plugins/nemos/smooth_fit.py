@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import nemos
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from ...checks import shorten
 from ...engine.problem import Params
@@ -111,7 +110,7 @@ def fit_part(solver: Any, view: Any, part: Any, X: np.ndarray, Y: np.ndarray, st
         gam = _gam(loss, part.penalty.terms, part.penalty.strengths / loss.factor, tol=tol)
         gam.set_params(max_epochs=solver.maxiter or _BUDGET)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # NeMoS says so
+            warnings.filterwarnings("ignore", ".*did not converge", UserWarning)  # NeMoS says so
             gam.fit(X, Y)
         params, which = Params(gam.coef_, gam.intercept_), slice(None)
     else:
