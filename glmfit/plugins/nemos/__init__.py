@@ -1,4 +1,4 @@
-"""NeMoS models fitted by glmfit: ``solver_name="SAGA[glmfit]"``.
+"""NeMoS models fitted by glmfit: ``solver_name="SAGA[glmfit]"``, and smooth terms, `Smooth` and `fit_smooth`.
 
 Importing this package registers the solver. Works with NeMoS 0.2.8 and newer; facts and limits are in
 docs/how_to/use_with_nemos.md.

@@ -23,7 +23,9 @@ _ROWS = 1 << 15  # at once
 _BUDGET = 60
 
 
-def fit_smooth(model: Any, terms: Any, X: Any, y: Any, strengths: Any = "marginal-likelihood", **parameters: Any):
+def fit_smooth(
+    model: Any, terms: Any, X: Any, y: Any, strengths: Any = "marginal-likelihood", **parameters: Any
+) -> PopulationGAM:
     """Fit a NeMoS model with smooth terms whose strengths the data choose for every neuron.
 
     Parameters
