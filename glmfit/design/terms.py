@@ -138,7 +138,7 @@ class Term:
         return cls(features, tuple(np.diag(row) for row in np.eye(len(features))))
 
     @classmethod
-    def _of_basis(cls, features: range, penalties: tuple[np.ndarray, ...], basis: Basis) -> Term:
+    def _of_basis(cls, features: Iterable[int], penalties: tuple[np.ndarray, ...], basis: Basis) -> Term:
         """Make a term whose penalties are right as they are: large ones take long to check."""
         term = object.__new__(cls)
         for S in penalties:

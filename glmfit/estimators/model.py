@@ -253,7 +253,8 @@ def to_json(value: Any, name: str) -> Any:
     if isinstance(value, Basis):
         return {"basis": value.to_dict()}
     if isinstance(value, Term):
-        of = [value.features, [S.tolist() for S in value.penalties], value.basis]
+        known = value.basis is not None and value == Term._of_basis(value.features, value.basis.penalties, value.basis)
+        of = [value.features, None if known else [S.tolist() for S in value.penalties], value.basis]
         return {"term": [to_json(part, name) for part in of]}
     if isinstance(value, dict):
         return {"items": [[to_json(k, name), to_json(v, name)] for k, v in value.items()]}
@@ -283,7 +284,10 @@ def from_json(value: Any) -> Any:
     if "basis" in value:
         return Basis.from_dict(value["basis"])
     if "term" in value:
-        return Term(*(from_json(part) for part in value["term"]))
+        features, penalties, basis = (from_json(part) for part in value["term"])
+        return (
+            Term._of_basis(features, basis.penalties, basis) if penalties is None else Term(features, penalties, basis)
+        )
     if "epochs" in value:
         from pynapple import IntervalSet  # which it was
 

@@ -9,6 +9,8 @@ import pytest
 from glmfit import PopulationGAM
 from glmfit.batch import build, collect, load_result, load_session, read_manifest, run
 from glmfit.batch.plan import plan
+from glmfit.design import BSpline, Term
+from glmfit.estimators.model import from_json, to_json
 
 PLACE = {"kind": "bspline", "n": 5, "range": [-1, 1]}
 DESIGN = {
@@ -87,6 +89,16 @@ def test_the_index_has_degrees_of_freedom_and_strengths_of_terms(batch):
     assert index.loc["all"]["strength.history"].isna().all() and (index.loc["all"]["strength.place"] == 1e-3).all()
     of_terms = [name for name in index if name.startswith(("edf", "strength.", "strength_"))]
     assert index.loc["plain"][of_terms].isna().all(axis=None)
+
+
+def test_files_have_penalties_only_where_no_basis_has_them():
+    basis = BSpline(5, (0, 1), name="a") * BSpline(5, (0, 1), name="b")
+    whole, own = basis.terms["a*b"], Term(range(25, 28), (np.diag([1.0, 2.0, 3.0]),))
+    other = Term(range(28, 33), (np.eye(5),), BSpline(5, (0, 1), name="c"))
+    for term in (whole, own, other):
+        written = to_json(term, "terms")
+        assert from_json(json.loads(json.dumps(written))) == term
+        assert (written["term"][1] is None) == (term is whole)
 
 
 def test_terms_of_matrices_are_ridges_of_their_features(tmp_path):

@@ -634,6 +634,11 @@ BAD_TERMS = [
 def test_terms_of_a_manifest_are_in_its_tasks(folder):
     design = read_manifest(write(folder, SMOOTH)).tasks()[0].spec["design"]
     assert [len(product["factors"]) for product in design["products"]] == [2] and design["history"]["of"] == "others"
+    explained = (
+        SMOOTH.replace("PopulationGAM", "PopulationGLM").replace("isotropic = true\n", "").replace("others", "all")
+    )
+    explained = explained.replace("[model.design.history]", '[model.explain.groups]\nm = "map"\n[model.design.history]')
+    assert read_manifest(write(folder, explained)).tasks()[0].spec["explain"]["groups"] == {"m": ["map"]}
 
 
 @pytest.mark.parametrize(("old", "new", "message"), BAD_TERMS, ids=[f"{i}" for i in range(len(BAD_TERMS))])
