@@ -1,0 +1,216 @@
+"""Evidence of quadratic models against its definition, and steps that increase it."""
+
+import numpy as np
+import pytest
+import scipy.optimize
+
+from glmfit.design import Term
+from glmfit.engine.smooth.coordinates import Coordinates
+from glmfit.engine.smooth.evidence import Quadratic, evaluate, invert, optimum, with_penalty
+from glmfit.engine.smooth.held_out import HeldOut, evaluate_held_out
+from glmfit.engine.smooth.search import free_of_bounds, improve
+
+
+def space_of(kind, rng):
+    """Coordinates of six features with terms of one kind."""
+    low, other = (root @ root.T for root in (rng.normal(size=(3, 2)), rng.normal(size=(3, 2))))
+    terms = {
+        "ridges": {"a": Term.ridge([0, 1]), "b": Term.ridge([2, 3, 4])},
+        "walk": {"a": Term.random_walk([0, 1, 2, 3]), "b": Term.ridge([5])},
+        "ard": {"a": Term.ard(range(6))},
+        "overlapping": {"a": Term(range(4), [np.diag([1.0, 2, 0, 0]), np.diag([0.5, 1, 3, 0])]), "b": Term.ridge([4])},
+        "mixed": {"a": Term([0, 1, 2], [low, other]), "b": Term.ridge([3, 4])},
+        "two mixed": {"a": Term([0, 1, 2], [low, other]), "b": Term([3, 4, 5], [other, low, np.eye(3)])},
+        "free": {"a": Term([0, 1], ()), "b": Term.ridge([2])},
+        "nothing penalised": {},
+    }[kind]
+    X = rng.normal(size=(40, 6))
+    return Coordinates(X, {name: (t.features, t.penalties) for name, t in terms.items()})
+
+
+KINDS = ["ridges", "walk", "ard", "overlapping", "mixed", "two mixed", "free"]
+
+
+def models(space, rng, n=3, bend=False, inside=None):
+    p = space.n_coordinates + 1
+    root = rng.normal(size=(n, p, 2 * p))
+    H, z = root @ root.transpose(0, 2, 1), 3 * rng.normal(size=(n, p))
+    if inside is not None:
+        has = np.append(inside, np.ones((n, 1), bool), axis=1)
+        H, z = H * has[:, :, None] * has[:, None, :], z * has
+    return Quadratic(H, z, 0.3 * rng.normal(size=(n, p)) if bend else None, inside)
+
+
+def criterion(model, space, rho, k):
+    """Definition, of one fit: the energy at the optimum, and determinants over the directions it has."""
+    has = np.ones(space.n_coordinates, bool) if model.inside is None else model.inside[k]
+    both = np.append(has, True)
+    S = space.penalty(np.exp(rho)[None])[0]
+    held = has & np.any(space.sizes() > 0, axis=0)
+    A = model.hessian[k].copy()
+    A[:-1, :-1] += S
+    A, z = A[np.ix_(both, both)], model.z[k][both]
+    at = np.linalg.solve(A, z)
+    value = -z @ at / 2 + np.linalg.slogdet(A)[1] / 2 - np.linalg.slogdet(S[np.ix_(held, held)])[1] / 2
+    return value + (0.0 if model.bend is None else model.bend[k][both] @ at / 2)
+
+
+def derivatives(function, at, step):
+    move = np.eye(len(at)) * step
+    slope = np.array([(function(at + m) - function(at - m)) / (2 * step) for m in move])
+    bend = np.array([[
+        (function(at + a + b) - function(at + a - b) - function(at - a + b) + function(at - a - b)) / (4 * step**2)
+        for a in move] for b in move])  # fmt: skip
+    return slope, bend
+
+
+@pytest.mark.parametrize("bend, kind", [*((b, k) for b in (False, True) for k in KINDS if b or k != "two mixed")])
+def test_criterion_and_its_derivatives_are_those_of_the_definition(kind, bend, rng):
+    space = space_of(kind, rng)
+    model, rho = models(space, rng, bend=bend), rng.normal(size=(3, space.n_penalties))
+    found = evaluate(model, space, rho)
+    for k in range(3):
+
+        def value(r, k=k):
+            return criterion(model, space, r, k)
+
+        assert abs(found.criterion[k] - value(rho[k])) < 1e-9 * (1 + abs(value(rho[k])))
+        slope, curvature = derivatives(value, rho[k], 1e-4)
+        np.testing.assert_allclose(found.gradient[k], slope, atol=1e-6)
+        if not bend:  # with it Newton steps are those of a model
+            np.testing.assert_allclose(found.curvature[k], curvature, atol=1e-5)
+
+
+def test_curvature_across_mixed_terms_is_whole(rng):
+    space = space_of("two mixed", rng)
+    model, rho = models(space, rng), rng.normal(size=(3, space.n_penalties))
+    found = evaluate(model, space, rho)
+    for k in range(3):
+        _, curvature = derivatives(lambda r, k=k: criterion(model, space, r, k), rho[k], 1e-4)
+        np.testing.assert_allclose(found.curvature[k], curvature, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ridges", "ard", "mixed", "two mixed"])
+def test_what_a_fit_does_not_have_changes_nothing(kind, rng):
+    space = space_of(kind, rng)
+    inside = np.ones((3, space.n_coordinates), bool)
+    inside[1, space.places["a"]] = False
+    model, rho = models(space, rng, inside=inside), rng.normal(size=(3, space.n_penalties))
+    found = evaluate(model, space, rho)
+    gone = [j for j, name in enumerate(space.term_of) if name == "a"]
+    assert (
+        not found.gradient[1, gone].any()
+        and not found.curvature[1, gone].any()
+        and not found.at[1][:-1][~inside[1]].any()
+    )
+    for k in range(3):
+        slope, _ = derivatives(lambda r, k=k: criterion(model, space, r, k), rho[k], 1e-4)
+        np.testing.assert_allclose(found.gradient[k], slope, atol=1e-6)
+
+
+def test_ratios_are_those_of_fellner_and_schall(rng):
+    space = space_of("ridges", rng)
+    model, rho = models(space, rng), rng.normal(size=(3, 2))
+    found = evaluate(model, space, rho)
+    for k in range(3):
+        for j, place in enumerate([space.places["a"], space.places["b"]]):
+            g, V = found.at[k, place], found.inverse[k][place, place]
+            strength = np.exp(rho[k, j])
+            expected = (place.stop - place.start - strength * np.trace(V)) / (strength * g @ g)
+            np.testing.assert_allclose(found.ratio[k, j], expected)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "nothing penalised"])
+def test_penalties_their_gradients_and_matrices_agree(kind, rng):
+    space = space_of(kind, rng)
+    strengths, at = rng.uniform(0.1, 2, (4, space.n_penalties)), rng.normal(size=(4, space.n_coordinates))
+    S = space.penalty(strengths)
+    np.testing.assert_allclose(space.pull(strengths, at), np.einsum("nij,nj->ni", S, at), atol=1e-12)
+    np.testing.assert_allclose(space.value(strengths, at), np.einsum("ni,nij,nj->n", at, S, at) / 2)
+    model = models(space, rng, 4)
+    A = with_penalty(model, space, strengths)
+    np.testing.assert_allclose(A[:, :-1, :-1], model.hessian[:, :-1, :-1] + S)
+
+
+def test_inverses_are_right_whatever_the_units(rng):
+    root = rng.normal(size=(5, 6, 9)) * 10.0 ** rng.uniform(-8, 8, (5, 6, 1))
+    A = root @ root.transpose(0, 2, 1)
+    inverse, log = invert(A)
+    scale = np.sqrt(np.einsum("nii->ni", A))
+    exact = np.linalg.inv(A / scale[:, :, None] / scale[:, None, :])
+    np.testing.assert_allclose(inverse * scale[:, :, None] * scale[:, None, :], exact, rtol=1e-8)
+    np.testing.assert_allclose(log, np.linalg.slogdet(A)[1], rtol=1e-10)
+
+
+def test_a_singular_matrix_leaves_the_others_as_they_are(rng):
+    root = rng.normal(size=(3, 5, 9))
+    A = root @ root.transpose(0, 2, 1)
+    alone, log = invert(A)
+    A[1] = np.outer(root[1, :, 0], root[1, :, 0]) - 1e-9 * np.eye(5)
+    inverse, logs = invert(A)
+    assert np.isfinite(inverse).all() and np.linalg.eigvalsh(inverse[1])[0] >= 0
+    np.testing.assert_allclose(inverse[[0, 2]], alone[[0, 2]], rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(logs[[0, 2]], log[[0, 2]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_search_ends_at_a_stationary_point_or_a_bound(kind, rng):
+    space = space_of(kind, rng)
+    model, j = models(space, rng, 8), space.n_penalties
+    low, high = np.full((8, j), -9.0), np.full((8, j), 9.0)
+    start = rng.normal(size=(8, j))
+    before = evaluate(model, space, start).criterion
+    rho, best, gained = improve(model, space, start, low, high, 1e-4, 200)
+    here = evaluate(model, space, rho)
+    np.testing.assert_allclose(best.criterion, here.criterion)
+    np.testing.assert_allclose(gained, before - here.criterion, atol=1e-9)
+    assert np.all(here.criterion <= before + 1e-9)
+    free = free_of_bounds(here.gradient, rho, low, high)
+    assert np.abs(here.gradient * free).max(initial=0.0) < 5e-3  # strengths that are sent to their ends move others
+    for k in range(8):
+        found = scipy.optimize.minimize(
+            lambda r, k=k: criterion(model, space, r, k), rho[k], method="L-BFGS-B", bounds=[(-9, 9)] * j
+        )
+        assert here.criterion[k] <= found.fun + 1e-3
+
+
+def held_out_loss(model, space, rho, k):
+    """Sum of the losses of blocks at one Newton step of the fit to the others, by definition, of one fit."""
+    total = 0.0
+    for f in range(model.share.shape[1]):
+        A = model.fitted[0][k, f].copy()
+        A[:-1, :-1] += space.penalty(np.exp(rho)[None] * model.share[k, f])[0]
+        at = np.linalg.solve(A, model.fitted[0][k, f] @ model.start[k] - model.fitted[1][k, f])
+        away = at - model.start[k]
+        total += model.test[1][k, f] @ away + away @ model.test[0][k, f] @ away / 2
+    return total
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loss_held_out_and_its_gradient_are_those_of_the_definition(kind, rng):
+    space = space_of(kind, rng)
+    p = space.n_coordinates + 1
+    root = rng.normal(size=(2, 3, 4, p, 2 * p))
+    H = root @ root.swapaxes(-1, -2)
+    slopes = rng.normal(size=(2, 3, 4, p))
+    model = HeldOut(
+        models(space, rng), rng.normal(size=(3, p)), (H[0], slopes[0]), (H[1], slopes[1]), rng.uniform(0.5, 1, (3, 4))
+    )
+    rho = rng.normal(size=(3, space.n_penalties))
+    found = evaluate_held_out(model, space, rho)
+    for k in range(3):
+        np.testing.assert_allclose(found.criterion[k], held_out_loss(model, space, rho[k], k), rtol=1e-9)
+        slope, _ = derivatives(lambda r, k=k: held_out_loss(model, space, r, k), rho[k], 1e-4)
+        np.testing.assert_allclose(found.gradient[k], slope, atol=1e-6 * (1 + np.abs(slope).max()))
+    alone = evaluate_held_out(model.take([1]), space, rho[[1]])
+    np.testing.assert_allclose(alone.gradient[0], found.gradient[1])
+
+
+def test_optima_are_those_of_the_penalised_models(rng):
+    space = space_of("mixed", rng)
+    model, strengths = models(space, rng), rng.uniform(0.1, 3, (3, space.n_penalties))
+    at, inverse, log = optimum(model, space, strengths)
+    A = with_penalty(model, space, strengths)
+    np.testing.assert_allclose(np.einsum("nij,nj->ni", A, at), model.z)
+    np.testing.assert_allclose(A @ inverse, np.broadcast_to(np.eye(A.shape[1]), A.shape), atol=1e-9)
+    np.testing.assert_allclose(log, np.linalg.slogdet(A)[1])
