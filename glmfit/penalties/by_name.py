@@ -189,7 +189,9 @@ def read_labels(groups: Any, n_features: int) -> np.ndarray:
     return labels
 
 
-def read_members(group: Any, members: Any, n_features: int, feature_names: Iterable[str] | None) -> list[int]:
+def read_members(
+    group: Any, members: Any, n_features: int, feature_names: Iterable[str] | None, kind: str = "group"
+) -> list[int]:
     """Read the features of one group, an index, a name, several or a slice of all, as indices.
 
     Raises ValueError, with the group's name, for a group without a member and for what is no feature.
@@ -199,30 +201,29 @@ def read_members(group: Any, members: Any, n_features: int, feature_names: Itera
         try:
             found = list(range(n_features)[members])
         except (TypeError, ValueError) as error:
-            raise ValueError(f"group {group!r} is {members}; a slice needs feature indices ({error}).") from None
+            raise ValueError(f"{kind} {group!r} is {members}; a slice needs feature indices ({error}).") from None
     else:
         members = [members] if isinstance(members, str) or not isinstance(members, Iterable) else members
-        found = [_feature_index(member, group, n_features, index_of) for member in members]
+        found = [_feature_index(member, f"{kind} {group!r}", n_features, index_of) for member in members]
     if not found:
-        raise ValueError(f"group {group!r} is empty; give it at least one feature, or leave it out.")
+        raise ValueError(f"{kind} {group!r} is empty; give it at least one feature, or leave it out.")
     return found
 
 
-def _feature_index(member: Any, group: Any, n_features: int, index_of: Mapping[str, int]) -> int:
+def _feature_index(member: Any, of: str, n_features: int, index_of: Mapping[str, int]) -> int:
     """Index of a feature given by its index or name."""
     if isinstance(member, str):
         if member not in index_of:
             known = f"the features are {list(index_of)}" if index_of else "X has no feature names: use indices"
-            raise ValueError(f"group {group!r} names the feature {member!r}, which does not exist; {known}.")
+            raise ValueError(f"{of} names the feature {member!r}, which does not exist; {known}.")
         return index_of[member]
     if isinstance(member, bool | np.bool_) or not isinstance(member, int | np.integer):
         raise ValueError(
-            f"group {group!r} has the member {member!r} ({type(member).__name__}); members are feature "
+            f"{of} has the member {member!r} ({type(member).__name__}); members are feature "
             "indices or feature names. Turn a boolean mask into indices with numpy.flatnonzero."
         )
     if not 0 <= member < n_features:
         raise ValueError(
-            f"group {group!r} has the feature index {member}; X has {n_features} features, so allowed are 0 "
-            f"to {n_features - 1}."
+            f"{of} has the feature index {member}; X has {n_features} features, so allowed are 0 to {n_features - 1}."
         )
     return int(member)

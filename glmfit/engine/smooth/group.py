@@ -1,7 +1,5 @@
 """Some fits of a population that are stepped together: Newton steps, strengths chosen on the way, and the proof."""
 
-from typing import Any
-
 import numpy as np
 
 from ...bounds import gap_bound
@@ -12,7 +10,7 @@ from .evidence import FLOOR, Quadratic, optimum, times, with_penalty
 from .held_out import HeldOut
 from .search import derivatives, improve, in_chunks, with_uncertain_strengths
 
-_WEAKEST, _STRONGEST = 14.0, 16.0  # of log strengths, about where penalty and data hold a term alike
+_WEAKEST, _STRONGEST = 10.0, 16.0  # of log strengths, about where penalty and data hold a term alike
 _ROUGH, _SETTLED = 0.1, 5e-3  # nats: gradient of the criterion by the logarithm of a strength, far away and near
 _FIRST, _ENOUGH = 6, 50.0  # rounds on some of the rows, for neurons with as many spikes there
 _STEPS = 1, 8  # of the strengths at each Hessian, far away and near
@@ -25,6 +23,9 @@ _MANY = 12  # rounds after which fits are stepped in double precision
 _SINGLE_FLOOR = 1e-6  # of the eigenvalues of Hessians in single precision
 _PROOFS, _MOST_PROOFS = 8, 8  # passes in double precision, at the most, for each Hessian; and Hessians
 _INFLATED = 1e-6
+_MOVED = 2e-3  # nats, twice, of the last step: with more, another Hessian is formed
+_HELD = 1e-10  # of all curvature, at the least held by the data of a penalty's coordinates
+_ROUNDING = 16 * np.finfo(float).eps  # of penalties
 _MOST_UNCERTAIN = 20  # strengths of which the uncertainty is taken into account
 _DEFINITE = 1e-6  # least diagonal of the Cholesky factor of a scaled Hessian that proves something
 
@@ -238,6 +239,7 @@ class Group:
         """Set the ends of strengths, and a first guess: where penalties and data hold a term alike."""
         sizes = self.space.sizes()
         held = np.einsum("nii->ni", H)[:, :-1] @ (sizes > 0).T
+        held = np.maximum(held, _HELD * np.einsum("nii->n", H)[:, None])  # of features that hardly vary
         total, number = np.maximum(sizes.sum(axis=1), 1e-300), np.maximum((sizes > 0).sum(axis=1), 1)
         guess = np.log(np.maximum(held, 1e-300) / total)
         least = np.where(sizes > 0, sizes, np.inf).min(axis=1, initial=np.inf)
@@ -279,6 +281,8 @@ class Group:
         anchor = self.last[some] = self.at[some]
         self.objective[some] += self._penalty(some, anchor)
         self.at[some], self.inverse[some] = self._optimum(whole, some)
+        step = self.at[some] - anchor
+        moved = np.einsum("ni,ni->n", step, times(whole.hessian, step))  # by more, what was chosen there may be off
         A, reach = self._hessians(whole, some)
         left = np.arange(len(some))
         for _ in range(_PROOFS):
@@ -287,7 +291,10 @@ class Group:
                 break
         self.at[some[left]] = self.last[some[left]]  # the best of those that are not proved
         self.n_proofs[some] += 1
-        again = left[np.isfinite(reach[left]) & (self.n_proofs[some[left]] < _MOST_PROOFS)]
+        few = self.n_proofs[some] < _MOST_PROOFS
+        again = left[(np.isfinite(reach) & few)[left]]
+        if self.choose:
+            again = np.union1d(again, np.flatnonzero((moved > _MOVED) & few & ~self.frozen[some]))
         self.exact[some[again]] = True
         self.frozen[some] |= self.n_proofs[some] >= _MOST_PROOFS // 2
         self._conclude(some, model, whole)
@@ -319,6 +326,7 @@ class Group:
         objective = sum(part.loss for part in parts) * nats + 0.5 * np.einsum("ni,ni->n", pull, at[:, :-1])
         per_row, params = self.of.per_row[fits], Params(*self.space.plain(at))
         rounding = self.of.problem.rounding_of(params, objective / per_row, fits) * per_row
+        rounding += _ROUNDING * np.abs(np.einsum("ni,ni->n", np.abs(pull), np.abs(at[:, :-1])))
         step, squared = _solve(A[left], self.inverse[which], gradient)
         constant = self.observation.constant
         with np.errstate(over="ignore", invalid="ignore"):

@@ -120,7 +120,7 @@ def with_uncertain_strengths(model: Quadratic, space: Coordinates, rho: np.ndarr
     criterion and that of a prior at its centre. The corners of a simplex with its mean and covariance stand for it.
     """
     n = space.n_penalties
-    values, vectors = np.linalg.eigh(curvature)
+    values, vectors = np.linalg.eigh(np.where(np.isfinite(curvature), curvature, 0.0))
     root = vectors / np.sqrt(np.maximum(values, 0.0) + _PRIOR)[:, None, :]
     corners = np.sqrt(_SPREAD) * _simplex(n)  # (corner, penalty)
 
@@ -156,7 +156,8 @@ def _step(here: Optimum, rho, low, high) -> tuple[np.ndarray, np.ndarray]:
     """Choose a step of the logarithms of strengths, (fit, penalty), and say which of them are free."""
     free = free_of_bounds(here.gradient, rho, low, high)
     gradient = np.where(free, here.gradient, 0.0)
-    values, vectors = np.linalg.eigh(here.curvature * (free[:, :, None] & free[:, None, :]))
+    curvature = np.where(free[:, :, None] & free[:, None, :], here.curvature, 0.0)
+    values, vectors = np.linalg.eigh(np.where(np.isfinite(curvature), curvature, 0.0))
     size = np.abs(values).max(axis=1, keepdims=True, initial=0.1)
     convex = values.min(axis=1, initial=0.0) >= -1e-3 * size[:, 0]
     values = np.maximum(np.abs(values), _LEAST_BEND * size)

@@ -22,13 +22,22 @@ def read_mask(given: Any, n_features: int, n_neurons: int) -> np.ndarray | None:
 
 def read_ones(what: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Check an array of 0 and 1, and return it as bool."""
-    value = np.asarray(given)
+    value = np.asarray(given, object) if _is_ragged(given) else np.asarray(given)
+    value = value[:, None] if value.ndim == 1 == len(shape) - 1 and shape[1] == 1 else value
     if value.shape != shape:
         of = "(feature, neuron)" if len(shape) == 2 else "(neuron,)"
         raise ValueError(f"{what} has shape {value.shape}; it needs {of}, {shape}: 1 where the neuron has it, else 0.")
     if value.dtype.kind not in "biuf" or not np.isin(value, (0, 1)).all():
         raise ValueError(f"{what} has other values than 0 and 1, or True and False.")
     return value.astype(bool)
+
+
+def _is_ragged(given: Any) -> bool:
+    try:
+        np.asarray(given)
+    except ValueError:
+        return True
+    return False
 
 
 def check_masked(model, data: Training, checkpoint: Any) -> None:

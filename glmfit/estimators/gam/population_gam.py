@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...checks import check_flag
 from ...data.counts import Training, read_training
 from ...data.standard_form import StandardForm
 from ...data.times import time_axis
@@ -29,7 +30,7 @@ from ..streaming import as_arrays
 from .fitted_terms import FittedTerms
 from .report import SmoothReport
 from .state import Smooth
-from .terms import mask_of_coordinates, read_mask_of_terms, read_strengths, read_terms
+from .terms import mask_of_coordinates, read_mask_of_terms, read_strengths, read_terms, with_null_spaces
 
 
 class PopulationGAM(FittedTerms):
@@ -57,6 +58,10 @@ class PopulationGAM(FittedTerms):
     feature_mask : mapping or array, optional
         Which features a neuron has: (feature, neuron) of 0 and 1, as in NeMoS, or name of a term -> (neuron,). Terms
         with other penalties than ridges are there as a whole or not at all.
+    select : bool
+        Whether what the penalties of a term leave free (straight lines, planes) has a ridge of its own, one more
+        penalty of the term: then a term that is not needed vanishes, and neurons that are silent on one side of a map
+        have an optimum.
     cv : int, pynapple IntervalSet, splitter or iterable
         Blocks of rows for "cross-validation", as in `PopulationGLMCV`.
     tol, max_epochs : float, int
@@ -82,7 +87,7 @@ class PopulationGAM(FittedTerms):
     Guarantee: at the strengths of ``strengths_`` the fit has the certificate of `PopulationGLM`, by a Hessian of its
     own in double precision. Nothing global is claimed of strengths that were chosen: the marginal likelihood has
     several maxima at times; ``report_.strength_gradient`` is its gradient, 0 at each of them. A strength that runs to
-    the end of a range of more than twelve decades stays there, and the report says so: the term is not needed (or
+    the end of a range of more than ten decades stays there, and the report says so: the term is not needed (or
     needs no penalty).
     Directions that no penalty touches, and along which the features vary by less than a hundred-thousandth of their
     standard deviation or repeat earlier terms, are set to 0.
@@ -118,6 +123,7 @@ class PopulationGAM(FittedTerms):
         strengths: str | Mapping[str, ArrayLike] | ArrayLike = "marginal-likelihood",
         inverse_link_function: str | Callable | None = None,
         feature_mask: Mapping[str, ArrayLike] | ArrayLike | None = None,
+        select: bool = False,
         cv: Any = 5,
         tol: float = 1e-6,
         max_epochs: int = 60,
@@ -154,6 +160,8 @@ class PopulationGAM(FittedTerms):
             data = read_training(self, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
             n_features, n_neurons = data.X.shape[1], data.Y.shape[1]
             terms = read_terms(self.terms, n_features, getattr(self, "feature_names_in_", None))
+            if check_flag("select", self.select):
+                terms = with_null_spaces(terms)
             strengths = read_strengths(self.strengths, terms, n_neurons)
             mask = read_mask_of_terms(self.feature_mask, terms, n_features, n_neurons)
             by_folds = strengths is None and self.strengths == "cross-validation"
@@ -220,7 +228,8 @@ class PopulationGAM(FittedTerms):
     def _read_state(self, header: dict, arrays: dict) -> None:
         super()._read_state(header, arrays)
         self._smooth = Smooth.from_arrays(arrays)
-        self.terms_ = read_terms(self.terms, self.n_features_in_, getattr(self, "feature_names_in_", None))
+        terms = read_terms(self.terms, self.n_features_in_, getattr(self, "feature_names_in_", None))
+        self.terms_ = with_null_spaces(terms) if self.select else terms
         self.strengths_ = {name: arrays[f"strengths.{name}"] for name in self.terms_}
         edf = (self._smooth.degrees[slice(*of)].sum(axis=0) for of in self._smooth.places)
         one = self.coef_.ndim == 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from ...status import Status
 from ..report import FitReport
 
 _FLAT = 0.05  # nats: gradients of the criterion above this are worth a word
@@ -37,6 +39,13 @@ class SmoothReport(FitReport):
     strength_gradient: np.ndarray
     at_end: np.ndarray
 
+    _words: ClassVar[dict[Status, str]] = {
+        **FitReport._words,
+        Status.SEPARABLE: (
+            "What the penalties leave free, such as a plane, silences the neuron without losing a spike, so no finite "
+            "optimum exists: pass select=True, which gives it a ridge, or add a ridge to the term."
+        ),
+    }
     _frame = (*FitReport._frame, "edf_total", "strength_gradient")
 
     @property

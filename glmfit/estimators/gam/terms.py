@@ -11,6 +11,7 @@ from ...design import Basis, Term
 from ...penalties.by_name import read_members
 from .masked import read_mask, read_ones
 
+_NULL = 1e-9  # share of the largest eigenvalue of a term's penalties below which nothing is penalised
 CHOSEN = ("marginal-likelihood", "cross-validation")
 
 
@@ -41,7 +42,7 @@ def read_terms(given: Any, n_features: int, feature_names) -> dict[str, Term]:
                     f"term {name!r} is a basis, which does not say where its features are in X; give "
                     "glmfit.design.Term(features, basis.penalties, basis), or terms=basis."
                 )
-            term = Term.ridge(read_members(name, term, n_features, feature_names))
+            term = Term.ridge(read_members(name, term, n_features, feature_names, "term"))
         for feature in term.features:
             if feature >= n_features:
                 raise ValueError(
@@ -56,6 +57,19 @@ def read_terms(given: Any, n_features: int, feature_names) -> dict[str, Term]:
             of[feature] = name
         terms[name] = term
     return terms
+
+
+def with_null_spaces(terms: Mapping[str, Term]) -> dict[str, Term]:
+    """Give every penalised term a ridge of what its penalties leave free, as a further penalty."""
+    found = {}
+    for name, term in terms.items():
+        found[name] = term
+        if term.penalties:
+            values, vectors = np.linalg.eigh(sum(S / np.linalg.norm(S) for S in term.penalties))
+            free = vectors[:, values <= _NULL * values[-1]]
+            if free.shape[1]:
+                found[name] = Term(term.features, (*term.penalties, free @ free.T), term.basis)
+    return found
 
 
 def read_strengths(given: Any, terms: Mapping[str, Term], n_neurons: int) -> np.ndarray | None:
