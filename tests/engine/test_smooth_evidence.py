@@ -5,10 +5,11 @@ import pytest
 import scipy.optimize
 
 from glmfit.design import Term
+from glmfit.engine.smooth import search
 from glmfit.engine.smooth.coordinates import Coordinates
 from glmfit.engine.smooth.evidence import Quadratic, evaluate, invert, optimum, with_penalty
 from glmfit.engine.smooth.held_out import HeldOut, evaluate_held_out
-from glmfit.engine.smooth.search import free_of_bounds, improve
+from glmfit.engine.smooth.search import _simplex, free_of_bounds, improve, with_uncertain_strengths
 
 
 def space_of(kind, rng):
@@ -214,3 +215,61 @@ def test_optima_are_those_of_the_penalised_models(rng):
     np.testing.assert_allclose(np.einsum("nij,nj->ni", A, at), model.z)
     np.testing.assert_allclose(A @ inverse, np.broadcast_to(np.eye(A.shape[1]), A.shape), atol=1e-9)
     np.testing.assert_allclose(log, np.linalg.slogdet(A)[1])
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_a_simplex_has_mean_0_and_the_identity_as_covariance(n):
+    corners = _simplex(n)
+    assert corners.shape == (n + 1, n)
+    np.testing.assert_allclose(corners.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(corners.T @ corners / (n + 1), np.eye(n), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["ridges", "mixed"])
+def test_uncertain_strengths_spread_the_optimum(kind):
+    """To first order the covariance grows by J V J', J the derivative of the optimum by log strengths, by differences."""
+    rng = np.random.default_rng(4)
+    space = space_of(kind, rng)
+    model, rho = models(space, rng, 2), rng.normal(size=(2, space.n_penalties))
+    root = rng.normal(size=(2, space.n_penalties, space.n_penalties))
+    curvature = 1e6 * (root @ root.transpose(0, 2, 1) + np.eye(space.n_penalties))
+    found = with_uncertain_strengths(model, space, rho, curvature)
+    step = 1e-4
+    for k in range(2):
+        one, at = model.take([k]), rho[[k]]
+        J = np.stack(
+            [
+                (optimum(one, space, np.exp(at + e))[0][0] - optimum(one, space, np.exp(at - e))[0][0]) / (2 * step)
+                for e in step * np.eye(space.n_penalties)
+            ],
+            axis=1,
+        )
+        inverse = optimum(one, space, np.exp(at))[1][0]
+        V = np.linalg.inv(curvature[k])
+        # Twice the variance of a normal; what inverses add is of the same order.
+        spread = 2 * J @ V @ J.T
+        seconds = found[k] - inverse - spread
+        mean = np.zeros_like(inverse)
+        values, vectors = np.linalg.eigh(curvature[k] + 0.1 * np.eye(len(V)))
+        for corner in _simplex(len(V)):
+            there = at + np.sqrt(2) * (vectors / np.sqrt(values)) @ corner
+            mean += optimum(one, space, np.exp(there))[1][0] / (len(V) + 1)
+        np.testing.assert_allclose(seconds, mean - inverse, atol=1e-3 * np.abs(spread).max() + 1e-12)
+
+
+def test_strengths_without_doubt_leave_the_covariance():
+    rng = np.random.default_rng(5)
+    space = space_of("walk", rng)
+    model, rho = models(space, rng, 2), rng.normal(size=(2, space.n_penalties))
+    found = with_uncertain_strengths(model, space, rho, np.broadcast_to(1e12 * np.eye(space.n_penalties), (2, 2, 2)))
+    np.testing.assert_allclose(found, optimum(model, space, np.exp(rho))[1], rtol=1e-6, atol=1e-9)
+
+
+def test_derivatives_are_those_of_the_criterion():
+    rng = np.random.default_rng(6)
+    space = space_of("ridges", rng)
+    model, rho = models(space, rng, 40), rng.normal(size=(40, space.n_penalties))
+    gradient, curvature = search.derivatives(model, space, rho)
+    here = evaluate(model, space, rho)
+    np.testing.assert_allclose(gradient, here.gradient, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(curvature, here.curvature, rtol=1e-8, atol=1e-10)

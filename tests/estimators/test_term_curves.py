@@ -67,7 +67,7 @@ def combinations(model, name, grid, mean, rate):
 
 @pytest.mark.parametrize("name", ["place", "phase", "history", "speed"])
 def test_intervals_are_those_of_the_whole_posterior(model, data, name):
-    curve = model.term(name, simultaneous=False)
+    curve = model.term(name, simultaneous=False, given_strengths=True)
     grid = model.terms_[name].basis.on_grid(*curve.axes)
     for n in (0, 1):
         C, mean = posterior(model, *data, n)
@@ -82,7 +82,7 @@ def test_intervals_are_those_of_the_whole_posterior(model, data, name):
         np.testing.assert_allclose(curve.rate[..., n].ravel(), np.exp(rows @ coef), rtol=1e-6)
         high = np.exp(rows @ coef + 1.959964 * error)
         np.testing.assert_allclose(curve.rate_high[..., n].ravel(), high, rtol=1e-3)
-        wide = model.term(name, simultaneous=False, with_mean=True)
+        wide = model.term(name, simultaneous=False, with_mean=True, given_strengths=True)
         np.testing.assert_allclose(wide.standard_error[..., n].ravel(), error, rtol=2e-3)
         assert np.array_equal(wide.rate_high, curve.rate_high, equal_nan=True)
 
@@ -94,7 +94,8 @@ def test_bands_have_the_whole_curve_as_often_as_they_say(model, data, name, with
     values, U = np.linalg.eigh(C)
     drawn = U @ (np.sqrt(np.maximum(values, 0))[:, None] * np.random.default_rng(5).normal(size=(len(C), 20_000)))
     axes = 12 if name == "place" else None
-    curve = model.term(name, axes=axes, level=0.9, with_mean=with_mean, n_draws=20_000, random_state=3)
+    how = {"with_mean": with_mean, "given_strengths": True, "n_draws": 20_000, "random_state": 3}
+    curve = model.term(name, axes=axes, level=0.9, **how)
     grid = model.terms_[name].basis.on_grid(*curve.axes)
     low, high = (getattr(curve, f"{end}_simultaneous")[..., 0].ravel() for end in ("low", "high"))
     off = combinations(model, name, grid, mean, rate=with_mean) @ drawn
@@ -314,3 +315,20 @@ def test_every_population_estimator_has_a_frame_of_coefficients(kind, one):
     if kind is PopulationGAM:
         assert list(frame.index.get_level_values("term")) == ["", "plain", "intercept"]
         assert model.coef_by_term()["plain"].shape == ((1,) if one else (1, 2))
+
+
+def test_uncertain_strengths_widen_intervals(model):
+    for name in model.terms_:
+        given, wide = (model.term(name, simultaneous=False, given_strengths=known) for known in (True, False))
+        error, narrow = (curve.standard_error[..., 0].ravel() for curve in (wide, given))
+        some = narrow > 1e-3
+        assert np.all(error[some] > 0.9 * narrow[some]) and np.all(error[some] < 3 * narrow[some])
+        assert not some.any() or error[some].mean() > narrow[some].mean()
+        assert np.array_equal(wide.curve, given.curve, equal_nan=True)
+
+
+def test_given_strengths_are_certain(data):
+    X, Y = data[0], data[1]
+    model = PopulationGAM({"some": range(X.shape[1])}, 0.01).fit(X, Y)
+    given, wide = (model.term("some", simultaneous=False, given_strengths=known) for known in (True, False))
+    assert np.array_equal(wide.standard_error, given.standard_error, equal_nan=True)

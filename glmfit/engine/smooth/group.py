@@ -21,9 +21,10 @@ _NEAR = 0.05  # nats from which on Hessians are those of the optimum, in double 
 _WATCHED, _SAFE = 0.1, 1.0  # nats from which on steps are measured; change of a predictor up to which they are whole
 _MANY = 12  # rounds after which fits are stepped in double precision
 _SINGLE_FLOOR = 1e-6  # of the eigenvalues of Hessians in single precision
-_PROOFS, _MOST_PROOFS = 8, 8  # passes in double precision, at the most, for each Hessian; and Hessians
+_PROOFS, _MOST_PROOFS = 8, 20  # passes in double precision, at the most, for each Hessian; and Hessians
 _INFLATED = 1e-6
-_MOVED = 2e-3  # nats, twice, of the last step: with more, another Hessian is formed
+_MOVED = 2e-3, 2e-5  # nats, twice, of the last step: with more, another Hessian is formed; where that is cheap
+_CHEAP = 2e6  # rows times coordinates
 _HELD = 1e-10  # of all curvature, at the least held by the data of a penalty's coordinates
 _ROUNDING = 16 * np.finfo(float).eps  # of penalties
 _MOST_UNCERTAIN = 20  # strengths of which the uncertainty is taken into account
@@ -38,6 +39,7 @@ class Group:
         self.options, self.outcome, self.verdicts, self.bar = options, outcome, verdicts, bar
         self.space, self.observation, self.parts = population.space, population.problem.observation, population.parts
         n, p = len(fits), self.space.n_coordinates
+        self._settled = _MOVED[population.problem.n_rows * p < _CHEAP]
         self.inside = None if population.inside is None else population.inside[fits]
         self.at, self.nats = outcome.coordinates[fits], population.nats[fits]
         self.rho = np.zeros((n, self.space.n_penalties))  # logarithms of strengths, of losses in nats times the scale
@@ -294,7 +296,7 @@ class Group:
         few = self.n_proofs[some] < _MOST_PROOFS
         again = left[(np.isfinite(reach) & few)[left]]
         if self.choose:
-            again = np.union1d(again, np.flatnonzero((moved > _MOVED) & few & ~self.frozen[some]))
+            again = np.union1d(again, np.flatnonzero((moved > self._settled) & few & ~self.frozen[some]))
         self.exact[some[again]] = True
         self.frozen[some] |= self.n_proofs[some] >= _MOST_PROOFS // 2
         self._conclude(some, model, whole)

@@ -85,7 +85,8 @@ class FittedTerms(PopulationModel):
         Notes
         -----
         Guarantee: approximate, as the posterior is taken for a normal one at the optimum (Laplace), and so are the
-        logarithms of strengths that were chosen, up to 20 of them. Pointwise intervals cover with their level on average
+        logarithms of strengths that were chosen, up to 20 of them. Pointwise intervals cover with their level on
+        average
         over the curve, not at every point: they are too narrow at sharp peaks. Bands are the curve plus and minus its
         standard error times the quantile of the largest deviation over the grid, which draws give to about 1 %; on the
         rate scale both are transformed, so that they are not symmetric.

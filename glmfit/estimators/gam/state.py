@@ -30,7 +30,8 @@ class Smooth:
         Dispersion that multiplies the covariance, 1 for models without a scale, (neuron,).
     covariance : dict of str to numpy.ndarray
         By term: posterior covariance of its coordinates and the intercept, at a scale of 1,
-        (neuron, coordinate + 1, coordinate + 1), at the strengths of the fit; nan for neurons without a fit or the term.
+        (neuron, coordinate + 1, coordinate + 1), at the strengths of the fit; nan for neurons without a fit or the
+        term.
     wide : dict of str to numpy.ndarray
         The same with the uncertainty of strengths that were chosen.
     """
