@@ -227,7 +227,7 @@ def test_a_simplex_has_mean_0_and_the_identity_as_covariance(n):
 
 @pytest.mark.parametrize("kind", ["ridges", "mixed"])
 def test_uncertain_strengths_spread_the_optimum(kind):
-    """To first order the covariance grows by J V J', J the derivative of the optimum by log strengths, by differences."""
+    """To first order the covariance grows by J V J', J the derivative of the optimum by log strengths."""
     rng = np.random.default_rng(4)
     space = space_of(kind, rng)
     model, rho = models(space, rng, 2), rng.normal(size=(2, space.n_penalties))
