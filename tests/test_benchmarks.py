@@ -159,3 +159,19 @@ def test_an_interrupted_section_keeps_its_figures(benchmarks, monkeypatch, tmp_p
             common.run_sections("A benchmark.", {"one": measure}, "results.json", arguments, resume=True)
         section = json.loads((tmp_path / "results.json").read_text())["sections"]["one"]
         assert len(section["figures"]) == kept and section["environment"]["date"] == code["date"]
+
+
+def test_terms_without_their_constant_are_the_same_model(benchmarks):
+    """A term as mgcv takes it: what the constant did, the intercept does; the penalty is the same."""
+    from glmfit.design import BSpline
+
+    basis, rng = BSpline(7, (0, 1), name="x"), np.random.default_rng(0)
+    X, coef = basis.features(rng.random(50)), rng.normal(size=7)
+    term = benchmarks("_mgcv").Parametric(X, basis.penalties)
+    found = term.turn.T @ coef
+    assert term.X.shape == (50, 6) and np.linalg.matrix_rank(term.X) == 6
+    curve = X @ coef
+    np.testing.assert_allclose(term.X @ found, curve - curve.mean(), atol=1e-12)
+    np.testing.assert_allclose(found @ term.penalties[0] @ found, coef @ basis.penalties[0] @ coef)
+    ridge = benchmarks("_mgcv").Parametric(X, [np.eye(7)])
+    assert ridge.X.shape == (50, 7)
