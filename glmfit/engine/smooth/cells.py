@@ -70,7 +70,7 @@ class Rows:
         self.X, self.Y, self.observation, self.shift, self.scale = X, Y, observation, shift, scale
         self.weights, self.own, self.offset = weights, own, offset
         self._has_scale, self.is_steep_upwards = observation.has_scale, isinstance(observation, Poisson)
-        self.n_columns = X.shape[1] + 1
+        self.n_columns, self.stands_for = X.shape[1] + 1, 1.0  # the second of rows, each
         self.n_neurons = Y.shape[1]
         upper = np.triu_indices(self.n_columns)
         self._upper, self.n_pairs = upper, len(upper[0])
@@ -102,6 +102,7 @@ class Rows:
         some = slice(None, None, step)
         other.cells = [replace(c, rows=c.rows[some], x=np.ascontiguousarray(c.x[:, some])) for c in self.cells]
         other._count()
+        other.stands_for = self.n_rows / other.n_rows
         return other
 
     def _pairs(self, cell: Cell, some: slice, x: np.ndarray) -> np.ndarray:
@@ -234,7 +235,7 @@ class Rows:
     def _of(self, cell: Cell, some: slice, fits, x, at):
         """Responses, weights (None for 1) and predictors of some rows of a cell, (row, fit)."""
         rows = cell.rows[some]
-        every = len(fits) == self.n_neurons
+        every = len(fits) == self.n_neurons and np.array_equal(fits, np.arange(self.n_neurons))
         y = self.Y[rows] if every else self.Y[rows][:, fits]
         y = y.astype(x.dtype, copy=False)
         w = None if self.weights is None else self.weights[rows, None].astype(x.dtype)

@@ -11,7 +11,7 @@ import numpy as np
 
 from .coordinates import Coordinates
 
-FLOOR = 1e-12
+FLOOR, SINGLE_FLOOR = 1e-12, 1e-6  # of eigenvalues of scaled Hessians, in double and in single precision
 
 
 class Quadratic(NamedTuple):

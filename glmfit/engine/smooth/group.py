@@ -6,11 +6,9 @@ from ...bounds import gap_bound
 from ...status import Status
 from ..problem import Params
 from ..result import stopping_target
-from .evidence import FLOOR, Quadratic, optimum, times, with_penalty
-from .held_out import HeldOut
-from .search import derivatives, improve, in_chunks, with_uncertain_strengths
+from .evidence import FLOOR, SINGLE_FLOOR, Quadratic, optimum, times, with_penalty
+from .search import derivatives, improve, in_chunks, range_of_strengths, with_uncertain_strengths
 
-_WEAKEST, _STRONGEST = 10.0, 16.0  # of log strengths, about where penalty and data hold a term alike
 _ROUGH, _SETTLED = 0.1, 5e-3  # nats: gradient of the criterion by the logarithm of a strength, far away and near
 _FIRST, _ENOUGH = 6, 50.0  # rounds on some of the rows, for neurons with as many spikes there
 _STEPS = 1, 8  # of the strengths at each Hessian, far away and near
@@ -18,14 +16,12 @@ _STILL = 0.02  # nats of the criterion: with less, strengths have hardly changed
 _FAR = 10.0  # nats, still to be gained, above which strengths are not worth many steps
 _CLOSE = 30.0  # nats from which on the evidence takes into account how Hessians bend
 _NEAR = 0.05  # nats from which on Hessians are those of the optimum, in double precision
-_WATCHED, _SAFE = 0.1, 1.0  # nats from which on steps are measured; change of a predictor up to which they are whole
+_WATCHED = 0.1  # nats from which on steps are measured
 _MANY = 12  # rounds after which fits are stepped in double precision
-_SINGLE_FLOOR = 1e-6  # of the eigenvalues of Hessians in single precision
 _PROOFS, _MOST_PROOFS = 8, 20  # passes in double precision, at the most, for each Hessian; and Hessians
 _INFLATED = 1e-6
 _MOVED = 2e-3, 2e-5  # nats, twice, of the last step: with more, another Hessian is formed; where that is cheap
 _CHEAP = 2e6  # rows times coordinates
-_HELD = 1e-10  # of all curvature, at the least held by the data of a penalty's coordinates
 _ROUNDING = 16 * np.finfo(float).eps  # of penalties
 _MOST_UNCERTAIN = 20  # strengths of which the uncertainty is taken into account
 _DEFINITE = 1e-6  # least diagonal of the Cholesky factor of a scaled Hessian that proves something
@@ -41,7 +37,7 @@ class Group:
         n, p = len(fits), self.space.n_coordinates
         self._settled = _MOVED[population.problem.n_rows * p < _CHEAP]
         self.inside = None if population.inside is None else population.inside[fits]
-        self.at, self.nats = outcome.coordinates[fits], population.nats[fits]
+        self.at = outcome.coordinates[fits]
         self.rho = np.zeros((n, self.space.n_penalties))  # logarithms of strengths, of losses in nats times the scale
         if strengths is not None:
             with np.errstate(divide="ignore"):
@@ -78,15 +74,13 @@ class Group:
         every = np.arange(len(self.fits))
         if self.of.some is None:
             return every
-        self.parts, nats = [self.of.some], self.nats
-        share = self.of.some.n_rows / self.of.problem.n_rows
-        self.nats, enough = nats / share, self.of.some.size_of_responses()[self.fits] > _ENOUGH
-        some = every[enough]
+        self.parts = [self.of.some]
+        some = every[self.of.some.size_of_responses()[self.fits] > _ENOUGH]
         for _ in range(_FIRST):
             if len(some):
                 self._round(some)
                 some = some[self.gain[some] > _FAR]
-        self.parts, self.nats, self.objective[:], self.gain[:] = self.of.parts, nats, np.inf, np.inf
+        self.parts, self.objective[:], self.gain[:] = self.of.parts, np.inf, np.inf
         self.last[:] = self.outcome.coordinates[self.fits]  # where to turn back to if other rows refuse it
         return every
 
@@ -109,86 +103,51 @@ class Group:
         self.verdicts.rounds[self.fits[active]] += 1
         return near
 
-    def _step(self, some, model: Quadratic | HeldOut, loss: np.ndarray) -> np.ndarray:
+    def _step(self, some, model: Quadratic, loss: np.ndarray) -> np.ndarray:
         """Choose strengths of some fits by their models and step; which are near their optimum then, bool (fit,)."""
         if not len(some):
             return np.zeros(0, bool)
-        whole = model.whole if isinstance(model, HeldOut) else model
         still = self._choose(some, model)
         self.objective[some] = loss + self._penalty(some, self.at[some])
-        step = times(self.inverse[some], whole.z) - self.at[some]
-        gain = np.einsum("ni,ni->n", step, times(whole.hessian, step))  # what matters of it, penalties being quadratic
+        step = times(self.inverse[some], model.z) - self.at[some]
+        gain = np.einsum("ni,ni->n", step, times(model.hessian, step))  # what matters of it, penalties being quadratic
         wrong = ~(gain + 2 * self._penalty(some, step) >= 0)  # a Hessian in single precision that is not definite
         gain = np.maximum(gain, 0.0)
         self.exact[some[wrong]] = True
         step[wrong], gain[wrong] = 0.0, np.inf
-        length = self._lengths(step, np.where(wrong, 0.0, gain), self.trust[some])
+        length, watched = np.ones(len(some)), np.flatnonzero(gain > _WATCHED)
+        if len(watched):
+            length[watched] = self.of.lengths(step[watched], self.trust[some[watched]], self.parts)
         self.trust[some] = np.where(length < 1, 2 * self.trust[some], 1.0)
         self.last[some], self.gain[some] = self.at[some], gain
         self.at[some] += length[:, None] * step
-        return (gain <= 2 * _NEAR) & still & (self.is_bent[some] | self.frozen[some] | self._by_folds)
+        return (gain <= 2 * _NEAR) & still & (self.is_bent[some] | self.frozen[some])
 
-    @property
-    def _by_folds(self) -> bool:
-        return self.choose and self.of.folds is not None
-
-    def _look(self, active: np.ndarray, at_end: bool = False) -> tuple[Quadratic | HeldOut, np.ndarray]:
+    def _look(self, active: np.ndarray, at_end: bool = False) -> tuple[Quadratic, np.ndarray]:
         """Quadratic models of losses where some fits are, and the losses."""
         # Near the optimum the evidence is that of Hessians which follow it.
-        bent = self.choose & (self.gain[active] < _CLOSE) & (not at_end) & (not self._by_folds)
+        bent = self.choose & (self.gain[active] < _CLOSE) & (not at_end)
         exact = self.exact[active] | at_end
         kinds = [(np.flatnonzero((bent == a) & (exact == b)), a, b) for a in (True, False) for b in (True, False)]
         kinds = [kind for kind in kinds if len(kind[0])]
-        parts = [self._sums(active[of], bend, np.float64 if double else np.float32) for of, bend, double in kinds]
+        looks = [self._sums(active[of], bend, np.float64 if double else np.float32) for of, bend, double in kinds]
         order = np.argsort(np.concatenate([of for of, *_ in kinds]))
-        loss, gradient, H = (np.concatenate(of)[order] for of in zip(*parts, strict=True))  # (fit, part, ...)
-        inside = None if self.inside is None else self.inside[active]
-        totals = H.sum(axis=1) if H.shape[1] > 1 else H[:, 0], gradient.sum(axis=1)
-        z = times(totals[0], self.at[active]) - totals[1]
-        bend = self.bend[active] if self.choose and not self._by_folds else None
-        whole = Quadratic(totals[0], z, bend, inside, FLOOR if exact.all() else _SINGLE_FLOOR)
-        if not self._by_folds:
-            return whole, loss
-        fitted, scored = (of.astype(float) for of in self.of.folds)
-        of_folds = [
-            (np.einsum("nkab,kf->nfab", H, of), np.einsum("nka,kf->nfa", gradient, of)) for of in (fitted, scored)
-        ]
-        share = self.of.weight_of_parts[self.fits[active]] @ fitted
-        return HeldOut(whole, self.at[active], *of_folds, share), loss
+        loss, gradient, H = (np.concatenate(of)[order] for of in zip(*looks, strict=True))
+        z, inside = times(H, self.at[active]) - gradient, None if self.inside is None else self.inside[active]
+        bend, floor = self.bend[active] if self.choose else None, FLOOR if exact.all() else SINGLE_FLOOR
+        return Quadratic(H, z, bend, inside, floor), loss
 
     def _sums(self, some, bend: bool, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Losses, and of every part gradients and Hessians, in nats and coordinates; keeps what bends the Hessians."""
-        back, nats = self.of.back, self.nats[some]
-        packed, square, found = self._packed(some) if bend else None, 0.0, []
-        for rows in self.parts:
-            sums = rows.sums(back @ self.at[some].T, self.fits[some], True, packed, dtype)
-            H = np.concatenate(in_chunks(lambda of, sums=sums: self._turned(sums.hessian[:, of], nats[of]), len(some)))
-            found.append((sums.loss * nats, (back.T @ sums.gradient).T * nats[:, None], H))
-            square = square + sums.square * nats
-            if bend:
-                self.is_bent[some] = True
-                self.bend[some] = (back.T @ sums.bend).T * nats[:, None]
-        losses, gradients_, hessians = zip(*found, strict=True)
-        gradient, H = (
-            np.stack(gradients_, axis=1),
-            hessians[0][:, None] if len(found) == 1 else np.stack(hessians, axis=1),
-        )
-        if self.inside is not None:
-            has = np.append(self.inside[some], np.ones((len(some), 1), bool), axis=1)
-            H *= (has[:, :, None] & has[:, None, :])[:, None]
-            gradient *= has[:, None]
-            self.bend[some] *= has
+        """Losses, gradients and Hessians; keeps what bends the Hessians, and the scale of responses."""
+        packed, fits = self._packed(some) if bend else None, self.fits[some]
+        looks = [self.of.sums(rows, self.at[some], fits, dtype, packed) for rows in self.parts]
+        loss, gradient, H, square = (sum(parts[1:], parts[0]) for parts in list(zip(*looks, strict=True))[:4])
+        if bend:
+            self.is_bent[some], self.bend[some] = True, sum(look.bend for look in looks)
         if self.observation.has_scale:  # Pearson's statistic estimates it
-            degrees = np.einsum("nij,nji->n", self.inverse[some], H.sum(axis=1))
-            left = np.maximum(self.of.per_row[self.fits[some]] - degrees, 1.0)
-            self.scale[some] = np.maximum(square, 1e-300) / left
-        return sum(losses), gradient, H
-
-    def _turned(self, packed: np.ndarray, nats: np.ndarray) -> np.ndarray:
-        """Hessians in coordinates and nats, (fit, coordinate + 1, coordinate + 1)."""
-        whole = self.of.parts[0].square(packed) * nats[:, None, None]
-        half = (whole.reshape(-1, whole.shape[2]) @ self.of.back).reshape(*whole.shape[:2], -1)
-        return self.of.back.T @ half
+            degrees = np.einsum("nij,nji->n", self.inverse[some], H)
+            self.scale[some] = np.maximum(square, 1e-300) / np.maximum(self.of.per_row[fits] - degrees, 1.0)
+        return loss, gradient, H
 
     def _packed(self, some) -> np.ndarray:
         """Inverses of Hessians as leverages take them, (pair, fit)."""
@@ -207,18 +166,18 @@ class Group:
         """Penalties of parameters (fit, coordinate + 1) at the strengths of some fits, (fit,)."""
         return self.space.value(np.exp(self.rho[some]), at[:, :-1])
 
-    def _choose(self, some, model: Quadratic | HeldOut) -> np.ndarray:
+    def _choose(self, some, model: Quadratic) -> np.ndarray:
         """Improve strengths by quadratic models; which have hardly changed, bool (fit,)."""
-        whole = model.whole if isinstance(model, HeldOut) else model
         frozen, still = self.frozen[some], np.ones(len(some), bool)
         if frozen.any():
-            self.inverse[some[frozen]] = self._optimum(whole.take(frozen), some[frozen])[1]
+            self.inverse[some[frozen]] = self._optimum(model.take(frozen), some[frozen])[1]
             if frozen.all():
                 return still
-            some, model, whole = some[~frozen], model.take(~frozen), whole.take(~frozen)
+            some, model = some[~frozen], model.take(~frozen)
         new = np.isnan(self.low[some]).any(axis=1)
         if new.any():
-            self._bracket(some[new], whole.hessian[new])
+            ranges = range_of_strengths(self.space, model.hessian[new])
+            self.rho[some[new]], self.low[some[new]], self.high[some[new]] = ranges
         model, log = self._in_nats(some, model)
         before, bounds = self.rho[some] - log, (self.low[some] - log, self.high[some] - log)
         far = not np.any(self.gain[some] < _FAR)
@@ -228,41 +187,14 @@ class Group:
         self.frozen[some] = self.n_rounds[some] >= self.options.max_epochs // 2  # what is left is for the proof
         return still
 
-    def _in_nats(self, some, model: Quadratic | HeldOut) -> tuple[Quadratic | HeldOut, np.ndarray]:
+    def _in_nats(self, some, model: Quadratic) -> tuple[Quadratic, np.ndarray]:
         """Models of losses over their scale, and the logarithms of the scales, (fit, 1)."""
         scale = self.scale[some]
-        if isinstance(model, HeldOut) or not np.any(scale != 1):
+        if not np.any(scale != 1):
             return model, np.zeros((len(some), 1))
         return model._replace(
             hessian=model.hessian / scale[:, None, None], z=model.z / scale[:, None], bend=model.bend
         ), np.log(scale)[:, None]  # fmt: skip
-
-    def _bracket(self, some, H: np.ndarray) -> None:
-        """Set the ends of strengths, and a first guess: where penalties and data hold a term alike."""
-        sizes = self.space.sizes()
-        held = np.einsum("nii->ni", H)[:, :-1] @ (sizes > 0).T
-        held = np.maximum(held, _HELD * np.einsum("nii->n", H)[:, None])  # of features that hardly vary
-        total, number = np.maximum(sizes.sum(axis=1), 1e-300), np.maximum((sizes > 0).sum(axis=1), 1)
-        guess = np.log(np.maximum(held, 1e-300) / total)
-        least = np.where(sizes > 0, sizes, np.inf).min(axis=1, initial=np.inf)
-        spread = np.maximum(np.log(total / number / np.where(np.isfinite(least), least, 1.0)), 0.0)
-        self.low[some], self.high[some], self.rho[some] = guess - _WEAKEST, guess + _STRONGEST + spread, guess
-
-    def _lengths(self, step, gain, trust) -> np.ndarray:
-        """Lengths of steps, (fit,): shortened where predictors would move far, less so after steps that went well."""
-        length, constant = np.ones(len(gain)), self.observation.constant
-        watched = np.flatnonzero(gain > _WATCHED)
-        if len(watched) and constant:
-            upwards = self.parts[0].is_steep_upwards  # downwards rates, and curvatures, only become less
-            moved = self._furthest(step[watched], upwards) * constant
-            with np.errstate(over="ignore", invalid="ignore"):
-                safe = trust[watched] * np.log1p(moved) / np.maximum(moved, 1e-300)
-                length[watched] = np.where(moved > _SAFE, np.minimum(safe, 1.0), 1.0)
-        return length
-
-    def _furthest(self, change, upwards: bool = False) -> np.ndarray:
-        """Bound the largest change, or rise, of predictors by changes of coordinates, (fit,)."""
-        return np.max([rows.furthest(self.of.back @ change.T, upwards) for rows in self.parts], axis=0)
 
     # ---------------------------------------------------------------- at the end
 
@@ -271,10 +203,9 @@ class Group:
         model, loss = self._look(some, at_end=True)
         self.objective[some] = loss
         still = self._choose(some, model)
-        whole = model.whole if isinstance(model, HeldOut) else model
         if not still.all():
             done = np.flatnonzero(still)
-            back, some, model, whole = some[~still], some[done], model.take(done), whole.take(done)
+            back, some, model = some[~still], some[done], model.take(done)
             self.objective[back] = np.inf  # of other strengths
         else:
             back = some[:0]
@@ -282,13 +213,13 @@ class Group:
             return back
         anchor = self.last[some] = self.at[some]
         self.objective[some] += self._penalty(some, anchor)
-        self.at[some], self.inverse[some] = self._optimum(whole, some)
+        self.at[some], self.inverse[some] = self._optimum(model, some)
         step = self.at[some] - anchor
-        moved = np.einsum("ni,ni->n", step, times(whole.hessian, step))  # by more, what was chosen there may be off
-        A, reach = self._hessians(whole, some)
+        moved = np.einsum("ni,ni->n", step, times(model.hessian, step))  # by more, what was chosen there may be off
+        A, reach = self._hessians(model, some)
         left = np.arange(len(some))
         for _ in range(_PROOFS):
-            left = self._prove(some, left, anchor, A, reach, whole)
+            left = self._prove(some, left, anchor, A, reach, model)
             if not len(left):
                 break
         self.at[some[left]] = self.last[some[left]]  # the best of those that are not proved
@@ -299,13 +230,13 @@ class Group:
             again = np.union1d(again, np.flatnonzero((moved > self._settled) & few & ~self.frozen[some]))
         self.exact[some[again]] = True
         self.frozen[some] |= self.n_proofs[some] >= _MOST_PROOFS // 2
-        self._conclude(some, model, whole)
+        self._conclude(some, model)
         return np.union1d(back, some[again])
 
-    def _hessians(self, whole: Quadratic, some) -> tuple[np.ndarray, np.ndarray]:
+    def _hessians(self, model: Quadratic, some) -> tuple[np.ndarray, np.ndarray]:
         """Hessians of penalised losses, and bounds of the largest squared norm of a row, inf if not definite."""
         strengths, turn = np.exp(self.rho[some]), self.of.back
-        A = with_penalty(whole, self.space, strengths)
+        A = with_penalty(model, self.space, strengths)
 
         def part(of):
             sizes = np.sum((turn @ self.inverse[some[of]]) * turn, axis=2)
@@ -315,24 +246,24 @@ class Group:
         longest = np.max([rows.longest(sizes.T * (1 + _INFLATED)) for rows in self.of.parts], axis=0)
         return A, np.where(definite, longest**2, np.inf)
 
-    def _prove(self, some, left, anchor, A, reach, whole: Quadratic) -> np.ndarray:
+    def _prove(self, some, left, anchor, A, reach, model: Quadratic) -> np.ndarray:
         """Bound the gaps of some fits from gradients in double precision, and step those that are not proved: which."""
         which = some[left]
-        fits, nats, at, back = self.fits[which], self.nats[which], self.at[which], self.of.back
-        parts = [rows.sums(back @ at.T, fits, dtype=np.float64) for rows in self.of.parts]
+        fits, at = self.fits[which], self.at[which]
+        looks = [self.of.sums(rows, at, fits, np.float64, hessian=False) for rows in self.of.parts]
         pull = self.space.pull(np.exp(self.rho[which]), at[:, :-1])
-        gradient = (back.T @ sum(part.gradient for part in parts)).T * nats[:, None]
+        if model.inside is not None:
+            pull = pull * model.inside[left]
+        gradient = sum(look.gradient for look in looks)
         gradient[:, :-1] += pull
-        if whole.inside is not None:
-            gradient[:, :-1] *= whole.inside[left]
-        objective = sum(part.loss for part in parts) * nats + 0.5 * np.einsum("ni,ni->n", pull, at[:, :-1])
+        objective = sum(look.loss for look in looks) + 0.5 * np.einsum("ni,ni->n", pull, at[:, :-1])
         per_row, params = self.of.per_row[fits], Params(*self.space.plain(at))
         rounding = self.of.problem.rounding_of(params, objective / per_row, fits) * per_row
         rounding += _ROUNDING * np.abs(np.einsum("ni,ni->n", np.abs(pull), np.abs(at[:, :-1])))
         step, squared = _solve(A[left], self.inverse[which], gradient)
         constant = self.observation.constant
         with np.errstate(over="ignore", invalid="ignore"):
-            growth = np.exp(constant * self._furthest(at - anchor[left])) * (1 + _INFLATED)
+            growth = np.exp(constant * self.of.furthest(at - anchor[left])) * (1 + _INFLATED)
             found = (
                 gap_bound(
                     growth * (squared + 2 * rounding), growth * reach[left], not self.of.free[fits].any(), constant
@@ -355,13 +286,13 @@ class Group:
         self.at[which[open_]] = ahead[open_]
         return left[open_]
 
-    def _conclude(self, some, model: Quadratic | HeldOut, whole: Quadratic) -> None:
+    def _conclude(self, some, model: Quadratic) -> None:
         """Keep what is known of fits at their end."""
         outcome, fits = self.outcome, self.fits[some]
         strengths = np.exp(self.rho[some])
 
         def part(of):
-            inside = None if whole.inside is None else whole.inside[of]
+            inside = None if model.inside is None else model.inside[of]
             F = -self.inverse[some[of], :-1, :-1] @ self.space.penalty(strengths[of], inside)
             i = np.arange(F.shape[1])
             F[:, i, i] += 1.0 if inside is None else inside
@@ -375,13 +306,11 @@ class Group:
         wide = covariances[1]
         outcome.scale[fits] = self.scale[some]
         if self.choose:
-            (model, log), whole = self._in_nats(some, model), self._in_nats(some, whole)[0]
+            model, log = self._in_nats(some, model)
             gradient, curvature = derivatives(model, self.space, self.rho[some] - log)
             outcome.gradient[:, fits] = gradient.T
-            if self._by_folds:
-                curvature = derivatives(whole, self.space, self.rho[some] - log)[1]
             if self.space.n_penalties <= _MOST_UNCERTAIN:
-                wide = with_uncertain_strengths(whole, self.space, self.rho[some] - log, curvature)
+                wide = with_uncertain_strengths(model, self.space, self.rho[some] - log, curvature)
                 wide /= np.exp(log)[..., None]
             low, high = self.rho[some] <= self.low[some] + 1e-9, self.rho[some] >= self.high[some] - 1e-9
             outcome.at_end[:, fits] = (high.astype(int) - low.astype(int)).T

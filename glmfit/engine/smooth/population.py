@@ -6,6 +6,7 @@ Theory: docs/theory/smooth_terms.md. Losses are in nats of the recording, or in 
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,11 +18,14 @@ from ..problem import Params
 from ..result import LoopOptions, Solution, stopping_target
 from .cells import Rows
 from .coordinates import Coordinates
+from .folds import FoldSearch
+from .search import in_chunks
 
+_SAFE = 1.0  # change of a predictor up to which steps are whole
 _FAR = 8.0  # standard deviations of a feature from 0: from here on it is shifted
 _EVERY, _ROWS_EACH = 4, 200  # rows of which one shows the way, where there are as many for each feature
 _SOUGHT = 50  # fits of which it is looked for whether they have an optimum
-_COPIES = 14  # of the Hessian of a fit that are held at once, and as many times that of each fold as that has fits
+_COPIES = 14  # of the Hessian of a fit, or of that of each fold, that are held at once
 
 
 class Outcome:
@@ -73,6 +77,16 @@ class Verdicts:
     rounds: np.ndarray
 
 
+class Look(NamedTuple):
+    """What is seen of losses at some parameters, in nats and coordinates; bend is that of the Hessians, or None."""
+
+    loss: np.ndarray
+    gradient: np.ndarray
+    hessian: np.ndarray | None
+    square: np.ndarray  # sums of squared derivatives, of which a scale is estimated
+    bend: np.ndarray | None
+
+
 class SmoothPopulation:
     """Data and penalties of a population.
 
@@ -122,6 +136,44 @@ class SmoothPopulation:
         own = np.ones(problem.n_neurons) if problem.scale is None else problem.scale
         self.nats = self.per_row * own / problem.n_rows  # of a sum over rows, whose weights have mean one
 
+    def sums(
+        self, rows: Rows, at: np.ndarray, fits: np.ndarray, dtype: Any = np.float32, packed=None, hessian: bool = True
+    ) -> Look:
+        """Add up losses and their derivatives over some rows at coordinates (fit, coordinate + 1), in nats."""
+        nats, back = self.nats[fits] * rows.stands_for, self.back
+        sums = rows.sums(back @ at.T, fits, hessian, packed, dtype)
+
+        def turned(some):
+            whole = rows.square(sums.hessian[:, some]) * nats[some, None, None]
+            half = (whole.reshape(-1, whole.shape[2]) @ back).reshape(*whole.shape[:2], -1)
+            return back.T @ half
+
+        H = np.concatenate(in_chunks(turned, len(fits))) if hessian else None
+        gradient, bend = (None if of is None else (back.T @ of).T * nats[:, None] for of in (sums.gradient, sums.bend))
+        if self.inside is not None:
+            has = np.append(self.inside[fits], np.ones((len(fits), 1), bool), axis=1)
+            if hessian:
+                H *= has[:, :, None] & has[:, None, :]
+            gradient *= has
+            bend = None if bend is None else bend * has
+        return Look(sums.loss * nats, gradient, H, sums.square * nats, bend)
+
+    def furthest(self, change: np.ndarray, upwards: bool = False, parts: list[Rows] | None = None) -> np.ndarray:
+        """Bound the largest change, or rise, of predictors by changes of coordinates (fit, coordinate + 1): (fit,)."""
+        back = self.back @ change.T
+        return np.max([rows.furthest(back, upwards) for rows in parts or self.parts], axis=0)
+
+    def lengths(self, step: np.ndarray, trust: np.ndarray, parts: list[Rows] | None = None) -> np.ndarray:
+        """Lengths of steps (fit, coordinate + 1), shortened where predictors would move far: (fit,).
+
+        Where ``trust`` is above 1, after steps that went well, they may move further. Rates fall without harm.
+        """
+        rows = (parts or self.parts)[0]
+        moved = self.furthest(step, rows.is_steep_upwards, parts) * (self.problem.observation.constant or 0.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            safe = trust * np.log1p(moved) / np.maximum(moved, 1e-300)
+        return np.where(moved > _SAFE, np.minimum(safe, 1.0), 1.0)
+
     def fit(self, strengths: np.ndarray | None, options: LoopOptions) -> tuple[Solution, Outcome]:
         """Fit every neuron, at strengths of mean losses (penalty, neuron) or, of None, at those chosen."""
         from .group import Group
@@ -136,12 +188,17 @@ class SmoothPopulation:
         nothing = np.zeros(n, bool), np.zeros(n, int)
         verdicts = Verdicts(problem.first_status(), null.copy(), np.full(n, np.inf), *nothing)
         todo = np.flatnonzero(verdicts.status == Status.MAX_EPOCHS)
-        copies = _COPIES + (0 if self.folds is None or strengths is not None else 3 * self.folds[0].shape[1])
+        copies = _COPIES * (1 if self.folds is None or strengths is not None else self.folds[0].shape[1])
         size = int(np.clip(options.max_memory // (8 * copies * (p + 1) ** 2), 1, max(1, len(todo))))
         bar = ProgressBar(problem.subject, len(todo), "fit", options.verbose)
         try:
             for first in range(0, len(todo), size):
-                Group(self, todo[first : first + size], strengths, options, outcome, verdicts, bar).run()
+                some = todo[first : first + size]
+                if self.folds is not None and strengths is None:
+                    self._choose_by_folds(some, outcome)
+                    Group(self, some, outcome.strengths.copy(), options, outcome, verdicts, bar).run()
+                else:
+                    Group(self, some, strengths, options, outcome, verdicts, bar).run()
             self._find_separable(verdicts)
             bar.finish(not np.any(verdicts.status == Status.MAX_EPOCHS))
         except KeyboardInterrupt:
@@ -162,6 +219,13 @@ class SmoothPopulation:
             history={name: np.array(value)[None] for name, value in trace.items()},
         )  # fmt: skip
         return solution, outcome
+
+    def _choose_by_folds(self, fits: np.ndarray, outcome: Outcome) -> None:
+        """Choose the strengths of some neurons by the loss of rows left out."""
+        search = FoldSearch(self, fits)
+        search.run()
+        outcome.strengths[:, fits] = np.exp(search.rho.T) / self.n_observed[fits]
+        outcome.gradient[:, fits], outcome.at_end[:, fits] = search.gradient.T, search.at_end.T
 
     def _find_separable(self, verdicts: Verdicts) -> None:
         """Say of fits without a proof that have no optimum that they have none."""

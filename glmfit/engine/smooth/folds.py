@@ -1,0 +1,126 @@
+"""Search of strengths by cross-validation: every fold has fits of its own, which follow the strengths."""
+
+import numpy as np
+
+from .evidence import SINGLE_FLOOR
+from .held_out import HeldOut
+from .search import free_of_bounds, improve, range_of_strengths
+
+_ROUGH, _SETTLED = 0.1, 5e-3  # nats: gradient of the loss held out by log strengths, far away and near
+_STEPS = 1, 6
+_FAR, _NEAR = 10.0, 0.02  # nats, twice, by which a step changes a loss
+_STILL = 0.02  # nats of the loss held out
+_MOST = 40  # rounds
+
+
+class FoldSearch:
+    """Strengths of some neurons of a population by the loss of rows that are left out.
+
+    Parameters
+    ----------
+    population : SmoothPopulation
+        With folds.
+    fits : numpy.ndarray
+        Which neurons, (fit,).
+
+    Attributes
+    ----------
+    rho : numpy.ndarray
+        Logarithms of the strengths of losses in nats, (fit, penalty).
+    gradient : numpy.ndarray
+        Of the loss held out by these, (fit, penalty).
+    at_end : numpy.ndarray
+        Which of them are at the lower (-1) or the upper end (1) of their range, (fit, penalty).
+    """
+
+    def __init__(self, population, fits: np.ndarray):
+        self.of, self.fits, self.space = population, fits, population.space
+        self.fitted, self.scored = (of.astype(float) for of in population.folds)  # (part, fold)
+        n, n_folds, p = len(fits), self.fitted.shape[1], self.space.n_coordinates
+        self.at = np.zeros((n, n_folds, p + 1))
+        self.at[..., -1] = population.problem.null_params().intercept[fits, None]
+        self.last, self.objective = self.at.copy(), np.full((n, n_folds), np.inf)
+        self.rho, self.gradient = np.zeros((n, self.space.n_penalties)), np.full((n, self.space.n_penalties), np.nan)
+        self.low, self.high = np.full((2, *self.rho.shape), np.nan)
+        self.gain, self.trust = np.full(n, np.inf), np.ones((n, n_folds))
+        self.share = population.weight_of_parts[fits] @ self.fitted
+        self.inside = None if population.inside is None else population.inside[fits]
+
+    def run(self) -> None:
+        """Step all folds of a neuron, and its strengths, until both stay."""
+        active = np.arange(len(self.fits))
+        for _ in range(_MOST):
+            active = active[~self._round(active)]
+            if not len(active):
+                break
+
+    @property
+    def at_end(self) -> np.ndarray:
+        """Which strengths ran to an end of their range."""
+        return (self.rho >= self.high - 1e-9).astype(int) - (self.rho <= self.low + 1e-9).astype(int)
+
+    def _round(self, active: np.ndarray) -> np.ndarray:
+        """Look at the losses, choose strengths, and step; which neurons are done, bool (fit,)."""
+        model, loss = self._look(active)
+        strengths = np.exp(self.rho[active])[:, None, :] * self.share[active][..., None]
+        objective = loss + self._penalties(strengths, self.at[active])
+        slack = 1e-6 * np.abs(objective) + 1e-3
+        worse = ~(np.isfinite(objective) & (objective <= self.objective[active] + slack))
+        fine = ~worse.any(axis=1)
+        done = np.zeros(len(active), bool)
+        if fine.any():
+            done[fine] = self._step(active[fine], model if fine.all() else model.take(fine), loss[fine])
+        back = active[~fine]  # where some fold went uphill all take back half of the step
+        self.at[back], self.trust[back] = 0.5 * (self.last[back] + self.at[back]), 1.0
+        return done
+
+    def _look(self, active: np.ndarray) -> tuple[HeldOut, np.ndarray]:
+        """Quadratic models of the losses of every fold, and the losses of the rows fitted, (fit, fold)."""
+        n, n_folds = len(active), self.fitted.shape[1]
+        at, fits = self.at[active].reshape(n * n_folds, -1), np.repeat(self.fits[active], n_folds)
+        loss = np.zeros((n, n_folds))
+        sums = [[np.zeros((*self.at[active].shape[:2], self.at.shape[2])), 0.0] for _ in range(2)]
+        for part, rows in enumerate(self.of.parts):
+            look = self.of.sums(rows, at, fits)
+            gradient, H = (
+                look.gradient.reshape(n, n_folds, -1),
+                look.hessian.reshape(n, n_folds, *look.hessian.shape[1:]),
+            )
+            loss += self.fitted[part] * look.loss.reshape(n, n_folds)
+            for whole, weights in zip(sums, (self.fitted[part], self.scored[part]), strict=True):
+                whole[0] = whole[0] + weights[:, None] * gradient
+                whole[1] = whole[1] + weights[:, None, None] * H
+        fitted, test = ((H, gradient) for gradient, H in sums)
+        inside = None if self.inside is None else self.inside[active]
+        return HeldOut(self.at[active].copy(), fitted, test, self.share[active], inside, SINGLE_FLOOR), loss
+
+    def _step(self, some: np.ndarray, model: HeldOut, loss: np.ndarray) -> np.ndarray:
+        """Improve strengths, and step every fold towards its optimum there."""
+        new = np.isnan(self.low[some]).any(axis=1)
+        if new.any():
+            ranges = range_of_strengths(self.space, model.fitted[0][new].mean(axis=1))
+            self.rho[some[new]], self.low[some[new]], self.high[some[new]] = ranges
+        far = not np.any(self.gain[some] < _FAR)
+        bounds = self.low[some], self.high[some]
+        rho, best, gained = improve(
+            model, self.space, self.rho[some], *bounds, _ROUGH if far else _SETTLED, _STEPS[not far]
+        )
+        self.rho[some], self.gradient[some] = rho, best.gradient
+        strengths = np.exp(rho)[:, None, :] * self.share[some][..., None]
+        self.objective[some] = loss + self._penalties(strengths, self.at[some])
+        step = best.at - self.at[some]
+        gain = np.einsum("nfi,nfij,nfj->nf", step, model.fitted[0], step)
+        step[~(gain >= 0)] = 0.0
+        n, n_folds, _ = step.shape
+        length = self.of.lengths(step.reshape(n * n_folds, -1), self.trust[some].ravel()).reshape(n, n_folds)
+        self.trust[some] = np.where(length < 1, 2 * self.trust[some], 1.0)
+        self.last[some], self.gain[some] = self.at[some], np.max(np.where(gain >= 0, gain, np.inf), axis=1)
+        self.at[some] += length[..., None] * step
+        free = free_of_bounds(best.gradient, rho, *bounds)
+        settled = np.abs(np.where(free, best.gradient, 0.0)).max(axis=1, initial=0.0) <= 10 * _SETTLED
+        return (self.gain[some] <= _NEAR) & (gained <= _STILL) & settled
+
+    def _penalties(self, strengths: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """Penalties of every fold's parameters, (fit, fold)."""
+        flat = self.space.value(strengths.reshape(-1, strengths.shape[2]), at[..., :-1].reshape(-1, at.shape[2] - 1))
+        return flat.reshape(at.shape[:2])
