@@ -7,7 +7,9 @@ from .held_out import HeldOut
 from .search import free_of_bounds, improve, range_of_strengths
 
 _ROUGH, _SETTLED = 0.1, 5e-3  # nats: gradient of the loss held out by log strengths, far away and near
-_STEPS = 1, 6
+_STEPS = 6  # of the strengths at each Hessian, near
+_WALK = (12.0, 9.0, 7.0, 5.0, 3.5, 2.0, 0.5, -1.0)  # logarithms of strengths, from those that hold terms as data do
+_ROUNDS = 6  # at each of these
 _FAR, _NEAR = 10.0, 0.02  # nats, twice, by which a step changes a loss
 _STILL = 0.02  # nats of the loss held out
 _MOST = 40  # rounds
@@ -41,27 +43,50 @@ class FoldSearch:
         self.at[..., -1] = population.problem.null_params().intercept[fits, None]
         self.last, self.objective = self.at.copy(), np.full((n, n_folds), np.inf)
         self.rho, self.gradient = np.zeros((n, self.space.n_penalties)), np.full((n, self.space.n_penalties), np.nan)
-        self.low, self.high = np.full((2, *self.rho.shape), np.nan)
         self.gain, self.trust = np.full(n, np.inf), np.ones((n, n_folds))
         self.share = population.weight_of_parts[fits] @ self.fitted
         self.inside = None if population.inside is None else population.inside[fits]
 
     def run(self) -> None:
-        """Step all folds of a neuron, and its strengths, until both stay."""
+        """Look at strengths in common steps from strong to weak, and go on from the best of them with each."""
+        self._walk()
         active = np.arange(len(self.fits))
         for _ in range(_MOST):
             active = active[~self._round(active)]
             if not len(active):
                 break
+        self.held = self._look(np.arange(len(self.fits)))[2]
+        worse = np.flatnonzero(~(self.held <= self.best + _STILL))
+        self.rho[worse], self.gradient[worse] = self.rho_at_best[worse], np.nan
+
+    def _walk(self) -> None:
+        """Fit every fold at some multiples of strengths that hold a term as the data do; keep the best, (fit,)."""
+        every = np.arange(len(self.fits))
+        H = self._look(every)[0].fitted[0].mean(axis=1)
+        middle, self.low, self.high = range_of_strengths(self.space, H)
+        self.best, self.rho_at_best, at_best = np.full(len(every), np.inf), middle.copy(), self.at.copy()
+        for step in _WALK:
+            self.rho[:] = np.clip(middle + step, self.low, self.high)
+            self.objective[:], active = np.inf, every
+            for _ in range(_ROUNDS):
+                active = active[~self._round(active, choose=False)]
+                if not len(active):
+                    break
+            held = self._look(every)[2]
+            better = held < self.best
+            self.best[better], self.rho_at_best[better] = held[better], self.rho[better]
+            at_best[better] = self.at[better]
+        self.rho[:], self.at[:], self.objective[:] = self.rho_at_best, at_best, np.inf
+        self.last[:], self.gain[:] = at_best, _FAR
 
     @property
     def at_end(self) -> np.ndarray:
         """Which strengths ran to an end of their range."""
         return (self.rho >= self.high - 1e-9).astype(int) - (self.rho <= self.low + 1e-9).astype(int)
 
-    def _round(self, active: np.ndarray) -> np.ndarray:
-        """Look at the losses, choose strengths, and step; which neurons are done, bool (fit,)."""
-        model, loss = self._look(active)
+    def _round(self, active: np.ndarray, choose: bool = True) -> np.ndarray:
+        """Look at the losses, choose strengths on request, and step; which neurons are done, bool (fit,)."""
+        model, loss, _ = self._look(active)
         strengths = np.exp(self.rho[active])[:, None, :] * self.share[active][..., None]
         objective = loss + self._penalties(strengths, self.at[active])
         slack = 1e-6 * np.abs(objective) + 1e-3
@@ -69,16 +94,16 @@ class FoldSearch:
         fine = ~worse.any(axis=1)
         done = np.zeros(len(active), bool)
         if fine.any():
-            done[fine] = self._step(active[fine], model if fine.all() else model.take(fine), loss[fine])
+            done[fine] = self._step(active[fine], model if fine.all() else model.take(fine), loss[fine], choose)
         back = active[~fine]  # where some fold went uphill all take back half of the step
         self.at[back], self.trust[back] = 0.5 * (self.last[back] + self.at[back]), 1.0
         return done
 
-    def _look(self, active: np.ndarray) -> tuple[HeldOut, np.ndarray]:
-        """Quadratic models of the losses of every fold, and the losses of the rows fitted, (fit, fold)."""
+    def _look(self, active: np.ndarray) -> tuple[HeldOut, np.ndarray, np.ndarray]:
+        """Model the losses of every fold; losses of the rows fitted, (fit, fold), and of those left out, (fit,)."""
         n, n_folds = len(active), self.fitted.shape[1]
         at, fits = self.at[active].reshape(n * n_folds, -1), np.repeat(self.fits[active], n_folds)
-        loss = np.zeros((n, n_folds))
+        loss, held = np.zeros((2, n, n_folds))
         sums = [[np.zeros((*self.at[active].shape[:2], self.at.shape[2])), 0.0] for _ in range(2)]
         for part, rows in enumerate(self.of.parts):
             look = self.of.sums(rows, at, fits)
@@ -87,24 +112,24 @@ class FoldSearch:
                 look.hessian.reshape(n, n_folds, *look.hessian.shape[1:]),
             )
             loss += self.fitted[part] * look.loss.reshape(n, n_folds)
+            held += self.scored[part] * look.loss.reshape(n, n_folds)
             for whole, weights in zip(sums, (self.fitted[part], self.scored[part]), strict=True):
                 whole[0] = whole[0] + weights[:, None] * gradient
                 whole[1] = whole[1] + weights[:, None, None] * H
         fitted, test = ((H, gradient) for gradient, H in sums)
         inside = None if self.inside is None else self.inside[active]
-        return HeldOut(self.at[active].copy(), fitted, test, self.share[active], inside, SINGLE_FLOOR), loss
+        return (
+            HeldOut(self.at[active].copy(), fitted, test, self.share[active], inside, SINGLE_FLOOR),
+            loss,
+            held.sum(axis=1),
+        )
 
-    def _step(self, some: np.ndarray, model: HeldOut, loss: np.ndarray) -> np.ndarray:
+    def _step(self, some: np.ndarray, model: HeldOut, loss: np.ndarray, choose: bool) -> np.ndarray:
         """Improve strengths, and step every fold towards its optimum there."""
-        new = np.isnan(self.low[some]).any(axis=1)
-        if new.any():
-            ranges = range_of_strengths(self.space, model.fitted[0][new].mean(axis=1))
-            self.rho[some[new]], self.low[some[new]], self.high[some[new]] = ranges
         far = not np.any(self.gain[some] < _FAR)
         bounds = self.low[some], self.high[some]
-        rho, best, gained = improve(
-            model, self.space, self.rho[some], *bounds, _ROUGH if far else _SETTLED, _STEPS[not far]
-        )
+        tol, most = (_ROUGH, 1) if far else (_SETTLED, _STEPS)
+        rho, best, gained = improve(model, self.space, self.rho[some], *bounds, tol, most * choose)
         self.rho[some], self.gradient[some] = rho, best.gradient
         strengths = np.exp(rho)[:, None, :] * self.share[some][..., None]
         self.objective[some] = loss + self._penalties(strengths, self.at[some])
@@ -118,7 +143,7 @@ class FoldSearch:
         self.at[some] += length[..., None] * step
         free = free_of_bounds(best.gradient, rho, *bounds)
         settled = np.abs(np.where(free, best.gradient, 0.0)).max(axis=1, initial=0.0) <= 10 * _SETTLED
-        return (self.gain[some] <= _NEAR) & (gained <= _STILL) & settled
+        return (self.gain[some] <= _NEAR) & (gained <= _STILL) & (settled | (not choose))
 
     def _penalties(self, strengths: np.ndarray, at: np.ndarray) -> np.ndarray:
         """Penalties of every fold's parameters, (fit, fold)."""
