@@ -32,6 +32,7 @@ TAGS = {
     "10": "recording, cross-validation", "11": "batch", "12": "recording, inference",
     "13": "recording, observation models", "14": "recording, observation models", "15": "recording, masks",
     "16": "recording, inference", "17": "recording, inference, coupling",
+    "18": "recording, smooth terms, inference", "19": "recording, smooth terms, cross-validation",
 }  # fmt: skip
 
 

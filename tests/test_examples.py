@@ -88,7 +88,8 @@ def test_reaches_are_decoded_by_fits_that_only_go_down(recording, away, monkeypa
 @pytest.mark.slow
 @pytest.mark.parametrize("topic", ["05_softmax_linear_track", "08_motor_cortex_tuning", "09_coupled_place_cells",
                                    "10_ridge_per_neuron", "13_overdispersed_counts",
-                                   "15_unit_lost_halfway", "16_explain_motor_cortex", "17_explain_w_maze"])  # fmt: skip
+                                   "15_unit_lost_halfway", "16_explain_motor_cortex", "17_explain_w_maze",
+                                   "18_place_fields_w_maze", "19_open_field_tuning"])  # fmt: skip
 def test_examples_on_recordings_run_without_them(topic, away, monkeypatch, capsys):
     monkeypatch.setenv("GLMFIT_RECORDINGS", str(away))
     runpy.run_path(str(ROOT / "examples" / f"{topic}.py"), run_name="__main__")
