@@ -160,18 +160,19 @@ for n, unit in enumerate(units):
 # %% [markdown]
 # ## One unit, with `plot_terms`
 #
-# The unit that is predicted best: its map, the rates that were counted in the
+# Of the four units that are predicted best, the busiest: its map, the rates that were counted in the
 # same places, and its tuning to speed. Dots are counted rates with standard
 # errors; the curve is averaged over the places where the animal was, so that
 # both compare.
 
 # %%
-best = int(np.argmax(score))
+shown = np.argsort(-score)[:4]
+busiest = shown[np.argmax(y[:, shown].sum(axis=0))]
 axes = plotting.plot_terms(
     model,
     X,
     y,
-    neuron=best,
+    neuron=busiest,
     covariates={"place": (xy[:, 0], xy[:, 1]), "speed": speed},
     bin_s=BIN_S,
     units={"x": "%", "y": "%", "speed": "%/s"},
@@ -196,7 +197,6 @@ axes = plotting.plot_terms(
 CELLS = 40
 edges = np.linspace(0, 100, CELLS + 1)
 middle = (edges[1:] + edges[:-1]) / 2
-shown = np.argsort(-score)[:4]
 field = model.term("place", axes=(middle, middle), neuron=shown)
 time_s = BIN_S * np.histogram2d(*xy.T, [edges, edges])[0]
 
