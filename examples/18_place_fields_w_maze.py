@@ -160,10 +160,10 @@ for n, unit in enumerate(units):
 # %% [markdown]
 # ## One unit, with `plot_terms`
 #
-# Of the four units that are predicted best, the busiest: its map, the rates that were counted in the
-# same places, and its tuning to speed. Dots are counted rates with standard
-# errors; the curve is averaged over the places where the animal was, so that
-# both compare.
+# Of the four units that are predicted best, the busiest: its map, the rates
+# that were counted in the same places, and its tuning to speed. Dots are
+# counted rates with standard errors; the curve is averaged over the places
+# where the animal was, so that both compare.
 
 # %%
 shown = np.argsort(-score)[:4]

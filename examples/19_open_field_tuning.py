@@ -177,8 +177,8 @@ print(f"cross-validation: smoother maps of {smoother} of {len(units)} units")
 # %% [markdown]
 # In the recording the three are close in the mean, and for nearly every cell.
 # Cross-validation gives smoother maps, as expected where gains change from run
-# to run. What the ridge does not have are the terms: how smooth each is, its
-# intervals and its test.
+# to run, and predicts slightly better. What the ridge does not have are the
+# terms: how smooth each is, its intervals and its test.
 #
 # ## The result in one figure
 #
