@@ -13,6 +13,7 @@ from ..tiles import one_thread_each, rows_at_once, sums_over_tiles
 _NULL = 1e-9  # share of the largest eigenvalue of a penalty below which nothing is penalised
 _TWICE = 1e-10  # share of a direction's variance that others do not have; below, it is there already
 _CONSTANT = 1e-14  # share of a feature's second moment below which its variance is rounding
+_STILL = 1e-13  # share of the features' variance below which a penalised direction does not vary
 _COMMUTE = 1e-9  # of the norms of two matrices, more than what rounding leaves of their commutator
 
 
@@ -38,6 +39,8 @@ class Coordinates:
         in no term have no penalty.
     weights : numpy.ndarray, optional
         Row weights, (time,), >= 0.
+    select : bool
+        Whether what the penalties of a term leave free has a ridge, as a last penalty of the term.
 
     Attributes
     ----------
@@ -55,45 +58,62 @@ class Coordinates:
         Coordinates of every term; of those of no term under the name None.
     term_of : list of str
         Term of every penalty.
+    free_parts : dict of str to numpy.ndarray
+        With ``select`` the last penalty of a term, among its features, (feature, feature).
     """
 
-    def __init__(self, X, terms: Mapping[str, tuple[Sequence[int], Sequence[np.ndarray]]], weights=None):
-        self.mean, covariance = _moments(X, weights)
+    def __init__(self, X, terms: Mapping[str, tuple[Sequence[int], Sequence[np.ndarray]]], weights=None, select=False):
+        self.mean, self._covariance = _moments(X, weights)
         columns = {name: np.asarray(of, int) for name, (of, _) in terms.items()}
-        free = np.setdiff1d(np.arange(X.shape[1]), np.concatenate([*columns.values(), np.zeros(0, int)]))
-        n_penalties = sum(len(matrices) for _, matrices in terms.values())
-        self.term_of = [name for name, (_, matrices) in terms.items() for _ in matrices]
-        turns, weights_of, self.mixed, self.places = [], [], [], {}
-        taken = np.zeros((X.shape[1], 0))  # directions without a penalty so far
-        at = first = 0
-        for name, (of, matrices) in [*terms.items(), *([(None, (free, ()))] if len(free) else [])]:
-            of = np.asarray(of, int)
-            turn, diagonals, mixed = _diagonalise(X.shape[1], of, [_as_diagonal(m) for m in matrices])
-            size = np.mean(np.diag(covariance)[of])
-            if not len(matrices):  # features of any units
-                turn, size = _of_unit_variance(turn, self.mean, np.diag(covariance)), 1.0
-                diagonals = np.zeros((1, turn.shape[1]))
-            unpenalised = ~np.any(diagonals > 0, axis=0)
-            kept = _new_directions(turn[:, unpenalised], taken, covariance, size)
-            taken = _uncorrelated(np.append(taken, kept, axis=1), covariance)
-            n_free = kept.shape[1]
-            turn = np.append(kept, turn[:, ~unpenalised], axis=1)
-            place = slice(at, at + turn.shape[1])
-            which = list(range(first, first + len(matrices)))
-            weight = np.zeros((n_penalties, turn.shape[1]))
-            if mixed is None:
-                weight[which, n_free:] = diagonals[:, ~unpenalised]
-            else:
-                whole = np.zeros((len(which), turn.shape[1], turn.shape[1]))
-                whole[:, n_free:, n_free:] = mixed
-                self.mixed.append(Mixed(place, which, whole))
+        rest = np.setdiff1d(np.arange(X.shape[1]), np.concatenate([*columns.values(), np.zeros(0, int)]))
+        self.term_of, self.mixed, self.places, self.free_parts = [], [], {}, {}
+        self._taken = np.zeros((X.shape[1], 0))  # directions without a penalty so far
+        turns, weights_of, at = [np.zeros((X.shape[1], 0))], [], 0
+        for name, (of, matrices) in [*terms.items(), *([(None, (rest, ()))] if len(rest) else [])]:
+            turn, weight, mixed = self._of_term(np.asarray(of, int), [_as_diagonal(m) for m in matrices])
+            self.places[name] = place = slice(at, at + turn.shape[1])
+            n_free = int(np.sum(~np.any(weight > 0, axis=0))) if len(matrices) else 0
+            if mixed is not None:
+                first = len(self.term_of)
+                self.mixed.append(Mixed(place, list(range(first, first + len(mixed))), mixed))
+                weight = np.zeros((len(mixed), turn.shape[1]))
+            if select and n_free:
+                weight = np.append(weight, [np.arange(turn.shape[1]) < n_free], axis=0).astype(np.float64)
+                free = turn[np.asarray(of, int), :n_free]
+                self.free_parts[name] = free @ free.T
+            self.term_of += [name] * len(weight) if name is not None else []
+            weights_of.append(weight[: len(matrices) + (select and n_free > 0)])
             turns.append(turn)
-            weights_of.append(weight)
-            self.places[name] = place
-            at, first = place.stop, first + len(matrices)
-        self.turn = np.concatenate(turns, axis=1) if turns else np.zeros((X.shape[1], 0))
-        self.diagonal = np.concatenate(weights_of, axis=1) if turns else np.zeros((n_penalties, 0))
-        self.gram = self.turn.T @ covariance @ self.turn
+            at = place.stop
+        self.turn = np.concatenate(turns, axis=1)
+        self.diagonal = np.zeros((len(self.term_of), at))
+        first = 0
+        for weight, place in zip(weights_of, self.places.values(), strict=True):
+            self.diagonal[first : first + len(weight), place] = weight
+            first += len(weight)
+        self.gram = self.turn.T @ self._covariance @ self.turn
+
+    def _of_term(self, of: np.ndarray, matrices) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Turn the features of a term: (feature, coordinate), those free of penalties first, and weights as turned."""
+        covariance = self._covariance
+        turn, diagonals, mixed = _diagonalise(len(self.mean), of, matrices)
+        size = np.mean(np.diag(covariance)[of])
+        if not len(matrices):  # features of any units
+            turn, size = _of_unit_variance(turn, self.mean, np.diag(covariance)), 1.0
+            diagonals = np.zeros((1, turn.shape[1]))
+        free = ~np.any(diagonals > 0, axis=0)
+        kept = _new_directions(turn[:, free], self._taken, covariance, size)
+        self._taken = _uncorrelated(np.append(self._taken, kept, axis=1), covariance)
+        held = turn[:, ~free]
+        if mixed is not None:
+            whole = np.zeros((len(mixed), kept.shape[1] + held.shape[1], kept.shape[1] + held.shape[1]))
+            whole[:, kept.shape[1] :, kept.shape[1] :] = mixed
+            sizes = np.append(np.zeros((len(mixed), kept.shape[1])), diagonals[:, ~free], axis=1)
+            return np.append(kept, held, axis=1), sizes, whole
+        # What does not vary is 0 at every strength.
+        varies = np.einsum("ij,ij->j", held, covariance @ held) > _STILL * size
+        weight = np.append(np.zeros((len(diagonals), kept.shape[1])), diagonals[:, ~free][:, varies], axis=1)
+        return np.append(kept, held[:, varies], axis=1), weight, None
 
     @property
     def n_coordinates(self) -> int:

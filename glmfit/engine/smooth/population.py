@@ -149,6 +149,9 @@ class SmoothPopulation:
             return back.T @ half
 
         H = np.concatenate(in_chunks(turned, len(fits))) if hessian else None
+        if hessian:  # what rounding leaves of features that do not vary for a neuron
+            i = np.arange(H.shape[1])
+            H[:, i, i] = np.maximum(H[:, i, i], 0.0)
         gradient, bend = (None if of is None else (back.T @ of).T * nats[:, None] for of in (sums.gradient, sums.bend))
         if self.inside is not None:
             has = np.append(self.inside[fits], np.ones((len(fits), 1), bool), axis=1)

@@ -20,6 +20,7 @@ _FEW = 12  # strengths that are tried one by one
 _SPREAD = 2.0  # variance of Student's t with four degrees of freedom
 _PRIOR = 0.1  # precision of log strengths that is always there: a standard deviation of a factor of 24
 _WEAKEST, _STRONGEST = 10.0, 16.0  # logarithms, about where penalty and data hold a term alike
+_TINY = 1e-9  # of the largest size of a penalty: what is less counts as nothing
 _HELD = 1e-10  # of all curvature, at the least held by the data of a penalty's coordinates
 _AT_ONCE = 32  # fits
 
@@ -111,8 +112,10 @@ def range_of_strengths(space: Coordinates, H: np.ndarray) -> tuple[np.ndarray, n
     held = np.einsum("nii->ni", H)[:, :-1] @ (sizes > 0).T
     held = np.maximum(held, _HELD * np.einsum("nii->n", H)[:, None])  # of features that hardly vary
     total, number = np.maximum(sizes.sum(axis=1), 1e-300), np.maximum((sizes > 0).sum(axis=1), 1)
-    middle = np.log(np.maximum(held, 1e-300) / total)
-    least = np.where(sizes > 0, sizes, np.inf).min(axis=1, initial=np.inf)
+    middle = np.where(total > 1e-290, np.log(np.maximum(held, 1e-300) / total), 0.0)  # 0 if a penalty holds nothing
+    least = np.where(sizes > _TINY * sizes.max(axis=1, keepdims=True, initial=0.0), sizes, np.inf).min(
+        axis=1, initial=np.inf
+    )
     spread = np.maximum(np.log(total / number / np.where(np.isfinite(least), least, 1.0)), 0.0)
     return middle, middle - _WEAKEST, middle + _STRONGEST + spread
 

@@ -60,5 +60,6 @@ def fit_masked(problem: PopulationProblem, form: StandardForm, mask: np.ndarray,
     n = problem.n_features
     space = Coordinates(problem.X, {"features": (range(n), list(np.eye(n)))}, problem.weights)
     strengths = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), mask.shape) * form.unit
-    population = SmoothPopulation(problem, space, [range(n)], problem.n_counted, form.unit, mask)
+    inside = np.array([mask[np.flatnonzero(column)].all(axis=0) for column in space.turn.T]).reshape(-1, mask.shape[1])
+    population = SmoothPopulation(problem, space, [range(n)], problem.n_counted, form.unit, inside)
     return population.fit(strengths, options)[0]

@@ -30,7 +30,7 @@ from ..streaming import as_arrays
 from .fitted_terms import FittedTerms
 from .report import SmoothReport
 from .state import Smooth
-from .terms import mask_of_coordinates, read_mask_of_terms, read_strengths, read_terms, with_null_spaces
+from .terms import mask_of_coordinates, read_mask_of_terms, read_strengths, read_terms, with_free_parts
 
 
 class PopulationGAM(FittedTerms):
@@ -160,8 +160,9 @@ class PopulationGAM(FittedTerms):
             data = read_training(self, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
             n_features, n_neurons = data.X.shape[1], data.Y.shape[1]
             terms = read_terms(self.terms, n_features, getattr(self, "feature_names_in_", None))
-            if check_flag("select", self.select):
-                terms = with_null_spaces(terms)
+            plain = {name: (t.features, t.penalties) for name, t in terms.items()}
+            space = Coordinates(data.X, plain, data.weights, check_flag("select", self.select))
+            terms = with_free_parts(terms, space.free_parts)
             strengths = read_strengths(self.strengths, terms, n_neurons)
             mask = read_mask_of_terms(self.feature_mask, terms, n_features, n_neurons)
             by_folds = strengths is None and self.strengths == "cross-validation"
@@ -170,7 +171,6 @@ class PopulationGAM(FittedTerms):
             observation = self._at_dispersion(data)
             form = StandardForm.of(data, observation)
             problem = problem_of(data, form)
-            space = Coordinates(data.X, {name: (t.features, t.penalties) for name, t in terms.items()}, data.weights)
             population = SmoothPopulation(
                 problem, space, [t.features for t in terms.values()], observed(data),
                 form.unit, mask_of_coordinates(mask, space, terms), folds,
@@ -220,16 +220,26 @@ class PopulationGAM(FittedTerms):
             SmoothReport, self.report_, **facts, strength_gradient=gradient, at_end=outcome.at_end
         )  # fmt: skip
 
+    def _given_terms(self) -> dict[str, Term]:
+        return read_terms(self.terms, self.n_features_in_, getattr(self, "feature_names_in_", None))
+
     def _write_state(self, header: dict, arrays: dict) -> None:
         super()._write_state(header, arrays)
         arrays |= self._smooth.to_arrays()
         arrays |= {f"strengths.{name}": of for name, of in self.strengths_.items()}
+        if self.select:
+            n_given = {name: len(term.penalties) for name, term in self._given_terms().items()}
+            more = {
+                name: term.penalties[-1] for name, term in self.terms_.items() if len(term.penalties) > n_given[name]
+            }
+            arrays |= {f"free.{name}": of for name, of in more.items()}
 
     def _read_state(self, header: dict, arrays: dict) -> None:
         super()._read_state(header, arrays)
         self._smooth = Smooth.from_arrays(arrays)
-        terms = read_terms(self.terms, self.n_features_in_, getattr(self, "feature_names_in_", None))
-        self.terms_ = with_null_spaces(terms) if self.select else terms
+        terms = self._given_terms()
+        parts = {name: arrays[f"free.{name}"] for name in terms if f"free.{name}" in arrays}
+        self.terms_ = with_free_parts(terms, parts)
         self.strengths_ = {name: arrays[f"strengths.{name}"] for name in self.terms_}
         edf = (self._smooth.degrees[slice(*of)].sum(axis=0) for of in self._smooth.places)
         one = self.coef_.ndim == 1

@@ -11,7 +11,6 @@ from ...design import Basis, Term
 from ...penalties.by_name import read_members
 from .masked import read_mask, read_ones
 
-_NULL = 1e-9  # share of the largest eigenvalue of a term's penalties below which nothing is penalised
 CHOSEN = ("marginal-likelihood", "cross-validation")
 
 
@@ -59,17 +58,12 @@ def read_terms(given: Any, n_features: int, feature_names) -> dict[str, Term]:
     return terms
 
 
-def with_null_spaces(terms: Mapping[str, Term]) -> dict[str, Term]:
-    """Give every penalised term a ridge of what its penalties leave free, as a further penalty."""
-    found = {}
-    for name, term in terms.items():
-        found[name] = term
-        if term.penalties:
-            values, vectors = np.linalg.eigh(sum(S / np.linalg.norm(S) for S in term.penalties))
-            free = vectors[:, values <= _NULL * values[-1]]
-            if free.shape[1]:
-                found[name] = Term(term.features, (*term.penalties, free @ free.T), term.basis)
-    return found
+def with_free_parts(terms: Mapping[str, Term], parts: Mapping[str, np.ndarray]) -> dict[str, Term]:
+    """Give terms a ridge of what their penalties leave free, as a further penalty."""
+    return {
+        name: Term(term.features, (*term.penalties, parts[name]), term.basis) if name in parts else term
+        for name, term in terms.items()
+    }
 
 
 def read_strengths(given: Any, terms: Mapping[str, Term], n_neurons: int) -> np.ndarray | None:
