@@ -11,16 +11,19 @@ from .search import derivatives, improve, in_chunks, range_of_strengths, with_un
 
 _ROUGH, _SETTLED = 0.1, 5e-3  # nats: gradient of the criterion by the logarithm of a strength, far away and near
 _FIRST, _ENOUGH = 6, 50.0  # rounds on some of the rows, for neurons with as many spikes there
-_STEPS = 1, 8  # of the strengths at each Hessian, far away and near
+_STEPS = 1, 4, 8  # of the strengths at each Hessian: far away, near, and in double precision at the end
 _STILL = 0.02  # nats of the criterion: with less, strengths have hardly changed
 _FAR = 10.0  # nats, still to be gained, above which strengths are not worth many steps
 _CLOSE = 30.0  # nats from which on the evidence takes into account how Hessians bend
-_NEAR = 0.05  # nats from which on Hessians are those of the optimum, in double precision
+_NEAR = 0.5, 0.1  # nats, twice, of a step after which Hessians are those of the optimum, in double precision
 _WATCHED = 0.1  # nats from which on steps are measured
 _MANY = 12  # rounds after which fits are stepped in double precision
 _PROOFS, _MOST_PROOFS = 8, 20  # passes in double precision, at the most, for each Hessian; and Hessians
 _INFLATED = 1e-6
-_MOVED = 2e-3, 2e-5  # nats, twice, of the last step: with more, another Hessian is formed; where that is cheap
+_MOVED = (
+    2e-3,
+    2e-5,
+)  # nats, twice, of the last step: with more, another Hessian is formed; the second where that is cheap
 _CHEAP = 2e6  # rows times coordinates
 _ROUNDING = 16 * np.finfo(float).eps  # of penalties
 _MOST_UNCERTAIN = 20  # strengths of which the uncertainty is taken into account
@@ -35,7 +38,8 @@ class Group:
         self.options, self.outcome, self.verdicts, self.bar = options, outcome, verdicts, bar
         self.space, self.observation, self.parts = population.space, population.problem.observation, population.parts
         n, p = len(fits), self.space.n_coordinates
-        self._settled = _MOVED[population.problem.n_rows * p < _CHEAP]
+        cheap = population.problem.n_rows * p < _CHEAP
+        self._near, self._settled = _NEAR[cheap], _MOVED[cheap]
         self.inside = None if population.inside is None else population.inside[fits]
         self.at = outcome.coordinates[fits]
         self.rho = np.zeros((n, self.space.n_penalties))  # logarithms of strengths, of losses in nats times the scale
@@ -121,7 +125,7 @@ class Group:
         self.trust[some] = np.where(length < 1, 2 * self.trust[some], 1.0)
         self.last[some], self.gain[some] = self.at[some], gain
         self.at[some] += length[:, None] * step
-        return (gain <= 2 * _NEAR) & still & (self.is_bent[some] | self.frozen[some])
+        return (gain <= self._near) & still & (self.is_bent[some] | self.frozen[some])
 
     def _look(self, active: np.ndarray, at_end: bool = False) -> tuple[Quadratic, np.ndarray]:
         """Quadratic models of losses where some fits are, and the losses."""
@@ -166,7 +170,7 @@ class Group:
         """Penalties of parameters (fit, coordinate + 1) at the strengths of some fits, (fit,)."""
         return self.space.value(np.exp(self.rho[some]), at[:, :-1])
 
-    def _choose(self, some, model: Quadratic) -> np.ndarray:
+    def _choose(self, some, model: Quadratic, at_end: bool = False) -> np.ndarray:
         """Improve strengths by quadratic models; which have hardly changed, bool (fit,)."""
         frozen, still = self.frozen[some], np.ones(len(some), bool)
         if frozen.any():
@@ -181,7 +185,9 @@ class Group:
         model, log = self._in_nats(some, model)
         before, bounds = self.rho[some] - log, (self.low[some] - log, self.high[some] - log)
         far = not np.any(self.gain[some] < _FAR)
-        rho, best, gained = improve(model, self.space, before, *bounds, _ROUGH if far else _SETTLED, _STEPS[not far])
+        rho, best, gained = improve(
+            model, self.space, before, *bounds, _ROUGH if far else _SETTLED, _STEPS[2 * at_end or not far]
+        )
         self.rho[some], self.inverse[some] = rho + log, best.inverse / np.exp(log)[..., None]
         still[~frozen] = gained <= _STILL
         self.frozen[some] = self.n_rounds[some] >= self.options.max_epochs // 2  # what is left is for the proof
@@ -202,7 +208,7 @@ class Group:
         """Prove fits in double precision; returns those that are not settled, or too far for a proof by one Hessian."""
         model, loss = self._look(some, at_end=True)
         self.objective[some] = loss
-        still = self._choose(some, model)
+        still = self._choose(some, model, at_end=True)
         if not still.all():
             done = np.flatnonzero(still)
             back, some, model = some[~still], some[done], model.take(done)

@@ -14,6 +14,7 @@ _LONGEST = 3.0  # of a step, in logarithms of strengths
 _LEAST_BEND = 1e-2  # of the largest curvature of the criterion, or of 0.1: flatter directions are not trusted
 _WORSE = 1e-3  # nats that a step may lose
 _TRIES = 12
+_THOROUGH = 5  # steps: with more, ends are tried one by one, too
 _TRIES_AT_ENDS = 2  # steps: with more the search is meant to end
 _FLAT = 0.2  # nats: slope and curvature of a criterion that may level off
 _FEW = 12  # strengths that are tried one by one
@@ -81,17 +82,17 @@ def _improve(
         for whole, part in zip(best, found, strict=True):
             whole[done] = part[good]
     if most > _TRIES_AT_ENDS:
-        _try_ends(model, space, rho, best, low, high)
+        _try_ends(model, space, rho, best, low, high, most)
     return rho, best, first - best.criterion
 
 
-def _try_ends(model: Quadratic | HeldOut, space: Coordinates, rho, best: Optimum, low, high) -> None:
+def _try_ends(model: Quadratic | HeldOut, space: Coordinates, rho, best: Optimum, low, high, most: int) -> None:
     """Send strengths to the end of their range where the criterion falls, or stays, on the way there for ever."""
     slope, bend = best.gradient, np.einsum("njj->nj", best.curvature)
     inner = (rho > low + 1e-9) & (rho < high - 1e-9)
     leaving = inner & (np.abs(slope) <= _FLAT) & (np.abs(bend) <= _FLAT) & (slope != 0)
     ends = np.where(leaving, np.where(slope < 0, high, low), rho)
-    single = np.flatnonzero(leaving.any(axis=0)) if rho.shape[1] <= _FEW else []
+    single = np.flatnonzero(leaving.any(axis=0)) if most > _THOROUGH and rho.shape[1] <= _FEW else []
     for which in [slice(None), *([j] for j in single)]:
         tried = rho.copy()
         tried[:, which] = ends[:, which]
