@@ -133,12 +133,31 @@ def test_features_of_a_term_without_a_penalty_may_have_any_units(rng):
     assert coordinates(X, {"a": Term([0, 1, 2], ())}).n_coordinates == 3
 
 
-def test_penalised_directions_stay_even_where_the_features_do_not_vary(rng):
+def test_penalised_directions_stay_if_they_repeat_others_and_go_if_they_do_not_vary(rng):
     X = rng.normal(size=(50, 4))
     X[:, 1], X[:, 2] = 0.0, X[:, 0]
     space = coordinates(X, {"a": Term.ridge([0, 1]), "b": Term.ridge([2]), "c": Term([3], ())})
-    assert space.n_coordinates == 4
+    assert space.n_coordinates == 3
     assert np.linalg.matrix_rank(space.gram) == 2
+    assert not space.turn[1].any()
+
+
+def test_what_penalties_leave_free_has_a_ridge_on_request(rng):
+    X = np.append(rng.normal(size=(60, 4)), np.ones((60, 1)), axis=1)
+    walk = {"a": Term.random_walk([0, 1, 2, 3]), "b": Term.ridge([4])}
+    plain, selected = (
+        Coordinates(X, {name: (t.features, t.penalties) for name, t in walk.items()}, select=select)
+        for select in (False, True)
+    )
+    assert plain.term_of == ["a", "b"] and selected.term_of == ["a", "a", "b"]
+    np.testing.assert_allclose(plain.turn, selected.turn)
+    np.testing.assert_allclose(selected.free_parts["a"], np.full((4, 4), 0.25), atol=1e-9)
+    assert np.array_equal(selected.diagonal[1], [1.0, 0.0, 0.0, 0.0])
+    strengths = rng.uniform(1, 2, (1, 3))
+    g = rng.normal(size=(1, 4))
+    w = selected.turn @ g[0]
+    expected = strengths[0, 0] * w[:4] @ walk["a"].penalties[0] @ w[:4] + strengths[0, 1] * w[:4].sum() ** 2 / 4
+    np.testing.assert_allclose(selected.value(strengths, g)[0], expected / 2)
 
 
 def test_back_turns_parameters_into_those_of_shifted_features(rng):

@@ -176,13 +176,13 @@ def test_the_search_ends_at_a_stationary_point_or_a_bound(kind, rng):
 
 
 def held_out_loss(model, space, rho, k):
-    """Sum of the losses of blocks at one Newton step of the fit to the others, by definition, of one fit."""
+    """Sum of the losses of blocks at one Newton step of the fits to the others, by definition, of one neuron."""
     total = 0.0
     for f in range(model.share.shape[1]):
         A = model.fitted[0][k, f].copy()
         A[:-1, :-1] += space.penalty(np.exp(rho)[None] * model.share[k, f])[0]
-        at = np.linalg.solve(A, model.fitted[0][k, f] @ model.start[k] - model.fitted[1][k, f])
-        away = at - model.start[k]
+        at = np.linalg.solve(A, model.fitted[0][k, f] @ model.start[k, f] - model.fitted[1][k, f])
+        away = at - model.start[k, f]
         total += model.test[1][k, f] @ away + away @ model.test[0][k, f] @ away / 2
     return total
 
@@ -194,9 +194,8 @@ def test_loss_held_out_and_its_gradient_are_those_of_the_definition(kind, rng):
     root = rng.normal(size=(2, 3, 4, p, 2 * p))
     H = root @ root.swapaxes(-1, -2)
     slopes = rng.normal(size=(2, 3, 4, p))
-    model = HeldOut(
-        models(space, rng), rng.normal(size=(3, p)), (H[0], slopes[0]), (H[1], slopes[1]), rng.uniform(0.5, 1, (3, 4))
-    )
+    start, share = rng.normal(size=(3, 4, p)), rng.uniform(0.5, 1, (3, 4))
+    model = HeldOut(start, (H[0], slopes[0]), (H[1], slopes[1]), share)
     rho = rng.normal(size=(3, space.n_penalties))
     found = evaluate_held_out(model, space, rho)
     for k in range(3):

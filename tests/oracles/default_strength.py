@@ -15,8 +15,8 @@ def strength(link, X, y, weights=None, offset=None, exposure=1.0):
     """Strength of every coefficient, (feature,); ``weights`` have the exposure inside, ``offset`` is (row,)."""
     X, y = np.asarray(X, float), np.asarray(y, float)
     w = np.ones(len(X)) if weights is None else np.asarray(weights, float)
-    mean_exposure = w.sum() / (w / exposure).sum()
-    known, observed = (0.0 if offset is None else offset), mean_exposure * w.sum() ** 2 / np.sum(w**2)
+    alone = w / exposure
+    known, observed = (0.0 if offset is None else offset), w.sum() * alone.sum() / np.sum(alone**2)
     w = w / w.sum()
     intercept = brentq(lambda b: w @ oracle.derivative(link, y, b + known), -30, 30, xtol=1e-12)
     u = units(X[w > 0])

@@ -81,8 +81,9 @@ class Coordinates:
                 weight = np.append(weight, [np.arange(turn.shape[1]) < n_free], axis=0).astype(np.float64)
                 free = turn[np.asarray(of, int), :n_free]
                 self.free_parts[name] = free @ free.T
-            self.term_of += [name] * len(weight) if name is not None else []
-            weights_of.append(weight[: len(matrices) + (select and n_free > 0)])
+            weight = weight[: len(matrices) + bool(select and n_free)]
+            self.term_of += [name] * len(weight)
+            weights_of.append(weight)
             turns.append(turn)
             at = place.stop
         self.turn = np.concatenate(turns, axis=1)
