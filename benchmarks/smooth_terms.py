@@ -23,7 +23,8 @@ WITHIN = 0.02  # of the range of a curve, and of degrees of freedom
 BETTER = 1e-4  # nats: of two optima of one criterion the lower one is better from here on
 MEASURED, ROUNDS = 2, 3  # units of the loop in each round, and rounds
 LEAST_SPIKES, BLOCKS = 50, 5
-CHOSEN_BY = ("marginal-likelihood",)  # how PopulationGAM chooses strengths
+# How strengths are chosen: of P-splines and what they leave free, or of P-splines and a ridge of every term.
+CHOSEN_BY = ("marginal-likelihood", "cross-validation")
 LEVEL = 0.95  # of intervals
 
 
@@ -159,15 +160,21 @@ def held_out(_cache, scale: float, section: Section, *, folder: Path) -> None:
         n = int(scale * len(X))
         X, Y = X[:n].astype(np.float32), Y[:n].astype(np.float32)
         Y = np.ascontiguousarray(Y[:, Y.sum(axis=0) >= LEAST_SPIKES])
-        for link in ("softplus", "exp"):
-            _predict(section, f"{name}, {link}", X, Y, basis, link, is_map)
+        _predict(section, name, X, Y, basis, "softplus", is_map)
 
 
 def _predict(section: Section, name: str, X, Y, basis, link: str, is_map: bool) -> None:
     """Compare held-out log-likelihoods per neuron, in nats over the recording, less those of constant rates."""
     from glmfit import PopulationGAM, PopulationGLMCV
+    from glmfit.design import Term
 
-    models = {by: PopulationGAM(basis, by, inverse_link_function=link, cv=BLOCKS) for by in CHOSEN_BY}
+    with_ridges = {
+        term: Term(of.features, (*of.penalties, np.eye(len(of.features))), of.basis) for term, of in basis.terms.items()
+    }
+    models = {
+        "marginal-likelihood": PopulationGAM(basis, inverse_link_function=link, select=True),
+        "cross-validation": PopulationGAM(with_ridges, "cross-validation", inverse_link_function=link, cv=BLOCKS),
+    }
     models["ridge"] = PopulationGLMCV(inverse_link_function=link, strengths=np.logspace(-8, -2, 13), cv=BLOCKS)
     gain = {key: np.zeros(Y.shape[1]) for key in models}
     block, not_proved = np.arange(len(X)) * BLOCKS // len(X), dict.fromkeys(models, 0)
@@ -207,7 +214,7 @@ def coverage(_cache, scale: float, section: Section) -> None:
     from glmfit import PopulationGAM
 
     n_bins, n_units = 20_000, max(20, int(200 * scale))
-    curves = spline("position", 0, 1, 20) + circle("phase", 12)
+    curves = spline("position", 0, 1, 20) + circle("phase", 20)
     for kind, basis, seed in (("curves", curves, 0), ("maps", map_of(*UNIT, 10), 1)):
         recording, truths, rates = data.random_tuning(basis, n_bins, n_units, seed)
         X, Y = recording.of(basis)

@@ -5,6 +5,7 @@ all fits are one product, of the products of all pairs of these features with th
 """
 
 import copy
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -155,7 +156,7 @@ class Rows:
         """
         with np.errstate(over="ignore"):
             at = at.astype(dtype)
-        n, one_by_one = len(fits), hessian and len(fits) < _FEW_FITS
+        n, one_by_one, paired = len(fits), len(fits) < _FEW_FITS, hessian or leverage is not None
 
         def tiles(items):
             loss, square, gradient = np.zeros(n), np.zeros(n), np.zeros((self.n_columns, n))
@@ -171,20 +172,20 @@ class Rows:
                     gradient[cell.columns] += x @ _times(slope, w)
                     if self._has_scale:
                         square += _column_sums(slope * slope, w)
-                    paired = leverage is not None or (hessian and not one_by_one)
-                    products = self._pairs(cell, some, x) if paired else None
+                    products = None if one_by_one or not paired else self._pairs(cell, some, x)
                     if hessian:
                         curvature = _times(curvature, w)
                         part += _one_by_one(x, curvature) if one_by_one else products @ curvature
                     if leverage is not None:
-                        height = products.T @ leverage[cell.pairs]
+                        of_cell = leverage[cell.pairs]
+                        height = _heights(x, of_cell) if one_by_one else products.T @ of_cell
                         height *= _times(third, w)
                         bend[cell.columns] += x @ height
                 if hessian:
                     whole[cell.pairs] += part
             return loss, gradient, square, whole, bend
 
-        parts = zip(*self._each(tiles, n, (hessian and not one_by_one) or leverage is not None), strict=True)
+        parts = zip(*self._each(tiles, n, paired and not one_by_one), strict=True)
         return Sums(*(None if of[0] is None else sum(of) for of in parts))
 
     def furthest(self, change: np.ndarray, upwards: bool = False) -> np.ndarray:
@@ -312,8 +313,23 @@ def _pairs(x: np.ndarray) -> np.ndarray:
 
 def _one_by_one(x: np.ndarray, curvature: np.ndarray) -> np.ndarray:
     """Sum products of pairs of columns, of every fit by itself, (pair, fit)."""
-    upper = np.triu_indices(len(x))
+    upper = _upper(len(x))
     return np.stack([((x * c) @ x.T)[upper] for c in np.ascontiguousarray(curvature.T)], axis=1)
+
+
+def _heights(x: np.ndarray, packed: np.ndarray) -> np.ndarray:
+    """Quadratic forms of rows (column, row), of every fit by itself, by packed matrices (pair, fit): (row, fit)."""
+    heights, matrix = np.empty((x.shape[1], packed.shape[1]), x.dtype), np.zeros((len(x), len(x)), x.dtype)
+    for j in range(packed.shape[1]):
+        matrix[_upper(len(x))] = packed[:, j]
+        heights[:, j] = np.einsum("ij,ij->j", matrix.T @ x, x)
+    return heights
+
+
+@functools.cache
+def _upper(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of the pairs of columns."""
+    return np.triu_indices(n)
 
 
 def _times(values: np.ndarray, w: np.ndarray | None) -> np.ndarray:
