@@ -328,7 +328,7 @@ def _heights(x: np.ndarray, packed: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _upper(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the pairs of columns."""
+    """Find the indices of the pairs of columns."""
     return np.triu_indices(n)
 
 

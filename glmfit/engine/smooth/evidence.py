@@ -21,11 +21,12 @@ class Quadratic(NamedTuple):
     z: np.ndarray  # (fit, coordinate + 1)
     bend: np.ndarray | None = None  # third derivatives times leverages, (fit, coordinate + 1)
     inside: np.ndarray | None = None  # which coordinates a fit has, bool (fit, coordinate)
-    floor: float = FLOOR  # of the eigenvalues of Hessians, by what they are rounded
+    floor: float | np.ndarray = FLOOR  # of the eigenvalues of Hessians, by what they are rounded, of all or (fit,)
 
     def take(self, some) -> "Quadratic":
         """Take those of some fits."""
-        return Quadratic(*(None if a is None else a[some] for a in self[:4]), self.floor)
+        floor = self.floor[some] if isinstance(self.floor, np.ndarray) else self.floor
+        return Quadratic(*(None if a is None else a[some] for a in self[:4]), floor)
 
 
 class Optimum(NamedTuple):
@@ -67,7 +68,7 @@ def times(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     return (matrices @ vectors[..., None])[..., 0]
 
 
-def invert(matrices: np.ndarray, floor: float = FLOOR) -> tuple[np.ndarray, np.ndarray]:
+def invert(matrices: np.ndarray, floor: float | np.ndarray = FLOOR) -> tuple[np.ndarray, np.ndarray]:
     """Inverses of positive definite matrices, and the logarithms of their determinants.
 
     Eigenvalues below a share of the largest, diagonals scaled to 1, are what rounding leaves, and are lifted to it.
@@ -84,7 +85,7 @@ def invert(matrices: np.ndarray, floor: float = FLOOR) -> tuple[np.ndarray, np.n
     except np.linalg.LinAlgError:
         log, inverse, singular = np.zeros(len(scaled)), np.empty_like(scaled), np.arange(len(scaled))
     for k in singular:
-        inverse[k], log[k] = _lifted(scaled[k], floor)
+        inverse[k], log[k] = _lifted(scaled[k], float(np.broadcast_to(floor, len(scaled))[k]))
     inverse /= root[:, :, None]
     inverse /= root[:, None, :]
     return inverse, log + 2 * np.log(root).sum(axis=1)

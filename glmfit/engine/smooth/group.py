@@ -138,8 +138,8 @@ class Group:
         order = np.argsort(np.concatenate([of for of, *_ in kinds]))
         loss, gradient, H = (np.concatenate(of)[order] for of in zip(*looks, strict=True))
         z, inside = times(H, self.at[active]) - gradient, None if self.inside is None else self.inside[active]
-        bend, floor = self.bend[active] if self.choose else None, FLOOR if exact.all() else SINGLE_FLOOR
-        return Quadratic(H, z, bend, inside, floor), loss
+        bend = self.bend[active] if self.choose else None
+        return Quadratic(H, z, bend, inside, np.where(exact, FLOOR, SINGLE_FLOOR)), loss
 
     def _sums(self, some, bend: bool, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Losses, gradients and Hessians; keeps what bends the Hessians, and the scale of responses."""

@@ -64,8 +64,8 @@ class FittedTerms(PopulationModel):
             Whether intervals of the curve include the uncertainty of the intercept, the overall mean, as
             ``seWithMean`` does in mgcv: they then cover nearly straight curves, too. Those of the rate always do.
         given_strengths : bool
-            Whether intervals take strengths that were chosen as known. By default their uncertainty widens them, most
-            for neurons with few spikes (mgcv's ``unconditional``).
+            Whether intervals take strengths chosen by marginal likelihood as known. By default their uncertainty widens
+            them, most for neurons with few spikes (mgcv's ``unconditional``).
         n_draws : int
             Draws from the posterior for the bands.
         random_state : optional
