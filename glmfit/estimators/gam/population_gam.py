@@ -108,7 +108,8 @@ class PopulationGAM(FittedTerms):
     >>> speed = rng.uniform(0, 10, size=4000)
     >>> counts = rng.poisson(np.exp(np.sin(speed / 2) - 1))
     >>> basis = BSpline(10, (0, 10), name="speed")
-    >>> model = PopulationGAM(basis, inverse_link_function="exp").fit(basis.features(speed), counts)
+    >>> X = basis.features(speed)
+    >>> model = PopulationGAM(basis, inverse_link_function="exp").fit(X, counts)
     >>> bool(model.report_.converged.all())
     True
     >>> 3 < model.edf_["speed"] < 9
