@@ -51,6 +51,7 @@ class Group:
         self.trust, self.n_rounds, self.n_proofs = np.ones(n), np.zeros(n, int), np.zeros(n, int)
         self.frozen = np.full(n, not self.choose)  # whether strengths stay as they are
         self.last, self.objective = self.at.copy(), np.full(n, np.inf)  # before the last step
+        self.judged = np.full((4, n), np.nan)  # objective, gap, whether that is a bound, and below the target
 
     def run(self) -> None:
         """Choose strengths, go to the optimum and prove it."""
@@ -65,6 +66,7 @@ class Group:
                     break
         finally:
             left = np.union1d(active, near)
+            left = left[self.n_proofs[left] == 0]  # the others are as they were concluded
             fits = self.fits[left]
             self.verdicts.objective[fits] = self.objective[left] / self.of.per_row[fits]
             self.verdicts.gap[fits] = 0.5 * self.gain[left] / self.of.per_row[fits]
@@ -273,14 +275,11 @@ class Group:
                 )
                 + rounding
             )
-        verdicts = self.verdicts
-        verdicts.objective[fits] = objective / per_row
-        verdicts.gap[fits] = np.where(np.isfinite(found), found, 0.5 * squared) / per_row
-        verdicts.proved[fits] = np.isfinite(found)
-        verdicts.rounds[fits] += 1
-        target = stopping_target(self.of.problem, verdicts.objective[fits], self.options, rounding / per_row, fits)
-        reached = np.isfinite(found) & (found / per_row <= target)
-        verdicts.status[fits] = np.where(reached, int(Status.CONVERGED), int(Status.UNPROVED))
+        self.verdicts.rounds[fits] += 1
+        target = stopping_target(self.of.problem, objective / per_row, self.options, rounding / per_row, fits)
+        known = np.isfinite(found)
+        reached = known & (found / per_row <= target)
+        self.judged[:, which] = objective / per_row, np.where(known, found, 0.5 * squared) / per_row, known, reached
         lower = objective <= self.objective[which] + rounding
         self.objective[which] = np.where(lower, objective, self.objective[which])
         self.last[which] = np.where(lower[:, None], at, self.last[which])
@@ -324,7 +323,11 @@ class Group:
                 if self.inside is not None:
                     kept[name][fits[~self.inside[some][:, place].any(axis=1)]] = np.nan
         self._write(some)
-        self.bar.advance(len(some))
+        objective, gap, known, reached = self.judged[:, some]
+        verdicts = self.verdicts
+        verdicts.objective[fits], verdicts.gap[fits], verdicts.proved[fits] = objective, gap, known.astype(bool)
+        verdicts.status[fits] = np.where(reached, int(Status.CONVERGED), int(Status.UNPROVED))
+        self.bar.advance(int(np.sum(self.n_proofs[some] == 1)))
 
     def _write(self, some) -> None:
         """Hand over parameters and strengths of some fits."""
