@@ -342,3 +342,13 @@ def _plain(strength) -> float | np.ndarray | tuple:
         return tuple(map(_plain, strength))
     strength = np.array(strength, np.float64)
     return strength if strength.ndim else float(strength)
+
+
+def at_dispersion(model: PopulationModel, data: Training) -> Observation:
+    """Observation model of an estimator at a dispersion: if not given, that of the default ridge fitted to all rows."""
+    family = model._family()
+    dispersion = read_dispersion(model.dispersion, family, data.Y.shape[1])
+    if isinstance(family, NegativeBinomial) and dispersion is None:
+        ridge = PopulationGLM(observation_model="NegativeBinomial")
+        return ridge._at_dispersion(data, model._read_options(), {})[0]
+    return family if dispersion is None else family.with_dispersion(dispersion)

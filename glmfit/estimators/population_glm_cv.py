@@ -10,19 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..checks import check_choice, check_positive, check_real
-from ..data.counts import Training, read_training
+from ..data.counts import read_training
 from ..data.times import time_axis
 from ..display import ProgressBar, counted
 from ..engine import ConjugateGradients, ProximalNewton
 from ..numerics import DataLike, PerRow, Seed
-from ..observations import NegativeBinomial, Observation
 from ..penalties import ElasticNet, Lasso, Ridge
 from ..status import Status
 from .cv_fits import CrossValidated, Fits, default_strengths, read_tried
-from .dispersion import read_dispersion
 from .model import WholeFit
 from .parameters import by_name, read_solver
-from .population_glm import PopulationGLM
+from .population_glm import at_dispersion
 from .population_model import PROVED, PopulationModel
 from .scores import choose_strengths, make_folds, score_folds
 from .streaming import as_arrays
@@ -177,7 +175,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             # F is per whole bin; and one bar shows all fits.
             options = replace(given, negligible=given.negligible / data.mean_exposure, verbose=False)
             folds = make_folds(self.cv, data, time_axis(X) or time_axis(y))
-            observation = self._at_dispersion(data)
+            observation = at_dispersion(self, data)
             more = {"ratio": self.l1_ratio} if self.regularizer == "ElasticNet" else {}
             penalty = partial(PENALTIES[self.regularizer], **more)
             strengths = default_strengths(penalty, data, observation) if strengths is None else strengths
@@ -227,14 +225,6 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         self.cv_gap_is_bound_ = fits.gap_is_bound[:, :-1]
         self.cv_converged_ = np.isin(fits.status[:, :-1], PROVED)
         return chosen
-
-    def _at_dispersion(self, data: Training) -> Observation:
-        """Observation model at a dispersion: if not given, that of a fit with the default ridge to all rows."""
-        family = self._family()
-        dispersion = read_dispersion(self.dispersion, family, data.Y.shape[1])
-        if isinstance(family, NegativeBinomial) and dispersion is None:
-            return PopulationGLM(observation_model="NegativeBinomial")._at_dispersion(data, self._read_options(), {})[0]
-        return family if dispersion is None else family.with_dispersion(dispersion)
 
     def _check_words(self) -> None:
         check_choice("regularizer", self.regularizer, PENALTIES)

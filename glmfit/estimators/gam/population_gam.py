@@ -17,13 +17,11 @@ from ...engine.population import PopulationProblem
 from ...engine.smooth.coordinates import Coordinates
 from ...engine.smooth.population import Outcome, SmoothPopulation
 from ...numerics import DataLike, PerRow, Seed
-from ...observations import NegativeBinomial, Observation
 from ...penalties import NoPenalty
 from ..default_strength import observed
-from ..dispersion import read_dispersion
 from ..model import WholeFit
 from ..parameters import precision
-from ..population_glm import PopulationGLM
+from ..population_glm import at_dispersion
 from ..report import report_of
 from ..scores import make_folds
 from ..streaming import as_arrays
@@ -169,7 +167,7 @@ class PopulationGAM(FittedTerms):
             by_folds = strengths is None and self.strengths == "cross-validation"
             folds = make_folds(self.cv, data, time_axis(X) or time_axis(y)) if by_folds else None
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
-            observation = self._at_dispersion(data)
+            observation = at_dispersion(self, data)
             form = StandardForm.of(data, observation)
             problem = problem_of(data, form)
             population = SmoothPopulation(
@@ -182,14 +180,6 @@ class PopulationGAM(FittedTerms):
             self._keep(problem, solution, data, observation, form)
             self._report_terms(outcome)
         return self
-
-    def _at_dispersion(self, data: Training) -> Observation:
-        """Observation model at a dispersion: if not given, that of a fit with the default ridge to all rows."""
-        family = self._family()
-        dispersion = read_dispersion(self.dispersion, family, data.Y.shape[1])
-        if isinstance(family, NegativeBinomial) and dispersion is None:
-            return PopulationGLM(observation_model="NegativeBinomial")._at_dispersion(data, self._read_options(), {})[0]
-        return family if dispersion is None else family.with_dispersion(dispersion)
 
     def _keep_terms(self, terms: dict[str, Term], space: Coordinates, outcome: Outcome, data, problem) -> None:
         """Take over what the fit says of the terms."""

@@ -27,7 +27,8 @@ class SmoothReport(FitReport):
         Effective degrees of freedom, (term, neuron), without the intercept.
     strength_gradient : numpy.ndarray
         Largest derivative of the criterion by the logarithm of a strength, (neuron,), in nats, of strengths that are
-        not at the end of their range; 0 at a local optimum. Nothing says that there is no better one.
+        not at the end of their range, as the last Hessian has it; 0 at a local optimum. Nothing says that there is no
+        better one.
     at_end : numpy.ndarray
         Of strengths that ran to an end of their range, (penalty, neuron): 1 the strongest (what the penalty forbids is
         gone), -1 the weakest (no penalty), else 0.
