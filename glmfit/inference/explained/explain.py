@@ -15,6 +15,7 @@ from ...data.times import time_axis
 from ...estimators import PopulationGLM, PopulationGLMCV
 from ...estimators.cv_fits import default_strengths, read_tried
 from ...estimators.parameters import read_strengths
+from ...estimators.population_glm import at_dispersion
 from ...estimators.scores import make_folds
 from ...estimators.streaming import as_arrays
 from ...numerics import DataLike, PerRow
@@ -176,7 +177,7 @@ def _check_null(null: Any, level: Any) -> None:
 def _scorer(estimator, data: Training, rows: Rows, masks: np.ndarray, cv, strengths, tol: float) -> Scorer:
     """Read folds, penalty and strengths of an estimator, and put together what scores its models."""
     number, n_held = _read_folds(cv, estimator, data, rows.axis)
-    observation, penalty = _at_dispersion(estimator, data), penalty_of(*_read_penalty(estimator))
+    observation, penalty = _observation(estimator, data), penalty_of(*_read_penalty(estimator))
     tried = _read_strengths(strengths, estimator, data, observation, penalty)
     if len(tried) > 1 and n_held < 3:
         raise ValueError(
@@ -239,12 +240,12 @@ def _read_folds(cv, estimator, data: Training, axis) -> tuple[np.ndarray, int]:
     return np.where(folds.test.any(axis=1), np.argmax(folds.test, axis=1), folds.test.shape[1]), folds.test.shape[1]
 
 
-def _at_dispersion(estimator, data: Training):
+def _observation(estimator, data: Training):
     """Observation model at a dispersion: that of a fit with the default ridge to all rows where none is given."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         names = ("observation_model", "inverse_link_function", "dispersion")
-        return PopulationGLMCV(**{name: getattr(estimator, name) for name in names})._at_dispersion(data)
+        return at_dispersion(PopulationGLMCV(**{name: getattr(estimator, name) for name in names}), data)
 
 
 def _warn(found: Explanation) -> None:
