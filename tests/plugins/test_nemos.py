@@ -25,6 +25,7 @@ nmo = pytest.importorskip("nemos", minversion="0.2.8")
 from glmfit import PopulationGLM, SoftmaxGLM, Status  # noqa: E402
 from glmfit.compilation import compiled_programs  # noqa: E402
 from glmfit.estimators import FitReport  # noqa: E402
+from glmfit.plugins.nemos import registry  # noqa: E402
 from glmfit.plugins.nemos import solver as plugin  # noqa: E402
 
 T, D, N, K = 400, 4, 2, 3
@@ -752,14 +753,44 @@ def test_a_link_of_a_users_own_is_freed_after_use():
 
 @pytest.mark.slow
 def test_registration_can_be_repeated_and_importing_glmfit_does_not_import_nemos():
-    plugin.register()
-    plugin.register()
-    assert nmo.solvers.get_solver(NAME).implementation is plugin.SAGA
-    for name in plugin.REGULARIZERS:
-        assert getattr(nmo.regularizer, name)._allowed_solvers.count("SAGA") == 1
+    registry.register()
+    registry.register()
+    for algorithm, (solver, regularizers) in registry.SOLVERS.items():
+        assert nmo.solvers.get_solver(f"{algorithm}[glmfit]").implementation is solver
+        for name in regularizers:
+            assert getattr(nmo.regularizer, name)._allowed_solvers.count(algorithm) == 1
     code = "import glmfit, sys; assert 'nemos' not in sys.modules; import glmfit.plugins.nemos, nemos; "
     code += "assert nemos.solvers.get_solver('SAGA[glmfit]')"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
+
+
+ENGINE = {"NonlinearCG": "ConjugateGradients", "Newton": "Newton", "ProximalNewton": "ProximalNewton"}
+
+
+@pytest.mark.parametrize("algorithm", registry.SOLVERS)
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
+def test_every_name_runs_its_own_solver_and_a_clone_keeps_it(algorithm, regularizer, x64):
+    if regularizer not in registry.SOLVERS[algorithm][1]:
+        with pytest.raises(ValueError, match="not allowed for"):
+            make("PopulationGLM", regularizer, solver=f"{algorithm}[glmfit]")
+        return
+    X, Y = data()
+    model = make("PopulationGLM", regularizer, solver=f"{algorithm}[glmfit]", solver_kwargs={"tol": 1e-6}).fit(X, Y)
+    expected = ENGINE.get(algorithm, "")
+    if (algorithm, regularizer) == ("ProximalNewton", "Ridge"):
+        expected = "ConjugateGradients"
+    assert model.solver_state_.solver.startswith(expected)
+    assert (model.solver_state_.report.status == Status.CONVERGED).all()
+    twin = clone(model)
+    assert twin.solver_name == model.solver_name == f"{algorithm}[glmfit]"
+    np.testing.assert_array_equal(twin.fit(X, Y).coef_, model.coef_)
+    best = make("PopulationGLM", regularizer, solver_kwargs={"tol": 1e-6}).fit(X, Y)
+    np.testing.assert_allclose(model.coef_, best.coef_, atol=1e-5)
+
+
+def test_options_of_steps_are_those_of_saga():
+    with pytest.raises(NameError, match="stepsize"):
+        make(solver="NonlinearCG[glmfit]", solver_kwargs={"stepsize": 1.0})
 
 
 @pytest.mark.slow

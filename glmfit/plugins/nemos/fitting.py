@@ -139,6 +139,16 @@ class Fitting:
         found = form.solution(method.run(problem, warm, key=self.solver.key, options=options))
         return of_certified(seen, start, found, self.view.dtype)
 
+    def _method(self, problem: PopulationProblem, batch_size: int | None):
+        """Solver of the engine: the one named where the problem is its own, else what `PopulationGLM` would take."""
+        chosen, named = choose_solver(problem), self.solver.method
+        smooth = problem.penalty.smooth
+        if named and chosen != "LeastSquares" and not (named == "ProximalNewton" and smooth):
+            chosen = "ProximalNewton" if named == "ConjugateGradients" and not smooth else named
+        if self.is_free and chosen in _ON_HOST:
+            return _ON_HOST[chosen]()
+        return SAGA(batch_size=batch_size, step_limit=self.solver.stepsize or np.inf)
+
     def _fit_proved(self, part: Part, X, Y, start: Params, batch_size: int | None) -> Outcome:
         solver, view = self.solver, self.view
         if isinstance(part.penalty, SmoothPart):
@@ -147,9 +157,7 @@ class Fitting:
             form = view.loss.standard_form(Y)
             penalty = _in_units(part.penalty, form)
             problem = PopulationProblem(X, form.Y, form.observation, penalty, None, view.dtype, own=form.own)
-            method = SAGA(batch_size=batch_size, step_limit=solver.stepsize or np.inf)
-            if self.is_free and (chosen := _ON_HOST.get(choose_solver(problem))):
-                method = chosen()
+            method = self._method(problem, batch_size)
             return self._run_in_form(problem, form, part.penalty, start, method)
         pairs = Pairs(np.arange(len(X)), Y.argmax(axis=1), np.ones(len(X)))
         strength = float(part.penalty.ridge_strength)

@@ -55,7 +55,7 @@ class Smooth(nemos.regularizer.Regularizer):
     'certified'
     """
 
-    _allowed_solvers = (*nemos.regularizer.Ridge._allowed_solvers, "SAGA")
+    _allowed_solvers = (*nemos.regularizer.Ridge._allowed_solvers, "SAGA", "SAGA[glmfit]")
     _default_solver = "SAGA[glmfit]"
 
     def __init__(self, terms: Any = None):

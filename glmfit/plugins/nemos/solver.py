@@ -1,8 +1,8 @@
-"""The solver that NeMoS calls, and what it registers."""
+"""The solvers that NeMoS calls."""
 
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,19 +16,9 @@ from ...estimators import FitReport
 from .fitting import PROXIMAL_STEPS, Fitting
 from .proximal import proximal_gradient
 from .results import FitState, report_of_proximal
-from .terms import REGULARIZERS
 from .view import views
 
 _TOL = 1e-3
-
-
-def register() -> None:
-    """Make ``"SAGA[glmfit]"`` known to NeMoS and allow it for all five regularizers. Repeating it changes nothing."""
-    known = nemos.solvers.list_algo_backends("SAGA") if "SAGA" in nemos.solvers.list_available_algorithms() else []
-    if "glmfit" not in known:
-        nemos.solvers.register("SAGA", SAGA, backend="glmfit", validate=True)
-    for name in REGULARIZERS:
-        getattr(nemos.regularizer, name).allow_solver("SAGA")
 
 
 def report(model: Any) -> FitReport:
@@ -37,7 +27,7 @@ def report(model: Any) -> FitReport:
     Parameters
     ----------
     model : nemos model
-        Fitted with ``solver_name="SAGA[glmfit]"``.
+        Fitted with ``solver_name="SAGA[glmfit]"`` or another name of ours.
 
     Returns
     -------
@@ -62,27 +52,23 @@ def report(model: Any) -> FitReport:
     if not isinstance(state, FitState):
         by_another = f"was fitted by another solver (its state is a {type(state).__name__})"
         found = "is not fitted" if state is None else by_another
-        raise ValueError(f"the model {found}. Fit it with solver_name='SAGA[glmfit]'.")
+        raise ValueError(f"the model {found}. Fit it with solver_name='SAGA[glmfit]' or another name of glmfit.")
     if state.report is not None:
         return state.report
     n_classes = getattr(model, "n_classes", 1)
     return report_of_proximal(state, np.size(model.intercept_) // n_classes, n_classes)
 
 
-class SAGA:
-    """Solver of NeMoS models: certified SAGA in the spectral basis where the model is known.
+class Solver:
+    """Solver of NeMoS models: certified where the model is known.
 
-    NeMoS makes and calls it; a user names it by ``solver_name="SAGA[glmfit]"`` after ``import glmfit.plugins.nemos``.
+    NeMoS makes and calls it; a user names one of its kinds, such as ``solver_name="NonlinearCG[glmfit]"``, after
+    ``import glmfit.plugins.nemos``.
 
     Parameters
     ----------
     unregularized_loss, regularizer, regularizer_strength, has_aux, init_params :
         As NeMoS gives them.
-    stepsize : float, optional
-        Upper limit of the step. Steps are certified (or safeguarded) without it; a smaller one is as safe, a larger
-        one is not taken.
-    batch_size : int, optional
-        Rows per step.
     tol : float, optional
         Relative error to stop at, default 1e-3. As elsewhere in NeMoS it is one of the parameters or of the
         gradient; the gap is of second order, so a fit stops at a gap ``F - F*`` of ``tol**2`` (at least 1e-9 in single
@@ -99,9 +85,11 @@ class SAGA:
     Three routes, told in ``solver_state_.route`` (docs/how_to/use_with_nemos.md):
 
     - "certified": Poisson with softplus or exp link, negative binomial and gamma with exp, Bernoulli with logistic,
-      Gaussian with identity, with any of the five regularizers and any feature mask, by the solver that `PopulationGLM`
-      would take; classifiers with a ridge or without a penalty. Gaps are bounds wherever one can be proved.
-    - "table": any other observation model, link or classifier: SAGA with a safeguarded step and an estimated gap.
+      Gaussian with identity, with any of the five regularizers and any feature mask, by the solver that was named or,
+      where its problem is another's, the one that `PopulationGLM` would take; classifiers with a ridge or without a
+      penalty. Gaps are bounds wherever one can be proved.
+    - "table": any other observation model, link or classifier: SAGA with a safeguarded step and an estimated gap,
+      whatever the name.
     - "proximal": a loss that is no generalised linear model, or a run that jax is tracing: accelerated proximal
       gradient steps, each of which descends.
 
@@ -112,6 +100,11 @@ class SAGA:
     NeMoS's own objective there is what we say. The penalised loss never ends above its start.
     """
 
+    method: ClassVar[str | None] = None
+    """Solver of the engine that the name stands for; None for what `PopulationGLM` would take."""
+    stepsize: float | None = None
+    batch_size: int | None = None
+
     def __init__(
         self,
         unregularized_loss: Callable,
@@ -119,8 +112,6 @@ class SAGA:
         regularizer_strength: Any,
         has_aux: bool,
         init_params: Any = None,
-        stepsize: float | None = None,
-        batch_size: int | None = None,
         tol: float | None = None,
         maxiter: int | None = None,
         key: Any = None,
@@ -128,8 +119,6 @@ class SAGA:
         self.unregularized_loss = unregularized_loss
         self.regularizer, self.regularizer_strength = regularizer, regularizer_strength
         self.has_aux = has_aux
-        self.stepsize = _positive("stepsize", stepsize, False, "the certified step")
-        self.batch_size = _positive("batch_size", batch_size, True, "a size chosen from the number of rows")
         self.maxiter = _positive("maxiter", maxiter, True, "the solver's own budget")
         self.tol = _positive("tol", tol, False, f"{_TOL}") or _TOL
         self.key = _read_key(key)
@@ -142,7 +131,7 @@ class SAGA:
     @classmethod
     def get_accepted_arguments(cls) -> set[str]:
         """Names that ``solver_kwargs`` may have."""
-        return {"stepsize", "batch_size", "tol", "maxiter", "key"}
+        return {"tol", "maxiter", "key"}
 
     def init_state(self, init_params: Any, *args: Any) -> FitState:
         """State before the first step; nothing is computed from the data."""
@@ -209,6 +198,67 @@ class SAGA:
         return fit(params, args) if _is_traced((params, args)) else jit(fit)(params, args)
 
 
+class NonlinearCG(Solver):
+    """Conjugate gradients of all neurons in a metric that they share: ``"NonlinearCG[glmfit]"``; see `Solver`.
+
+    What `PopulationGLM` takes for smooth penalties.
+    """
+
+    method = "ConjugateGradients"
+
+
+class Newton(Solver):
+    """Newton's method, neuron by neuron, exact Hessians in float64: ``"Newton[glmfit]"``; see `Solver`."""
+
+    method = "Newton"
+
+
+class ProximalNewton(Solver):
+    """Proximal Newton steps of all neurons, for penalties with kinks: ``"ProximalNewton[glmfit]"``; see `Solver`.
+
+    With a smooth penalty it is "NonlinearCG[glmfit]".
+    """
+
+    method = "ProximalNewton"
+
+
+class SAGA(Solver):
+    """The solver that `PopulationGLM` would take, SAGA with options of its own: ``"SAGA[glmfit]"``; see `Solver`.
+
+    Parameters
+    ----------
+    unregularized_loss, regularizer, regularizer_strength, has_aux, init_params, tol, maxiter, key :
+        As in `Solver`.
+    stepsize : float, optional
+        Upper limit of the step; then SAGA it is. Steps are certified (or safeguarded) without it; a smaller one is as
+        safe, a larger one is not taken.
+    batch_size : int, optional
+        Rows per step; then SAGA it is.
+    """
+
+    def __init__(
+        self,
+        unregularized_loss: Callable,
+        regularizer: Any,
+        regularizer_strength: Any,
+        has_aux: bool,
+        init_params: Any = None,
+        stepsize: float | None = None,
+        batch_size: int | None = None,
+        tol: float | None = None,
+        maxiter: int | None = None,
+        key: Any = None,
+    ):
+        self.stepsize = _positive("stepsize", stepsize, False, "the certified step")
+        self.batch_size = _positive("batch_size", batch_size, True, "a size chosen from the number of rows")
+        super().__init__(unregularized_loss, regularizer, regularizer_strength, has_aux, init_params, tol, maxiter, key)
+
+    @classmethod
+    def get_accepted_arguments(cls) -> set[str]:
+        """Names that ``solver_kwargs`` may have."""
+        return super().get_accepted_arguments() | {"stepsize", "batch_size"}
+
+
 def _positive(name: str, value, whole: bool, otherwise: str):
     """Read an option as a Python number, or say what it must be."""
     if value is None:
@@ -241,6 +291,3 @@ def _proximal_state(objective, n_steps, step, converged=False, out=False) -> Fit
 
 def _is_traced(tree) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
-
-
-register()
