@@ -20,7 +20,7 @@ def iterate(problem, at: Iterate) -> Iterate:
     """One proximal Newton step of a one-neuron problem, never uphill."""
     if not np.isfinite(at.objective):
         return at._replace(stuck=True)
-    step = _step(problem, at)
+    step = model_step(problem, at)
     at = at._replace(passes=at.passes + 1)
     if not step.slope > at.rounding:
         # Objectives no longer tell one from the other; how far the conditions of the optimum are from holding does.
@@ -47,7 +47,7 @@ def _proved(problem, at: Iterate) -> Iterate:
     return at._replace(bound=judged.bound, estimate=judged.estimate, passes=judged.passes)
 
 
-def _step(problem, at: Iterate) -> Step:
+def model_step(problem, at: Iterate) -> Step:
     """Step to the least of the quadratic model plus the penalty."""
     penalty, (mean, scale), (coef, gradient) = problem.penalty, problem.standard, (at.at[:-1], at.gradient[:-1])
     labels, strength = penalty.blocks(len(coef))

@@ -1,0 +1,291 @@
+"""Newton's method on rows that come in batches, in another order in every pass, as data loaders hand them out.
+
+A pass adds up all that a step of every fit needs, and what proves where it starts; no row is kept, or known again.
+Theory: docs/theory/self_concordance.md and duality.md.
+"""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+
+from ...bounds import ResidualSums, dual_gap, gap_bound
+from ...observations import Observation
+from ...penalties import Penalty
+from ...status import Status
+from .. import passes
+from ..population import PopulationProblem, select
+from ..problem import Params
+from ..result import LoopOptions, Solution, stopping_target
+from ..tiles import small_blas, tiles_of
+from .newton import Iterate, NewtonSystem, Step
+from .proximal_newton import model_step
+
+_SAMPLE = 8192  # rows kept of the first pass, and as many for every feature as follows
+_SAMPLE_PER_FEATURE = 40
+_SHORTER, _SHORTEST = 0.25, 1e-5  # factor of a step that went uphill; the last
+_FAR = 20.0  # a linear predictor as far shows a fit without a penalty that may have run away
+_HESSIANS = 2e9  # bytes of those of a pass: fits beyond wait for their turn
+
+
+class Survey:
+    """What one pass finds out about the design and the responses, and some rows of it.
+
+    Parameters
+    ----------
+    observation : Observation
+        Loss of a response.
+    n_rows : int
+        About how many rows will come: some of them are kept.
+    seed : int
+        Of which.
+    """
+
+    def __init__(self, observation: Observation, n_rows: int, seed: int):
+        self.observation, self._expected, self._rng = observation, max(1, n_rows), np.random.default_rng([seed, 5])
+        self.n_rows, self._kept = 0, []
+        self._sums: list[np.ndarray] | None = None
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Take a batch, (row, feature) and (row, neuron)."""
+        x64, y64 = x.astype(np.float64), y.astype(np.float64)
+        if not self.n_rows:
+            self._shift = x64.mean(axis=0)
+            self._range = np.stack([np.full(x.shape[1], np.inf), np.full(x.shape[1], -np.inf)])
+        self.n_rows += len(x)
+        self._range = np.stack([np.minimum(self._range[0], x.min(axis=0)), np.maximum(self._range[1], x.max(axis=0))])
+        z = x64 - self._shift
+        found = [z.sum(axis=0), (z * z).sum(axis=0), y64.sum(axis=0), np.abs(y64).sum(axis=0)]
+        found.append(np.sum(self.observation.saturated_loss(y64), axis=0))
+        self._sums = found if self._sums is None else [a + b for a, b in zip(self._sums, found, strict=True)]
+        share = (_SAMPLE + _SAMPLE_PER_FEATURE * x.shape[1]) / self._expected
+        chosen = self._rng.random(len(x)) < share
+        self._kept.append((x[chosen], y[chosen]))
+
+    def problem(self, penalty: Penalty) -> PopulationProblem:
+        """Problem of the rows that were kept, which knows means over all rows."""
+        X, Y = (np.concatenate(parts) for parts in zip(*self._kept, strict=True))
+        problem = PopulationProblem(X, Y, self.observation, penalty, None, X.dtype)
+        shift, square, count, size, saturated = (a / self.n_rows for a in self._sums)
+        constant = self._range[0] == self._range[1]
+        variance = np.where(constant, 1.0, square - shift**2)
+        scale = np.sqrt(np.where(variance > 0, variance, 1.0))
+        problem.design["standard"] = np.where(constant, self._range[0], self._shift + shift), scale
+        vars(problem).update(mean_count=count, size_of_counts=size, saturated_loss=saturated, n_rows=self.n_rows)
+        return problem
+
+
+class BatchNewton:
+    """Newton steps of all fits of a problem at once, each taken when a pass over all batches ends.
+
+    Parameters
+    ----------
+    problem : PopulationProblem
+        As surveyed.
+    options : LoopOptions
+        When a fit is near enough.
+    start : Params
+        Where the first pass looks.
+    dtype : numpy dtype
+        Precision that parameters are handed over in: gaps are those of the rounded ones.
+
+    Notes
+    -----
+    `add` takes a batch, `end` the step: to where the quadratic model of a fit and its penalty have their least, or back
+    to a quarter of the last step where that led uphill. Hessians, in float64, are those of the point itself, so that
+    the bound of the gap there is exact but for rounding. With a penalty with kinks it is by duality. Cost of a pass:
+    T d^2 a fit that is not proved; memory: d^2 a fit.
+    """
+
+    name = "Newton"
+
+    def __init__(self, problem: PopulationProblem, options: LoopOptions, start: Params, dtype):
+        self.problem, self.options, self.dtype = problem, options, np.dtype(dtype)
+        n = problem.n_neurons
+        self.status = problem.first_status()
+        null = problem.null_params()
+        self.params, self.objective = null, problem.null_objective.copy()
+        self.gap = np.where(self.is_open, np.nan, 0.0)
+        self.is_bound = ~self.is_open
+        self.target = self._targets(np.arange(n))
+        self.epochs, self.n_passes, self.radius = np.zeros(n, int), 0, np.full(n, np.nan)
+        self._step: list[Step | None] = [None] * n
+        self._length = np.ones(n)
+        self._trial = Params(*(np.where(self.is_open, a, b) for a, b in zip(start, null, strict=True)))
+        self._first = np.ones(n, bool)
+        self._begin()
+
+    @property
+    def is_open(self) -> np.ndarray:
+        """Which fits still take steps, bool (fit,)."""
+        return self.status == Status.MAX_EPOCHS
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Take a batch, (row, feature) and (row, neuron), of the pass."""
+        with np.errstate(over="ignore", invalid="ignore"), small_blas(x.shape[1]):
+            for rows in tiles_of(len(x)):
+                self._add(x[rows].astype(np.float64), y[rows].astype(np.float64))
+
+    def end(self) -> None:
+        """Judge where the pass has looked, and say where the next one is to look."""
+        problem, at = self.problem, self._fits
+        self.n_passes += 1
+        if not len(at):
+            return
+        sums = [np.asarray(a) / self._rows for a in self._sums]
+        loss, gradient, slope = sums[0], sums[1].T, sums[2]
+        penalty = select(problem.penalty, at)
+        trial = Params(self._trial.coef[:, at], self._trial.intercept[at])
+        objective = loss + np.asarray(penalty.value(trial.coef), np.float64)
+        ridge = np.broadcast_to(np.asarray(penalty.ridge_strength, np.float64), trial.coef.shape)
+        gradient = np.vstack([gradient + ridge * trial.coef, slope])
+        by_duality = np.full(len(at), np.inf)
+        if not problem.penalty.smooth and problem.penalty.penalises_all:
+            by_duality = dual_gap(objective, ResidualSums(*sums[3:]), penalty)
+        if self.dtype != np.float64:
+            self._worse = (
+                self._loss_of_kept / self._rows + np.asarray(penalty.value(self._kept(trial.coef))) - objective
+            )
+        else:
+            self._worse = np.zeros(len(at))
+        self.epochs[at] += 1
+        for k, fit in enumerate(at):
+            self._arrive(int(fit), k, objective[k], gradient[:, k], ridge[:, k], by_duality[k])
+        self._begin()
+
+    def solution(self) -> Solution:
+        """Outcome as it is now."""
+        problem = self.problem
+        return Solution(
+            params=Params(*(self._kept(a) for a in self.params)), status=self.status.copy(),
+            gap=self.gap.copy(), gap_is_bound=self.is_bound.copy(), target=self.target.copy(),
+            objective=self.objective.copy(), null_objective=problem.null_objective, epochs=self.epochs.copy(),
+            row_evals=self.n_passes * problem.n_rows, seconds_run=0.0, seconds_compile=0.0, solver_name=self.name,
+        )  # fmt: skip
+
+    # ---------------------------------------------------------------- a pass
+
+    def _begin(self) -> None:
+        """Say which fits the next pass looks at."""
+        d = self.problem.n_features
+        most = max(1, int(_HESSIANS / (8 * (d + 1) ** 2)))
+        self._fits = np.flatnonzero(self.is_open)[:most]
+        self._sums, self._rows, self._reach, self._furthest = None, 0, 0.0, np.zeros(len(self._fits))
+        self._loss_of_kept = np.zeros(len(self._fits))
+        self._hessians = np.zeros((len(self._fits), d + 1, d + 1))
+
+    def _add(self, x: np.ndarray, y: np.ndarray) -> None:
+        problem, at = self.problem, self._fits
+        self._rows += len(x)
+        if not len(at):
+            return
+        eta = x @ self._trial.coef[:, at] + self._trial.intercept[at]
+        y = y[:, at]
+        found = passes.sums_of(problem.observation, x, eta, eta, y, None, not problem.penalty.smooth)
+        self._sums = found if self._sums is None else [a + b for a, b in zip(self._sums, found, strict=True)]
+        self._furthest = np.maximum(self._furthest, np.abs(eta).max(axis=0))
+        if self.dtype != np.float64:
+            kept = x @ self._kept(self._trial.coef[:, at]) + self._kept(self._trial.intercept[at])
+            self._loss_of_kept += problem.observation.loss(y, kept).sum(axis=0)
+        mean, scale = problem.standard
+        z = np.column_stack([(x - mean) / scale, np.ones(len(x))])
+        self._reach = max(self._reach, float(np.einsum("ij,ij->i", z, z).max()))
+        root = np.sqrt(problem.observation.curvature(y, eta))
+        for k in range(len(at)):
+            part = z * root[:, k, None]
+            self._hessians[k] += part.T @ part
+
+    # ---------------------------------------------------------------- a fit
+
+    def _arrive(self, fit: int, k: int, objective: float, gradient, ridge, by_duality: float) -> None:
+        """Accept where a fit has come, and prove it, or go back."""
+        problem, first = self.problem, self._first[fit]
+        limit = problem.null_objective[fit] if first else self.objective[fit]
+        rounding = 4e-16 * max(abs(limit), 1.0)
+        if not objective <= limit + rounding:
+            return self._turn_back(fit)
+        self._first[fit] = False
+        at = np.append(self._trial.coef[:, fit], self._trial.intercept[fit])
+        mean, scale = problem.standard
+        H, inside = self._hessians[k] / self._rows, np.arange(len(mean))
+        H[inside, inside] += ridge / scale**2
+        if not (np.isfinite(H).all() and np.isfinite(gradient).all()):
+            return self._turn_back(fit)
+        self.params.coef[:, fit], self.params.intercept[fit], self.objective[fit] = at[:-1], at[-1], objective
+        system = NewtonSystem(H, self._reach, mean, scale)
+        smooth, residual = problem.penalty.smooth, gradient
+        if smooth:
+            step = system.step(gradient)
+        else:
+            penalty = select(problem.penalty, [fit])
+            missed = penalty.subgradient_residual(at[:-1, None], gradient[:-1, None])
+            residual = np.append(np.asarray(missed, np.float64), gradient[-1])
+            shim = SimpleNamespace(
+                penalty=penalty, standard=problem.standard, hessian_of_one=lambda _at, _dtype, i: (_part(H, i), None)
+            )
+            step = model_step(shim, Iterate(at, objective, gradient))
+        bound = min(by_duality, self._bound(system, residual, self._furthest[k]))
+        bound += problem.rounding_of(Params(at[:-1, None], at[-1:]), self.objective[[fit]], [fit])[0]
+        known, estimate = bool(np.isfinite(bound)), max(step.slope / (2 if smooth else 1), 0.0)
+        worse = max(self._worse[k], 0.0)  # what rounding the parameters costs
+        bound, estimate = bound + worse, estimate + worse
+        self.gap[fit], self.is_bound[fit] = (bound if known else estimate), known
+        self.target[fit] = self._targets(np.array([fit]))[0]
+        if known and bound <= self.target[fit]:
+            self.status[fit] = Status.CONVERGED
+            return None
+        self._step[fit], self._length[fit] = step, 1.0
+        return self._go(fit)
+
+    def _bound(self, system: NewtonSystem, residual: np.ndarray, furthest: float) -> float:
+        """Bound of F - F* from the Hessian there, without the allowance for rounding."""
+        attained = self.problem.penalty.penalises_all
+        if system.n_directions < len(system.matrix) or (not attained and furthest > _FAR):
+            return np.inf
+        constant = self.problem.observation.constant
+        return float(gap_bound(system.step(residual).slope, system.radius_squared, attained, constant))
+
+    def _turn_back(self, fit: int) -> None:
+        """Look nearer to where the last step began."""
+        if self._first[fit]:  # worse than a model without features: begin there
+            self._first[fit], null = False, self.problem.null_params()
+            self._trial.coef[:, fit], self._trial.intercept[fit] = null.coef[:, fit], null.intercept[fit]
+            self.objective[fit] = np.inf  # as it is to rounding
+            return
+        self._length[fit] *= _SHORTER
+        self._go(fit)
+
+    def _go(self, fit: int) -> None:
+        """Aim along the step of a fit; where nothing moves any more that was all."""
+        step = self._step[fit]
+        here = np.append(self.params.coef[:, fit], self.params.intercept[fit])
+        there = here if step is None else here + self._length[fit] * step.move
+        if step is None or self._length[fit] < _SHORTEST or np.array_equal(here, there):
+            near = not self.is_bound[fit] and self.gap[fit] <= self.target[fit]
+            self.status[fit] = Status.UNPROVED if near else Status.PRECISION_FLOOR
+        self._trial.coef[:, fit], self._trial.intercept[fit] = there[:-1], there[-1]
+
+    def _kept(self, values) -> np.ndarray:
+        return np.asarray(values).astype(self.dtype).astype(np.float64)
+
+    def _targets(self, fits: np.ndarray) -> np.ndarray:
+        at = Params(self.params.coef[:, fits], self.params.intercept[fits])
+        rounding = 2 * self.problem.rounding_of(at, self.objective[fits], fits)
+        size = np.abs(self.objective[fits]) + self.problem.size_of_counts[fits]
+        return stopping_target(
+            self.problem, self.objective[fits], self.options, np.minimum(rounding, 1e-9 * size), fits
+        )
+
+
+def start_of_sample(problem: PopulationProblem, method, options: LoopOptions) -> Params:
+    """Fit the rows that a survey kept; fits that do not come to an end begin at the model without features."""
+    sample = PopulationProblem(problem.X, problem.Y, problem.observation, problem.penalty, None, problem.dtype)
+    found = method.run(sample, options=replace(options, tol=1e-4))
+    settled = found.status == Status.CONVERGED
+    return Params(*(np.where(settled, a, b) for a, b in zip(found.params, problem.null_params(), strict=True)))
+
+
+def _part(H: np.ndarray, inside) -> np.ndarray:
+    """Rows and columns of some features and of the intercept."""
+    index = np.append(np.arange(len(H) - 1)[inside], len(H) - 1)
+    return H[np.ix_(index, index)].copy()
