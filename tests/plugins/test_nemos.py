@@ -836,57 +836,6 @@ def test_a_pipeline_with_a_basis():
     assert pipe["glm"].solver_state_.stats.converged and pipe.score(position, y) > -1.5
 
 
-# ------------------------------------------------------------------------- canaries
-
-
-@pytest.mark.thorough
-def test_canary_the_loss_is_a_bound_method_of_the_model():
-    seen = []
-
-    class Spy(plugin.SAGA):
-        def __init__(self, unregularized_loss, *args, **kwargs):
-            seen.append(getattr(unregularized_loss, "__self__", None))
-            super().__init__(unregularized_loss, *args, **kwargs)
-
-    model = make("GLM")
-    nmo.solvers.register("SAGA", Spy, backend="spy", replace=True, validate=False)
-    try:
-        model.set_params(solver_name="SAGA[spy]").fit(data()[0], data()[1][:, 0])
-    finally:
-        del nmo.solvers._solver_registry._registry["SAGA"]["spy"]
-    assert seen[-1] is model, (
-        "NeMoS no longer hands its loss over as a bound method of the model: Poisson models are not recognised any "
-        "more (they take the table route). Find the model elsewhere, in glmfit/plugins/nemos/view.py, views."
-    )
-
-
-def test_canary_rates_are_clipped_before_the_logarithm():
-    poisson = nmo.observation_models.PoissonObservations()
-    loss = poisson._negative_log_likelihood(jnp.ones(1), jnp.zeros(1))
-    eps = float(jnp.finfo(loss.dtype).eps)
-    assert float(loss) == pytest.approx(eps - np.log(eps), rel=1e-5), (
-        "NeMoS no longer clips rates at the machine epsilon: docs/how_to/use_with_nemos.md says that it does."
-    )
-
-
-def test_canary_observation_models_take_their_own_aggregation():
-    total = nmo.observation_models.PoissonObservations()._negative_log_likelihood(
-        jnp.ones((3, 2)), jnp.ones((3, 2)), aggregate_sample_scores=lambda s: s.shape
-    )
-    assert total == (3, 2), (
-        "aggregate_sample_scores no longer gets a score per row: the table route falls back to automatic row losses. "
-        "See _NemosLoss in glmfit/plugins/nemos/terms.py."
-    )
-
-
-def test_canary_a_feature_mask_is_where_we_look():
-    model = make(feature_mask=np.ones((D, N)))
-    assert getattr(model, "_feature_mask", None) is not None, (
-        "PopulationGLM no longer keeps its mask in _feature_mask: masked models take the proximal route. See "
-        "views in glmfit/plugins/nemos/view.py."
-    )
-
-
 def test_without_nemos_the_import_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "glmfit.plugins.nemos")
     monkeypatch.setitem(sys.modules, "nemos", None)

@@ -3,6 +3,8 @@
 A view is used only after its loss has been found equal to NeMoS's on some rows.
 """
 
+import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +12,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import nemos
 import numpy as np
 
 from ...compilation import full_precision
@@ -17,6 +20,7 @@ from ...engine.problem import Params
 from .smooth import SmoothPenalties, read_smooth
 from .terms import KnownLoss, Penalties, candidates, never_changes, read_penalty
 
+_LAYERS = 4  # of functions around a loss
 AGREE = {4: 1e-4, 8: 1e-8}  # relative difference of two evaluations of one loss, per bytes of a number
 
 
@@ -115,7 +119,7 @@ def views(solver: Any, params, args) -> Iterator[View]:
     penalty = smooth or read_penalty(solver, params)
     if penalty is None:
         return
-    model = getattr(solver.unregularized_loss, "__self__", None)
+    model = model_of(solver.unregularized_loss)
     mask = mask_of(model, params.coef)
     if smooth is not None and not smooth.takes(mask):
         return
@@ -130,6 +134,31 @@ def views(solver: Any, params, args) -> Iterator[View]:
                 continue
         if _agrees(view, solver.unregularized_loss, params, args):
             yield view
+
+
+def model_of(loss: Any) -> Any:
+    """Find the model that a loss is a method of, itself or within functions around it; None if there is none.
+
+    NeMoS hands over the bound method or, where parameters can be held fixed, a function that calls it. Whether the loss
+    is that of the model is seen later, by its values.
+    """
+    for _ in range(_LAYERS):
+        if isinstance(model := getattr(loss, "__self__", None), nemos.base_class.Base):
+            return model
+        inner = _within(loss)
+        if len(inner) != 1:
+            return None
+        loss = inner[0]
+    return None
+
+
+def _within(function: Any) -> list:
+    """List the functions that a function closes over, or that it is with some arguments bound."""
+    found = [getattr(function, "func", None)]
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # an empty one
+            found.append(cell.cell_contents)
+    return [of for of in found if inspect.isroutine(of) or hasattr(of, "func")]
 
 
 def mask_of(model: Any, coef: Any) -> np.ndarray | None:
@@ -149,6 +178,8 @@ def _glm_shape(params, args):
     X, coef = jax.tree.leaves(args[0]), jax.tree.leaves(params.coef)
     y, intercept = args[1], params.intercept
     if not X or len(X) != len(coef) or not hasattr(y, "shape") or not hasattr(intercept, "shape"):
+        return None
+    if len(jax.tree.leaves(params)) != len(coef) + 1:  # more is fitted than a generalised linear model has
         return None
     out = coef[0].shape[1:]
     good = all(x.ndim == 2 and c.shape == (x.shape[1], *out) for x, c in zip(X, coef, strict=True))
