@@ -129,6 +129,7 @@ class BatchNewton:
     def end(self) -> None:
         """Judge where the pass has looked, and say where the next one is to look."""
         problem, at = self.problem, self._fits
+        self._compare()
         self.n_passes += 1
         if not len(at):
             return
@@ -154,12 +155,14 @@ class BatchNewton:
         self._begin()
 
     def solution(self) -> Solution:
-        """Outcome as it is now."""
-        problem = self.problem
+        """Outcome as it is now; before the first pass only where that would look."""
+        problem, params, objective = self.problem, self.params, self.objective
+        if not self.n_passes:
+            params, objective = self._trial, np.where(self.is_open, np.nan, objective)
         return Solution(
-            params=Params(*(self._kept(a) for a in self.params)), status=self.status.copy(),
+            params=Params(*(self._kept(a) for a in params)), status=self.status.copy(),
             gap=self.gap.copy(), gap_is_bound=self.is_bound.copy(), target=self.target.copy(),
-            objective=self.objective.copy(), null_objective=problem.null_objective, epochs=self.epochs.copy(),
+            objective=objective.copy(), null_objective=problem.null_objective, epochs=self.epochs.copy(),
             row_evals=self.n_passes * problem.n_rows, seconds_run=0.0, seconds_compile=0.0, solver_name=self.name,
         )  # fmt: skip
 
@@ -171,12 +174,26 @@ class BatchNewton:
         most = max(1, int(_HESSIANS / (8 * (d + 1) ** 2)))
         self._fits = np.flatnonzero(self.is_open)[:most]
         self._sums, self._rows, self._reach, self._furthest = None, 0, 0.0, np.zeros(len(self._fits))
+        self._total: np.ndarray | float = 0.0
         self._loss_of_kept = np.zeros(len(self._fits))
         self._hessians = np.zeros((len(self._fits), d + 1, d + 1))
+
+    def _compare(self) -> None:
+        """Refuse passes over other rows than those of the first: means over them are of another objective."""
+        expected = self.problem.mean_count * self.problem.n_rows
+        allowed = 1e-9 * self.problem.size_of_counts * self.problem.n_rows
+        if self._rows != self.problem.n_rows or np.any(np.abs(self._total - expected) > allowed):
+            raise ValueError(
+                f"the first pass over the data had {self.problem.n_rows} rows, whose responses add up to "
+                f"{expected.sum():.6g}; another one had {self._rows} rows and {self._total.sum():.6g}. Every pass must "
+                "give the same rows, in any order: do not drop the last batch of rows that are shuffled, and do not "
+                "sample."
+            )
 
     def _add(self, x: np.ndarray, y: np.ndarray) -> None:
         problem, at = self.problem, self._fits
         self._rows += len(x)
+        self._total = self._total + y.sum(axis=0)
         if not len(at):
             return
         eta = x @ self._trial.coef[:, at] + self._trial.intercept[at]

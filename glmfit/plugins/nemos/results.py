@@ -173,8 +173,11 @@ def _nothing_proved(n_neurons: int, status: Status, solver: str, epochs: int) ->
     )  # fmt: skip
 
 
-def merge(outcomes, view, route: str) -> FitState:
-    """State of all columns from the outcomes of their parts; the classes of a neuron are one row of its report."""
+def merge(outcomes, view, route: str, n_rows: int | None = None, spikes: np.ndarray | None = None) -> FitState:
+    """State of all columns from the outcomes of their parts; the classes of a neuron are one row of its report.
+
+    Rows and spikes are those of the view unless told: it may have seen some rows only.
+    """
     K, parts, all_ = view.n_together, *zip(*outcomes, strict=True)
     fits, n = [outcome.solution for outcome in all_], view.Y.shape[1] // K
 
@@ -193,10 +196,12 @@ def merge(outcomes, view, route: str) -> FitState:
         step_certificate=fits[0].step_certificate if len(fits) == 1 else None,
         solver_name="+".join(sorted({fit.solver_name for fit in fits})),
     )
-    spikes = np.sum(view.Y, axis=0, dtype=np.float64) if K == 1 else np.full(n, np.nan)
+    if spikes is None:
+        spikes = np.sum(view.Y, axis=0, dtype=np.float64) if K == 1 else np.full(n, np.nan)
     rank = view.X.shape[1] - max(o.lost_rank for o in all_)
     report = _report(
-        solution, joined([o.pseudo_r2 for o in all_]), spike_count=spikes, n_rows=len(view.X), rank=rank,
+        solution, joined([o.pseudo_r2 for o in all_]), spike_count=spikes,
+        n_rows=len(view.X) if n_rows is None else n_rows, rank=rank,
         n_features=view.X.shape[1], n_classes=K,
     )  # fmt: skip
     return FitState(
@@ -251,7 +256,10 @@ _UNKNOWN_MODEL = (
     "regularizer, so that nothing proves it."
 )
 _ADVICE = {
-    Status.MAX_EPOCHS: "The budget ran out first: raise maxiter in solver_kwargs, or accept the reported gap.",
+    Status.MAX_EPOCHS: (
+        "The budget ran out first: raise maxiter in solver_kwargs (or the passes of stochastic_fit), or accept the "
+        "reported gap."
+    ),
     Status.PRECISION_FLOOR: (
         "Above the tolerance no further progress was seen, because of rounding or slowness: loosen tol in "
         'solver_kwargs, or turn on double precision with jax.config.update("jax_enable_x64", True).'

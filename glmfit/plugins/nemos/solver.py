@@ -14,6 +14,7 @@ from ...checks import shorten
 from ...compilation import jit
 from ...estimators import FitReport
 from .fitting import PROXIMAL_STEPS, Fitting
+from .loader import run_passes
 from .proximal import proximal_gradient
 from .results import FitState, report_of_proximal
 from .view import views
@@ -155,6 +156,51 @@ class Solver:
                 if fitting.confirms(init_params, params, state, args):
                     return params, state, None
         return self._run_proximal(init_params, args)
+
+    _supports_stochastic: ClassVar[bool] = True
+
+    def stochastic_run(
+        self,
+        init_params: Any,
+        data_loader: Any,
+        num_epochs: int = 0,
+        callback: Any = None,
+        ctx: Any = None,
+        **named: Any,
+    ):
+        """Fit by passes over a data loader; returns parameters, state and no auxiliary value.
+
+        Parameters
+        ----------
+        init_params : pytree
+            Where to start; coefficients that are all 0 say nothing, and the fit starts from one of some rows.
+        data_loader : nemos.batching.DataLoader
+            Gives batches, in any order, of the same rows whenever it is iterated over.
+        num_epochs : int
+            Passes at most; NeMoS calls them ``n_passes``, too.
+        callback, ctx : optional
+            NeMoS's callback and training context. Parameters change at the end of a pass.
+
+        Raises
+        ------
+        ValueError
+            For less than one pass, responses that the model cannot have, and a loader whose passes differ in rows.
+
+        Notes
+        -----
+        The first pass looks at the data; each further one is a Newton step of every neuron on all rows, and a bound of
+        its gap there. It ends when every gap is proved to be below the tolerance: after three to twelve passes on
+        recordings (docs/how_to/use_with_nemos.md). Losses that are not known take a proximal gradient step a pass, and
+        nothing is proved. Memory: a Hessian a neuron, and a batch.
+        """
+        n_passes = named.pop("n_passes", num_epochs)
+        if named:
+            raise TypeError(f"stochastic_run takes n_passes, callback and ctx, and not {', '.join(named)}.")
+        return run_passes(self, init_params, data_loader, n_passes, callback, ctx)
+
+    def stochastic_convergence_criterion(self, params, prev_params, state, prev_state, aux, epoch: int) -> bool:
+        """Whether every gap is proved to be below the tolerance; NeMoS asks after a pass."""
+        return bool(state.converged)
 
     def get_optim_info(self, state: FitState) -> OptimizationInfo:
         """Summary of a run in Python's numbers, read by NeMoS 0.2.8; later versions read ``state.stats``."""

@@ -64,9 +64,10 @@ class KnownLoss:
 
     def loss(self, y, eta):
         """Compute NeMoS's loss of responses."""
-        return self.factor * self.observation.loss(y, eta) + self._extra(y)
+        return self.factor * self.observation.loss(y, eta) + self.extra(y)
 
-    def _extra(self, y):
+    def extra(self, y):
+        """Compute the part of NeMoS's loss of responses that is no function of the linear predictor."""
         if isinstance(self.observation, Gaussian):
             return y * y
         r = 1 / self.observation.dispersion if isinstance(self.observation, NegativeBinomial) else 1.0
@@ -77,7 +78,7 @@ class KnownLoss:
         form = StandardForm.of(SimpleNamespace(Y=Y, weights=None, own=None), self.observation)
         constant = self.factor * form.constant
         if isinstance(self.observation, NegativeBinomial):
-            constant = constant + self._extra(np.mean(Y, axis=0, dtype=np.float64))
+            constant = constant + self.extra(np.mean(Y, axis=0, dtype=np.float64))
         return replace(form, unit=self.factor * form.unit, constant=constant, scale=self.factor * form.scale)
 
 

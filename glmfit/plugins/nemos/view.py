@@ -185,10 +185,15 @@ def _glm_shape(params, args):
     good = all(x.ndim == 2 and c.shape == (x.shape[1], *out) for x, c in zip(X, coef, strict=True))
     if not good or y.shape != (len(X[0]), *out) or intercept.shape != (out or (1,)) or len(y) < 2:
         return None
-    dtype = np.float64 if intercept.dtype == np.float64 else np.float32
-    matrices = [np.asarray(x, dtype) for x in X]
+    return *matrices_of(params, args), tuple(x.shape[1] for x in X), out
+
+
+def matrices_of(params, args) -> tuple[np.ndarray, np.ndarray]:
+    """Features, leaves side by side, and targets as matrices, in double precision if the parameters are."""
+    dtype = np.float64 if params.intercept.dtype == np.float64 else np.float32
+    matrices = [np.asarray(x, dtype) for x in jax.tree.leaves(args[0])]
     design = matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1)
-    return design, np.asarray(y, dtype).reshape(len(y), -1), tuple(x.shape[1] for x in X), out
+    return design, np.asarray(args[1], dtype).reshape(len(args[1]), -1)
 
 
 @full_precision

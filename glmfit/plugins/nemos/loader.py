@@ -1,0 +1,256 @@
+"""Fits of rows that a data loader hands out in batches, without numbers and in any order: NeMoS's ``stochastic_fit``.
+
+A pass is a step on all rows, not one step a batch: of Newton's method where the model is known, and proved at its end.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from ...compilation import full_precision, jit
+from ...engine import ConjugateGradients, ProximalNewton
+from ...engine.exact.batches import BatchNewton, Survey, start_of_sample
+from ...engine.problem import Params
+from ...engine.result import LoopOptions
+from .results import FitState, Outcome, merge
+from .smooth import SmoothPart
+from .terms import KnownLoss
+from .view import Part, View, matrices_of, views
+
+_NEGLIGIBLE = 1e-4  # nats over the whole recording that no fit need gain
+_SHORTER, _SHORTEST = 0.25, 1e-12  # factor of a step that led uphill; the last
+
+
+class Stop(Exception):
+    """A callback asks to stop."""
+
+
+class Passes:
+    """Passes over a loader, which tell callbacks of NeMoS where they are."""
+
+    def __init__(self, loader: Any, most: int, callback: Any, ctx: Any):
+        self.loader, self.left, self.callback = loader, most, callback
+        self.ctx = SimpleNamespace(should_stop=False) if ctx is None else ctx
+        self.epoch = -1
+
+    def tell(self, event: str) -> None:
+        """Call a hook of the callback, and end if it asks for that."""
+        hook = getattr(self.callback, f"on_{event}", None)
+        if hook is not None:
+            hook(self.ctx)
+        if event in ("batch_end", "epoch_end") and getattr(self.ctx, "should_stop", False):
+            raise Stop
+
+    def at(self, params: Any, state: Any) -> None:
+        """Say where the fit is."""
+        self.ctx.params, self.ctx.state = params, state
+
+    def run(self, take: Callable, end: Callable[[], None]) -> None:
+        """Hand all batches of a pass to a function, then end it."""
+        self.left -= 1
+        self.epoch += 1
+        self.ctx.epoch_idx = self.epoch
+        self.tell("epoch_begin")
+        for k, batch in enumerate(self.loader):
+            self.ctx.batch_idx = k
+            self.tell("batch_begin")
+            take(*batch)
+            self.tell("batch_end")
+        end()
+        self.tell("epoch_end")
+
+
+def run_passes(solver: Any, init_params: Any, loader: Any, n_passes: int, callback: Any = None, ctx: Any = None):
+    """Fit by at most some passes over a loader; returns parameters, state and no auxiliary value."""
+    if n_passes < 1:
+        raise ValueError(f"the number of passes is {n_passes}; it must be at least 1.")
+    passes = Passes(loader, n_passes, callback, ctx)
+    sample, view = loader.sample_batch(), None
+    if not solver.has_aux:
+        seen = next(views(solver, init_params, sample), None)
+        if seen is not None and seen.certified and not isinstance(seen.parts()[0].penalty, SmoothPart):
+            view = seen
+    fit = GradientPasses(solver, init_params) if view is None else KnownPasses(solver, init_params, view, loader)
+    passes.at(init_params, fit.state())
+    passes.tell("train_begin")
+    try:
+        while passes.left and not fit.is_done:
+            passes.run(fit.take, lambda: passes.at(*fit.end()))
+        if passes.left and hasattr(passes.ctx, "request_stop"):
+            passes.ctx.request_stop("glmfit: every fit has come to its end.")
+    except Stop:
+        pass
+    passes.at(fit.params(), fit.state())
+    passes.tell("train_end")
+    return fit.params(), fit.state(), None
+
+
+class KnownPasses:
+    """Newton steps of a model that is known as matrices, after a pass that looks at the data."""
+
+    def __init__(self, solver: Any, init_params: Any, view: View, loader: Any):
+        self.solver, self.view, self.init_params = solver, view, init_params
+        self.start, self.fits = view.columns(init_params), []
+        observation = view.loss.observation
+        self.parts = view.parts()
+        self.surveys = [Survey(observation, int(loader.n_samples), 0) for _ in self.parts]
+        self.extra, self.spikes = 0.0, 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no fit takes steps any more."""
+        return bool(self.fits) and not any(fit.is_open.any() for fit in self.fits)
+
+    def take(self, X: Any, y: Any) -> None:
+        """Take a batch."""
+        x, Y = matrices_of(self.init_params, (X, y))
+        wrong, needed = self.view.loss.observation.wrong(Y)
+        if np.any(wrong) or not np.isfinite(x).all():
+            bad, what = (Y[wrong][0], needed) if np.any(wrong) else (x[~np.isfinite(x)][0], "finite features")
+            raise ValueError(f"a batch of the loader has {bad}; the model needs {what}.")
+        if not self.fits:
+            self.extra = self.extra + np.sum(self.view.loss.extra(Y.astype(np.float64)), axis=0)
+            self.spikes = self.spikes + Y.sum(axis=0, dtype=np.float64)
+        for part, fit in zip(self.parts, self.fits or self.surveys, strict=True):
+            features = x[:, part.features] if len(part.features) else np.zeros((len(x), 1), x.dtype)
+            fit.add(features, np.ascontiguousarray(Y[:, part.columns]))
+
+    def end(self) -> tuple[Any, FitState]:
+        """Take the step of a pass; returns parameters and state."""
+        if self.fits:
+            for fit in self.fits:
+                fit.end()
+        else:
+            self.fits = [self._begin(*each) for each in zip(self.parts, self.surveys, strict=True)]
+        return self.params(), self.state()
+
+    def _begin(self, part: Part, survey: Survey) -> BatchNewton:
+        tol, dtype = self.solver.tol**2, self.view.dtype
+        options = LoopOptions(max(tol, 1e-9 if dtype == np.float32 else 1e-16), 200, _NEGLIGIBLE)
+        problem = survey.problem(_over(part.penalty, self.view.loss))
+        given = Params(self.start.coef[np.ix_(part.features, part.columns)], self.start.intercept[part.columns])
+        if not np.any(given.coef):
+            method = ConjugateGradients() if part.penalty.smooth else ProximalNewton()
+            given = start_of_sample(problem, method, options)
+        return BatchNewton(problem, options, given, dtype)
+
+    def params(self) -> Any:
+        """Parameters as NeMoS keeps them."""
+        if not self.fits:
+            return self.init_params
+        coef, intercept = np.zeros_like(self.start.coef), self.start.intercept.copy()
+        for part, fit in zip(self.parts, self.fits, strict=True):
+            found = fit.solution().params
+            coef[np.ix_(part.features, part.columns)] = found.coef[: len(part.features)]
+            intercept[part.columns] = found.intercept
+        return self.view.tree(Params(coef, intercept), self.init_params)
+
+    def state(self) -> FitState:
+        """Outcome so far."""
+        if not self.fits:
+            return _state_of("certified", "Newton", np.nan, 0, False, False)
+        outcomes = [self._outcome(*each) for each in zip(self.parts, self.fits, strict=True)]
+        n_rows = self.fits[0].problem.n_rows
+        state = merge(outcomes, self.view, "certified", n_rows, self.spikes)
+        return eqx.tree_at(lambda s: s.num_steps, state, np.asarray(1 + max(fit.n_passes for fit in self.fits)))
+
+    def _outcome(self, part: Part, fit: BatchNewton) -> tuple[np.ndarray, Outcome]:
+        factor, found, problem = self.view.loss.factor, fit.solution(), fit.problem
+        penalty = np.asarray(problem.penalty.value(found.params.coef), np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            lost = problem.null_objective - problem.saturated_loss
+            explained = 1 - (found.objective - penalty - problem.saturated_loss) / lost
+        constant = self.extra[part.columns] / problem.n_rows
+        scaled = {name: factor * getattr(found, name) for name in ("gap", "target")}
+        scaled |= {name: factor * getattr(found, name) + constant for name in ("objective", "null_objective")}
+        found = replace(found, **scaled)
+        return part.columns, Outcome(found, explained, float(np.sum(found.objective)), 1.0)
+
+
+class GradientPasses:
+    """Proximal gradient steps of a loss that is not known otherwise, with steps by Barzilai and Borwein (1988).
+
+    A step stands if the objective is not higher after it; otherwise the next pass looks at a quarter of it.
+    """
+
+    def __init__(self, solver: Any, init_params: Any):
+        self.solver, self._x = solver, None
+        self._flat, self._unravel = ravel_pytree(init_params)
+        self._prox = solver.regularizer.get_proximal_operator(params=init_params, strength=solver.regularizer_strength)
+        self._penalty = solver.regularizer.penalized_loss(
+            lambda *_: 0.0, params=init_params, strength=solver.regularizer_strength
+        )
+
+        def loss(flat, *batch):
+            value = solver.unregularized_loss(self._unravel(flat), *batch)
+            return value[0] if solver.has_aux else value
+
+        self._look = full_precision(jit(jax.value_and_grad(loss)))
+        self._step, self.objective, self.is_done, self.is_near, self.n_passes = solver.stepsize or 1.0, np.inf, 0, 0, 0
+        self._trial = np.asarray(self._flat, np.float64)
+        self._sums = [0.0, 0.0, 0]
+
+    def take(self, *batch: Any) -> None:
+        """Add up loss and gradient of a batch, which are means over its rows."""
+        n = len(jax.tree.leaves(batch)[-1])
+        value, slope = self._look(jnp.asarray(self._trial, self._flat.dtype), *batch)
+        loss, gradient, rows = self._sums
+        self._sums = [loss + n * float(value), gradient + n * np.asarray(slope, np.float64), rows + n]
+
+    def end(self) -> tuple[Any, FitState]:
+        """Take the step of a pass; returns parameters and state."""
+        loss, gradient, rows = self._sums
+        self._sums, self.n_passes = [0.0, 0.0, 0], self.n_passes + 1
+        loss, gradient = loss / rows, gradient / rows
+        objective = loss + float(self._penalty(self._tree(self._trial)))
+        eps = float(jnp.finfo(self._flat.dtype).eps)
+        if objective <= self.objective + eps * abs(objective):
+            if self._x is not None:
+                move, turn = self._trial - self._x, gradient - self._gradient
+                curvature = float(move @ turn)
+                self._step = float(move @ move) / curvature if curvature > 0 else 2 * self._step
+            self._x, self._gradient, self.objective = self._trial, gradient, objective
+        else:
+            self._step *= _SHORTER
+        limit = self.solver.stepsize or np.inf
+        self._step = min(self._step, limit)
+        if self._x is None or self._step < _SHORTEST:  # not a number from the beginning, or no way down
+            self.is_done, self._x = True, self._trial if self._x is None else self._x
+            return self.params(), self.state()
+        after = self._prox(self._tree(self._x - self._step * self._gradient), None, scaling=self._step)
+        self._trial = np.asarray(ravel_pytree(after)[0], np.float64)
+        mapping = np.linalg.norm(self._trial - self._x) / self._step
+        self.is_near = bool(mapping <= self.solver.tol * (1 + np.linalg.norm(self._x)))
+        self.is_done = self.is_near
+        return self.params(), self.state()
+
+    def _tree(self, flat: np.ndarray) -> Any:
+        return self._unravel(jnp.asarray(flat, self._flat.dtype))
+
+    def params(self) -> Any:
+        """Parameters as NeMoS keeps them."""
+        return self._tree(self._flat if self._x is None else self._x)
+
+    def state(self) -> FitState:
+        """Outcome so far: a small gradient proves nothing."""
+        out = not self.is_near and not self.is_done
+        return _state_of("proximal", "proximal gradient", self.objective, self.n_passes, out, self._step)
+
+
+def _over(penalty: Any, loss: KnownLoss) -> Any:
+    """Penalty of our loss, of which NeMoS's is a multiple."""
+    if loss.factor == 1 or not hasattr(penalty, "strength"):
+        return penalty
+    return eqx.tree_at(lambda p: p.strength, penalty, np.asarray(penalty.strength, np.float64) / loss.factor)
+
+
+def _state_of(route: str, solver: str, objective: float, n: int, out: bool, step: float) -> FitState:
+    state = (np.asarray(float(objective)), np.asarray(n), np.asarray(False), np.asarray(bool(out)))
+    return FitState(*state, np.asarray(float(step)), route, solver)
