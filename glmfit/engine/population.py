@@ -329,10 +329,10 @@ class FoldedProblem(PopulationProblem):
         Strengths shared or per column. One that is not smooth acts in a basis of all rows, too.
     neuron : numpy.ndarray
         Column of Y that each column fits, (column,).
-    fold : numpy.ndarray
+    fold : numpy.ndarray, optional
         Column of ``train`` that each column obeys, (column,).
-    train : numpy.ndarray
-        Which rows count in each fold, bool (time, fold); every fold has some.
+    train : numpy.ndarray, optional
+        Which rows count in each fold, bool (time, fold); every fold has some. Without folds all rows count.
     weights : numpy.ndarray, optional
         Row weights (time,) besides; in every fold those that count are rescaled to mean one over all rows.
 
@@ -349,19 +349,24 @@ class FoldedProblem(PopulationProblem):
         observation: Observation,
         penalty: Penalty,
         neuron: ArrayLike,
-        fold: ArrayLike,
-        train: ArrayLike,
+        fold: ArrayLike | None = None,
+        train: ArrayLike | None = None,
         weights: np.ndarray | None = None,
         dtype: DTypeLike = np.float32,
         offset: np.ndarray | None = None,
         own: Any = None,
     ):
         super().__init__(X, Y, observation, penalty, weights, dtype, offset)
-        self.neuron, self.fold = np.asarray(neuron), np.asarray(fold)
+        self.neuron, self.fold = np.asarray(neuron), None if fold is None else np.asarray(fold)
         self.n_neurons = len(self.neuron)
         self.Y = Columns(Y, self.neuron)
         if offset is not None:
             self.offset = Columns(offset, self.neuron if offset.shape[1] > 1 else np.zeros_like(self.neuron))
+        if fold is None:
+            self.own = own
+            if own is not None:
+                self._weigh_own()
+            return
         weights = np.asarray(train, bool) * (1.0 if self.weights is None else self.weights[:, None])
         self.sets = weights * (len(X) / weights.sum(axis=0))
         self.row_weights, self.own = Columns(self.sets, self.fold), own

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import penalties
-from ..checks import check_flag
-from ..data.counts import Training
+from ..checks import check_flag, shorten
+from ..data.counts import Training, read_training
 from ..data.standard_form import StandardForm, mean_of
 from ..engine import Newton
 from ..engine.checkpoint import Checkpoint, facts_of
@@ -27,8 +27,9 @@ from .dispersion import first_dispersion, most_likely, moved, read_dispersion
 from .gam.masked import check_masked, fit_masked, read_mask
 from .model import WholeFit, from_json, to_json
 from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices, read_solver
+from .paths import RegularizationPath, path_of
 from .population_model import PROVED, PopulationModel
-from .streaming import RowView, read_fitted
+from .streaming import RowView, as_arrays, read_fitted
 
 _MOST_MOVES = 10  # fits that are certified, at the most, until the dispersion is settled
 
@@ -256,6 +257,79 @@ class PopulationGLM(PopulationModel):
                 given = name_strength(problem.penalty.strength, self.regularizer_strength is None)
                 warn_if_flat(data.X, solution.params.coef, partial(residual, problem, solution.params), *given)
         return self
+
+    def path(
+        self,
+        X: DataLike,
+        y: DataLike,
+        strengths: ArrayLike | None = None,
+        *,
+        sample_weight: PerRow | None = None,
+        offset: PerRow | None = None,
+        exposure: PerRow | None = None,
+        epochs: Any = None,
+    ) -> RegularizationPath:
+        """Fit all neurons at many strengths of the penalty, from strong to weak.
+
+        Parameters
+        ----------
+        X, y, sample_weight, offset, exposure, epochs :
+            As :meth:`fit` takes them; in memory.
+        strengths : array, optional
+            (strength,), or (strength, neuron) where neurons have their own. The default is 30 for every neuron, spaced
+            evenly in their logarithm: from the smallest strength that leaves it no coefficients down to a thousandth,
+            for a ridge from 1 to 1e-6.
+
+        Returns
+        -------
+        RegularizationPath
+            Coefficients and gaps of every fit. The estimator itself is not fitted.
+
+        Raises
+        ------
+        ValueError
+            If the model has no penalty, is masked or has devices; for strengths that are no numbers of at least 0.
+        KeyboardInterrupt
+            If Ctrl-C came before anything was fitted.
+
+        Warns
+        -----
+        UserWarning
+            If some fits did not converge, or Ctrl-C ended the path early.
+
+        Notes
+        -----
+        Neighbouring strengths are stepped together, about fifty fits at a time, from where those before have ended.
+        Every fit is proved as by :meth:`fit`, to ``tol``. ``solver_name`` and ``regularizer_strength`` play no part,
+        but for the ratio of an elastic net.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from glmfit import PopulationGLM
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(500, 10))
+        >>> counts = rng.poisson(np.logaddexp(0, X[:, :2] @ [[1.0, 0.0], [0.0, -1.0]]))
+        >>> path = PopulationGLM(regularizer="Lasso").path(X, counts)
+        >>> path.coef.shape, path.n_nonzero[0], bool(path.converged.all())
+        ((30, 10, 2), array([0, 0]), True)
+        """
+        model = PopulationGLM(**self.get_params(deep=False))  # what a fit leaves is not this one's
+        if self.regularizer in (None, "UnRegularized") or self.feature_mask is not None or self.devices is not None:
+            given = {name: getattr(self, name) for name in ("regularizer", "feature_mask", "devices")}
+            raise ValueError(f"a path needs a penalty, and neither a mask nor devices; the model has {shorten(given)}.")
+        told = model._read_options()
+        data = read_training(model, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
+        options = replace(told, negligible=told.negligible / data.mean_exposure, verbose=False)
+        ratio = self.regularizer_strength[1:] if isinstance(self.regularizer_strength, tuple) else ()
+        names = getattr(model, "feature_names_in_", None)
+        sizes = {"n_features": data.X.shape[1], "groups": self.groups, "feature_names": names}
+
+        def penalty(strength):
+            strengths = (strength, *ratio) if ratio else strength
+            return penalties.make(self.regularizer, strengths, n_neurons=np.size(strength), **sizes)
+
+        return path_of(data, at_dispersion(model, data), penalty, strengths, options, data.neuron_names, told.verbose)
 
     @staticmethod
     def _is_flat(problem: PopulationProblem, solution: Solution) -> bool:
