@@ -150,10 +150,15 @@ def memory_bytes(field: str) -> int:
     raise RuntimeError(f"/proc/self/status has no {field}")
 
 
-def start_fresh(task: str, *, checkout: Path = ROOT, stdin=None, **arguments) -> subprocess.Popen:
-    """Start a task of _worker.py in a fresh process, nothing compiled before, with the glmfit of a checkout."""
+def start_fresh(task: str, *, checkout: Path = ROOT, tree=None, stdin=None, **arguments) -> subprocess.Popen:
+    """Start a task of _worker.py in a fresh process, nothing compiled before, with the glmfit of a checkout.
+
+    The source under ``tree`` goes before the packages that are installed.
+    """
     environment_ = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
     environment_["GLMFIT_CHECKOUT"] = str(checkout)
+    if tree is not None:
+        environment_["PYTHONPATH"] = os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, str(Path(__file__).with_name("_worker.py")), task, json.dumps(arguments)]
     return subprocess.Popen(command, env=environment_, stdin=stdin, stdout=subprocess.PIPE, text=True)
 
@@ -174,10 +179,10 @@ class Contender:
     the contender with it.
     """
 
-    def __init__(self, limit_s: float, *, compiles: bool = True, **arguments):
+    def __init__(self, limit_s: float, *, task: str = "contend", compiles: bool = True, **arguments):
         self.limit_s, self.compiles = limit_s, compiles
         self.seconds, self.told, self.ended = [], {}, None
-        self.process = start_fresh("contend", stdin=subprocess.PIPE, **arguments)
+        self.process = start_fresh(task, stdin=subprocess.PIPE, **arguments)
 
     def wait(self) -> None:
         """Wait until imports are done and the data are in memory."""

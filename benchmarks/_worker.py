@@ -10,6 +10,7 @@ import gc
 import json
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,34 +34,57 @@ def fit(kind: str, x_file: str, y_file: str, out: str | None = None, fits: int =
 
 
 def contend(kind: str, x_file: str, y_file: str, out: str, **parameters) -> dict:
-    """Fit once for every line of stdin, with the parameters that it changes; a line of JSON when ready and per fit.
-
-    The answer of the last fit is in ``out``.
-    """
+    """Fit once for every line of stdin, with the parameters that it changes; the last answer is in ``out``."""
     import glmfit
 
     if CHECKOUT.resolve() not in Path(glmfit.__file__).resolve().parents:
         raise RuntimeError("the glmfit that was imported is not that of the checkout")
-    replies, sys.stdout = sys.stdout, sys.stderr
-
-    def tell(**facts):
-        print(json.dumps(plain(facts)), file=replies, flush=True)
-
     make_model(kind, **parameters)  # imports
     X, Y = np.load(x_file), np.load(y_file)
-    tell(ready=True)
-    for line in sys.stdin:
-        try:
-            model = make_model(kind, **parameters | json.loads(line))
-            seconds, _ = timed(lambda model=model: fit_quietly(model, X, Y))
-        except Exception as error:  # of whatever package: a figure that says so
-            tell(error=f"{type(error).__name__}: {str(error)[:200]}")
-            break
+
+    def fit(**changes) -> dict:
+        model = make_model(kind, **parameters | changes)
+        seconds, _ = timed(lambda: fit_quietly(model, X, Y))
         chosen = {"strength": model.strength_} if kind == "cv" else {}
         version = {"version": glmfit.__version__} if hasattr(model, "report_") else {}
         np.savez(out, coef=np.asarray(model.coef_), intercept=np.asarray(model.intercept_), **chosen)
-        tell(seconds=seconds, peak_bytes=memory_bytes("VmHWM"), **version, **fit_summary(model))
+        return {"seconds": seconds, "peak_bytes": memory_bytes("VmHWM"), **version, **fit_summary(model)}
+
+    return _take_turns(fit)
+
+
+def rival(x_file: str, y_file: str, out: str, precision: str, **how) -> dict:
+    """Fit by a solver of _rivals.py once for every line of stdin: a setting, and neurons where not all are due."""
+    from _rivals import solver
+
+    solve = solver(precision=precision, **how)
+    X, Y = np.load(x_file).astype(precision, copy=False), np.load(y_file)
+    Y = Y if Y.dtype.kind == "i" else Y.astype(precision, copy=False)  # labels stay what they are
+
+    def fit(setting: dict, neurons: list | None = None) -> dict:
+        y = Y if neurons is None else np.ascontiguousarray(Y[:, neurons])
+        seconds, (coef, intercept) = timed(lambda: solve(X, y, **setting))
+        np.savez(out, coef=coef, intercept=intercept)
+        return {"seconds": seconds}
+
+    return _take_turns(fit)
+
+
+def _take_turns(fit: Callable) -> dict:
+    """Call ``fit`` with the JSON of every line of stdin; a line of JSON when ready and for every call."""
+    _tell({"ready": True})
+    for line in sys.stdin:
+        try:
+            told = fit(**json.loads(line))
+        except Exception as error:  # of whatever package: a figure that says so
+            _tell({"error": f"{type(error).__name__}: {str(error)[:200]}"})
+            break
+        _tell(told)
     return {}
+
+
+def _tell(facts: dict) -> None:
+    print(json.dumps(plain(facts)), file=sys.__stdout__, flush=True)
 
 
 def classes(file: str, out: str, fits: int = 2, **parameters) -> dict:
@@ -229,17 +253,11 @@ def pairs(solver: str, epochs: int = 20) -> dict:
     return {"seconds": seconds[1:], "objective": float(problem.data.objective(found.params)), "epochs": found.epochs}
 
 
-def peer(name: str, scale: float, rival: str, rung: int) -> dict:
-    """Fit a problem of peers.py once by one of its rivals."""
-    from peers import one_cold_fit
-
-    return one_cold_fit(name, scale, rival, rung)
-
-
 TASKS = {
     "fit": fit, "contend": contend, "stream": stream, "many_fits": many_fits, "warm_fits": warm_fits,
-    "which_neuron": which_neuron, "all_pairs_pass": all_pairs_pass, "peer": peer, "classes": classes, "pairs": pairs,
+    "which_neuron": which_neuron, "all_pairs_pass": all_pairs_pass, "rival": rival, "classes": classes, "pairs": pairs,
 }  # fmt: skip
 
 if __name__ == "__main__":
-    print(json.dumps(plain(TASKS[sys.argv[1]](**json.loads(sys.argv[2])))))
+    sys.stdout = sys.stderr  # replies alone go to who asked
+    _tell(TASKS[sys.argv[1]](**json.loads(sys.argv[2])))

@@ -30,7 +30,7 @@ def exact(name: str, what: str):
     """Section that compares exact fits of a problem of peers.py with those of scikit-learn."""
 
     def section_of(cache, scale: float, section: Section) -> None:
-        compare(name, cache, scale, section, ONLY, required=(1e-4, 1e-6))
+        compare(name, cache, scale, section, only=ONLY, required=(1e-4, 1e-6))
 
     section_of.__doc__ = f"{what}: seconds to relative gaps of 1e-4 and 1e-6 compared with scikit-learn."
     return section_of
