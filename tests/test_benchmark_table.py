@@ -1,7 +1,6 @@
 """The benchmark table of the README is what the committed results say."""
 
 import importlib
-import importlib.util
 import json
 from pathlib import Path
 
@@ -13,11 +12,16 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def table():
-    """Load the script; benchmarks/ is not a package."""
-    spec = importlib.util.spec_from_file_location("benchmark_table", ROOT / "benchmarks" / "table.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """Import the script; benchmarks/ is not a package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        yield importlib.import_module("table")
+
+
+@pytest.fixture
+def peers(table):
+    """Import what makes the tables of the comparison with other packages."""
+    return importlib.import_module("_peers_table")
 
 
 def entry(**changes):
@@ -54,7 +58,7 @@ def content(*requirements, **environment):
     return {"order": ["p1", "p2"], "sections": {"p1": section}}
 
 
-@pytest.mark.parametrize("kind", ["", "PEERS_", "SHORT_", "RECORDINGS_", "FULL_"])
+@pytest.mark.parametrize("kind", ["", "PEERS_", "SHORT_", "LOSSES_", "FULL_"])
 def test_pages_show_the_committed_results(table, kind):
     start, end = getattr(table, f"{kind}START"), getattr(table, f"{kind}END")
     file, make = table.TABLES[start][:2]
@@ -77,12 +81,12 @@ def test_recordings_have_a_row_each_and_say_what_did_not_converge(table):
     section["figures"] |= {"softplus": {"ridge-1e-4": fits, "lasso": {}}, "exp": {"ridge-1e-4": slow}}
     names = ["w_maze_place", "w_maze_place_6x6"]
     results = {"order": names, "sections": dict.fromkeys(names, section)}
-    lines = table.render_recordings(results).splitlines()
-    assert lines[2] == "| place on a W-maze | 43 656 x 64 x 24 | 0.87 s (2 of 24 converged) | 1.1 s | 12 s |"
-    assert lines[3] == ""  # the README has four designs
-    assert lines[-1].startswith("Measured 2026-01-02")
     lines = table.render_recordings_in_full(results).splitlines()
     assert len(lines) == 18
+    assert lines[2].startswith(
+        "| place on a W-maze, 43 656 x 64 x 24 | softplus | glmfit | 9 s | 0.87 s (2 of 24 converged) |"
+    )
+    assert lines[-1].startswith("Measured 2026-01-02")
     assert lines[6].endswith("| exp | scikit-learn | 9 s | 1.3 s | 2e-07 | 3e-06 |")
     assert lines[7].endswith("| exp | glmfit, the version before | 700 s | over 600 s |  |  |")
     assert lines[8].endswith("| exp | glum |  | failed: MemoryError: no memory |  |  |")
@@ -95,93 +99,86 @@ def test_the_figure_of_the_comparison_is_drawn(table, tmp_path):
     assert table.FIGURE.exists()
 
 
-def test_losses_and_failures_of_a_comparison_are_shown(table):
-    def row(package, solver, warm, cold):
-        return {
-            "package": package,
-            "solver": solver,
-            "warm": {"0.01": warm, "1e-06": warm},
-            "cold": {"0.01": cold, "1e-06": "inf"},
-        }
+def row_of(package, solver, warm, cold=None, **more):
+    """Row of peers.json: seconds to gaps of 1e-4 and 1e-6, of a later fit and of the first one."""
+    rows = {"warm": warm, "cold": cold or {}}
+    rows = {when: dict(zip(("0.0001", "1e-06"), given, strict=False)) for when, given in rows.items()}
+    return {"package": package, "solver": solver} | rows | more
 
-    peers = {"glmfit auto": row("glmfit", "auto", 0.5, 2.0), "glum irls-ls": row("glum", "irls-ls", 0.05, "inf")}
-    problem = {"rows": 30000, "features": 64, "outputs": 1, "link": "exp", "condition": 2.3}
-    results = content()
-    results["order"] = ["white-exp-1"]
-    figures = {"problem": problem, "peers": peers, "absent": {"nemos": "not installed"}}
-    results["sections"] = {"white-exp-1": results["sections"]["p1"] | {"figures": figures}}
-    lines = table.render_peers(results).splitlines()
-    assert (
-        lines[0] == "**Poisson, exp, 1 neuron: independent features (30 000 rows, 64 features, condition number 2.3)**"
+
+def comparison(*rows, section="w_maze_place-exp", **figures):
+    """Results of one section of peers.json."""
+    problem = {"rows": 43656, "features": 64, "outputs": 24, "link": "exp"}
+    figures = {"problem": problem, "peers": {f"{r['package']} {r['solver']}": r for r in rows}, "absent": {}} | figures
+    return {"order": [section], "sections": {section: content()["sections"]["p1"] | {"figures": figures}}}
+
+
+def test_every_solver_has_a_row_and_what_was_not_reached_says_why(peers):
+    results = comparison(
+        row_of("glmfit", "auto", (0.5, 0.5), (0.7, 2.0), neurons_timed=24, worst_neuron_gap={"1e-06": 4e-5}),
+        row_of(
+            "nemos", "LBFGS", (3.0, "inf"), (9.0,), ended="over 20 s", worst_neuron_gap={"0.0001": 1e-3, "1e-06": None}
+        ),
+        row_of("nemos-development", "Newton", ("inf", "inf"), ended="failed: ValueError: no"),
+        row_of("sklearn", "lbfgs", (0.05, 6.0), (0.05, 6.0), neurons_timed=8),
+        row_of("adelie", "its own", ("inf", "inf")),
+        absent={"glum": "is not installed"},
+        nemos_development="f" * 40,
     )
-    assert lines[2] == "| | warm, 0.01 | warm, 1e-06 | cold, 0.01 | cold, 1e-06 |"
-    assert lines[4] == "| glmfit auto | 0.5 s | 0.5 s | **2 s** |  |"
-    assert lines[5] == "| glum irls-ls | **50 ms** | **50 ms** |  |  |"
-    assert "One run, 2026-01-02" in lines[-3] and lines[-3].endswith("Not in this table: NeMoS not installed.")
+    lines = peers.render_peers(results).splitlines()
+    assert lines[0] == "**place on a W-maze, 24 neurons, exp** (43 656 rows, 64 features)"
+    assert lines[2] == "| | later fit, 1e-4 | later fit, 1e-6 | first fit, 1e-4 | first fit, 1e-6 | worst neuron |"
+    assert lines[4:9] == [
+        "| glmfit auto | 0.5 s | **0.5 s** | 0.7 s | **2 s** | 4e-05 |",
+        "| NeMoS LBFGS | 3 s | over 20 s | 9 s |  | 1e-03 |",
+        "| NeMoS, development Newton | failed | failed |  |  |  |",
+        "| scikit-learn lbfgs (8 neurons timed) | **50 ms** | 6 s | **50 ms** | 6 s |  |",
+        "| adelie its own | not reached | not reached |  |  |  |",
+    ]
+    assert "One run, 2026-01-02" in lines[10] and lines[10].endswith("Not in this table: glum is not installed.")
     assert lines[-1].startswith("Measured 2026-01-02 on a processor")
+    assert lines[-1].endswith("; NeMoS' development branch at commit ffffffffff.")
 
 
-def test_first_fit_to_a_tight_gap_reaches_a_loose_one(monkeypatch):
-    pytest.importorskip("sklearn")
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    peers = importlib.import_module("peers")
-    assert peers.least_of_tighter({"0.01": 3.0, "0.0001": 2.0, "1e-06": np.inf}) == {
-        "0.01": 2.0, "0.0001": 2.0, "1e-06": np.inf,
-    }  # fmt: skip
-    for section in json.loads((ROOT / "benchmarks" / "results" / "peers.json").read_text())["sections"].values():
-        for row in section["figures"]["peers"].values():
-            for cost in (row["warm"], row["cold"]):
-                cost = {goal: float(seconds) for goal, seconds in cost.items()}
-                assert cost == peers.least_of_tighter(cost)
+def test_losses_are_listed_with_their_ratio(peers):
+    rows = row_of("glmfit", "auto", (0.5, 0.5), (0.7, 2.0)), row_of("glmfit", "Newton", (0.01, 0.01))
+    slower = row_of("glum", "lbfgs", (0.6, "inf"), (0.9,))
+    assert peers.render_losses(comparison(*rows, slower)) == "glmfit's `auto` is fastest in 4 of 4 comparisons."
+    lines = peers.render_losses(
+        comparison(*rows, slower, row_of("sklearn", "sag", (0.2, 0.6), (0.6, 1.9)))
+    ).splitlines()
+    assert lines[0] == "glmfit's `auto` is fastest in 1 of 4 comparisons. The others:"
+    assert lines[4:] == [
+        "| place on a W-maze, 24 neurons, exp | later fit | 1e-4 | 0.5 s | scikit-learn: 0.2 s | 2.5 |",
+        "| place on a W-maze, 24 neurons, exp | first fit | 1e-4 | 0.7 s | scikit-learn: 0.6 s | 1.17 |",
+        "| place on a W-maze, 24 neurons, exp | first fit | 1e-6 | 2 s | scikit-learn: 1.9 s | 1.05 |",
+    ]
+    never = comparison(row_of("glmfit", "auto", (0.5, "inf"), (0.7,)), row_of("glum", "lbfgs", (0.6, 0.9), (0.9, 0.9)))
+    assert [loss["ours"] for loss in peers.losses(never)[0]] == [np.inf, np.inf]  # the worst loss of all
 
 
-def test_short_comparison_has_the_fastest_solver_of_every_package(table):
-    def row(package, solver, *warm):
-        return {
-            "package": package,
-            "solver": solver,
-            "warm": dict(zip(("0.01", "1e-06"), warm, strict=True)),
-            "cold": {},
-        }
-
-    rows = [row("glmfit", "auto", 0.5, 0.6), row("glmfit", "SAGA", 0.1, 0.1), row("glum", "irls-ls", 0.055, "inf")]
-    rows += [row("nemos", "BFGS", 30.0, "inf"), row("nemos", "LBFGS", 12.4, 20.0)]
-    figures = {"problem": {"rows": 30000, "features": 64, "outputs": 1, "link": "exp", "condition": 2.3}}
-    figures["peers"] = {f"{r['package']} {r['solver']}": r for r in rows}
-    results = {
-        "order": ["white-exp-1"],
-        "sections": {"white-exp-1": content()["sections"]["p1"] | {"figures": figures}},
-    }
-    lines = table.render_peers_in_short(results).splitlines()
-    assert lines[0] == "| seconds to gaps of 0.01, 1e-06 | glmfit auto | NeMoS | scikit-learn | statsmodels | glum |"
-    assert lines[2] == "| Poisson, exp, 1 neuron: independent features | 0.5, **0.6** | 12, 20 |  |  | **0.055**, – |"
-    assert lines[3] == "" and lines[4].startswith("Measured 2026-01-02 on a processor") and len(lines) == 5
+def test_short_comparison_has_the_fastest_solver_of_every_package(peers):
+    rows = [row_of("glmfit", "auto", (0.5, 0.6), neurons_timed=24), row_of("glmfit", "Newton", (0.1, 0.1))]
+    rows += [row_of("glum", "irls-ls", (0.055, "inf"), neurons_timed=8)]
+    rows += [row_of("nemos", "NonlinearCG", (30.0, "inf")), row_of("nemos", "LBFGS", (12.4, 20.0))]
+    lines = peers.render_peers_in_short(comparison(*rows)).splitlines()
+    assert lines[0] == "| seconds to gaps of 1e-4, 1e-6 | glmfit | NeMoS | glum |"
+    assert lines[2] == r"| place on a W-maze, 24 neurons, exp | 0.5, **0.6** | 12, 20 | **0.055**, –\* |"
+    assert lines[4] == r"\* Some of the neurons timed, and multiplied."
+    assert lines[6].startswith("Measured 2026-01-02 on a processor") and len(lines) == 7
 
 
-def test_comparison_says_in_words_what_its_tables_say():
-    """Which package wins where, as docs/comparison.md and the README have it in a few sentences."""
-    sections = json.loads((ROOT / "benchmarks" / "results" / "peers.json").read_text())["sections"]
-
-    def ahead_of_auto(name, when, goal):
-        peers = sections[name]["figures"]["peers"]
-        ours = peers["glmfit auto"][when][goal]
-        return {r["package"] for r in peers.values() if float(r[when].get(goal, "inf")) < ours} - {"glmfit"}
-
-    learn, everyone = {"sklearn"}, {"sklearn", "statsmodels", "glum"}
-    losses = {  # at gaps of 1e-2, 1e-4 and 1e-6
-        ("white-exp-1", "warm"): (everyone, everyone, everyone),
-        ("white-exp-1", "cold"): (learn | {"glum"}, learn, learn),
-        ("history-exp-1", "warm"): (learn, learn, learn),
-        ("history-exp-1", "cold"): (learn, learn, learn),
-        ("white-exp-32", "cold"): (everyone, everyone, learn | {"statsmodels"}),
-        ("history-exp-32", "cold"): (learn, learn, set()),
-        **{(name, when): (learn,) * 3 for name in ("softmax-10", "softmax-digits") for when in ("warm", "cold")},
-    }
-    assert len(sections) == 10
-    for name in sections:
-        for when in ("warm", "cold"):
-            found = tuple(ahead_of_auto(name, when, goal) for goal in ("0.01", "0.0001", "1e-06"))
-            assert found == losses.get((name, when), (set(),) * 3), (name, when)
+@pytest.mark.parametrize(
+    ("section", "problem", "words"),
+    [
+        ("P1-softplus-one", {"outputs": 1, "link": "softplus"}, "spike history, simulated, 1 neuron, softplus"),
+        ("softmax-digits", {"outputs": 10, "link": "softmax"}, "softmax, 10 classes, digits"),
+        ("softmax-10", {"outputs": 10, "link": "softmax"}, "softmax, 10 classes, simulated"),
+        ("lasso-path", {"title": "lasso, 30 strengths"}, "lasso, 30 strengths"),
+    ],
+)
+def test_problems_are_called_by_words(peers, section, problem, words):
+    assert peers.title(section, problem) == words
 
 
 def test_row_of_a_rival(table):
