@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -175,3 +176,89 @@ def test_terms_without_their_constant_are_the_same_model(benchmarks):
     np.testing.assert_allclose(found @ term.penalties[0] @ found, coef @ basis.penalties[0] @ coef)
     ridge = benchmarks("_mgcv").Parametric(X, [np.eye(7)])
     assert ridge.X.shape == (50, 7)
+
+
+def rung(peers, package, solver, gap, seconds, first=(), later=(), neurons=None):
+    """What a setting of a solver did."""
+    rival = peers.Rival(package, solver, ())
+    return peers.Rung(rival, "float32", {"tol": gap}, neurons, gap, 2 * gap, seconds, list(first), list(later))
+
+
+def test_time_to_a_gap_is_that_of_the_fastest_setting_that_reaches_it(benchmarks, small):
+    peers = benchmarks("peers")
+    loose = rung(peers, "sklearn", "lbfgs", 5e-5, 1.0, first=[3.0, 9.0, 5.0], later=[2.0, 2.0, 0.9])
+    tight, exact = rung(peers, "sklearn", "lbfgs", 9e-7, 1.8, [4.0], [1.5]), rung(peers, "sklearn", "sag", 1e-8, 2.3)
+    rungs = [rung(peers, "sklearn", "lbfgs", 0.5, 0.1), loose, tight, exact]
+    assert peers.fastest(rungs, "sklearn") == [loose, tight]  # the last is far from the fastest
+    ours = [rung(peers, "glmfit", solver, 1e-7, 1.0) for solver in ("Newton", "auto")]
+    assert peers.fastest(rungs + ours, "glmfit") == ours[1:]
+    found = peers.figures(loose.rival, [loose, tight], "over 20 s", small)
+    assert found["warm"] == {"0.0001": 1.5, "1e-06": 1.5} and found["cold"] == {"0.0001": 4.0, "1e-06": 4.0}
+    assert found["worst_neuron_gap"]["1e-06"] == 1.8e-6 and found["neurons_timed"] == 3
+    found = peers.figures(loose.rival, [loose], None, small)
+    assert found["warm"] == {"0.0001": 2.0, "1e-06": np.inf} and found["cold"] == {"0.0001": 5.0}
+    assert found["setting"] == {"0.0001": {"precision": "float32", "tol": 5e-5}, "1e-06": None}
+
+
+def test_a_comparison_counts_what_glmfit_does_not_reach(benchmarks):
+    peers, section = benchmarks("peers"), benchmarks("_common").Section("one")
+    rows = {"glmfit auto": {"package": "glmfit", "warm": {"0.0001": 1.0, "1e-06": np.inf}, "cold": {}}}
+    for name, seconds in (("lbfgs", 4.0), ("newton", 0.5)):
+        rows[f"glum {name}"] = {"package": "glum", "warm": {"0.0001": seconds, "1e-06": 9.0}, "cold": {}}
+    peers._judge("one", rows, section, required=(1e-6,))
+    loose, tight = section.requirements
+    assert (loose["against"], loose["ratio"], loose["met"], loose["kind"]) == ("glum newton", 2.0, False, "aim")
+    assert tight["ratio"] == np.inf and not tight["met"] and tight["kind"] == "requirement"
+
+
+def test_gaps_of_classes_and_of_some_neurons(benchmarks, small, tmp_path):
+    problems, designs = benchmarks("_peers_problems"), benchmarks("_problems")
+    found, _, _ = designs.newton(small)
+    gap = problems.Gap(small, tmp_path)
+    assert abs(gap(found[:-1], found[-1])[1]) < 1e-10
+    part, worst = gap(found[:-1, [2, 0]] + 0.1, found[-1, [2, 0]], [2, 0])
+    alone = [gap(found[:-1, [n]] + 0.1, found[-1, [n]], [n])[0] for n in (2, 0)]
+    assert min(alone) < part < max(alone) and worst == max(alone)
+    assert gap(np.inf * found[:-1], found[-1]) == (np.inf, np.inf)
+
+    rng = np.random.default_rng(0)
+    classes = problems.Classes("three", 1e-3, rng.normal(size=(300, 4)).astype(np.float32), np.arange(300) % 3)
+    optimum = problems.newton(classes)
+    found = minimize(lambda w: classes.objective(*np.split(w.reshape(5, 3), [4])), np.zeros(15), tol=1e-8)
+    assert -1e-8 < optimum - found.fun < 1e-12
+    assert problems.Gap(classes, tmp_path)(*np.split(found.x.reshape(5, 3), [4]))[0] < 1e-6
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_solvers_that_are_compared_minimise_the_same_objective(benchmarks, small, tmp_path, precision):
+    """Those that need no compiler, on spike counts and labels."""
+    problems, rivals = benchmarks("_peers_problems"), benchmarks("_rivals")
+    for link, packages in (("exp", ("sklearn", "glum", "statsmodels")), ("softmax", ("sklearn",))):
+        problem = replace(small, link=link, strength=1e-2)  # more than sampling noise: a wrong strength shows
+        if link == "softmax":
+            problem = problems.Classes("labels", 1e-2, small.X, np.minimum(small.Y[:, 2], 2).astype(int))
+        gap = problems.Gap(problem, tmp_path)
+        for rival in rivals.rivals(link):
+            settings = dict(rival.ladders).get(precision)
+            if rival.package in packages and settings:
+                solve = rivals.solver(rival.package, rival.solver, link, problem.strength, precision)
+                Y = problem.Y if link == "softmax" else problem.Y.astype(precision)
+                found = solve(problem.X.astype(precision), Y, **settings[len(settings) // 2])
+                assert gap(*found)[0] < 1e-3, rival.name
+
+
+@pytest.mark.thorough
+def test_solvers_climb_in_processes_of_their_own_and_take_turns(benchmarks, small, tmp_path, monkeypatch):
+    peers, problems = benchmarks("peers"), benchmarks("_peers_problems")
+    problem = replace(small, link="exp")
+    race = peers.Race(problem, problems.Gap(problem, tmp_path), tmp_path)
+    monkeypatch.setattr(peers, "PART", 1)
+    for seconds, neurons in ((10.0, None), (0.0, [1])):
+        monkeypatch.setattr(peers, "LONG_S", seconds)
+        rival = next(r for r in peers.rivals("exp") if r.name == "sklearn newton-cholesky")
+        rungs, ended = race.climb(rival)
+        assert ended is None and rungs[-1].gap < peers.GAPS[-1] and rungs[-1].neurons == neurons
+    race.take_turns(rungs[-1:], scale=0.5)
+    assert len(rungs[-1].first) == 1 and len(rungs[-1].later) == peers.LATER
+    broken = replace(rival, solver="none")
+    assert race.climb(broken)[1].startswith("failed: ")
