@@ -334,7 +334,8 @@ def run_sections(doc: str, sections: dict[str, Callable], file_name: str, argume
     """Run the sections a user names, all if none, and keep their figures: 0 if every requirement is met, aims aside.
 
     A section is called with the folder of cached data, the scale of the problem, and the `Section` to fill. With
-    ``resume`` it begins with the figures it has already, if the same code made them on the same machine.
+    ``resume`` it begins with the figures it has already, if the same code made them on the same machine. Results of
+    sections that no longer exist are dropped.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--sections", default=",".join(sections))
@@ -345,6 +346,7 @@ def run_sections(doc: str, sections: dict[str, Callable], file_name: str, argume
     cache.mkdir(parents=True, exist_ok=True)
     content = json.loads(path.read_text()) if path.exists() else {"sections": {}}
     content["order"] = list(sections)
+    content["sections"] = {name: kept for name, kept in content["sections"].items() if name in sections}
     met = True
     for name in options.sections.split(","):
         section = Section(name)
