@@ -124,17 +124,20 @@ def render_losses(content: dict) -> str:
 def render_peers_in_short(content: dict) -> str:
     """Make one table of seconds of later fits: a row per problem, the fastest solver of every package."""
     sections, names = shown(content), packages(content)
+    others = [name for name in names if name not in PACKAGES]  # of few sections: they share a column
+    columns = [name for name in names if name in PACKAGES]
     steps = goals(next(iter(sections.values()))["figures"]["peers"])
-    head = f"seconds to gaps of {', '.join(map(power, steps))}"
-    lines = [f"| {head} | " + " | ".join(names.values()) + " |", "|---" * (1 + len(names)) + "|"]
-    parts = False
+    head = [f"seconds to gaps of {', '.join(map(power, steps))}", *(names[name] for name in columns)]
+    head += ["another package"] if others else []
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name, section in sections.items():
         peers = section["figures"]["peers"]
         least = [min(fastest(peers, package, "warm", goal) for package in names) for goal in goals(peers)]
-        cells = [_in_short(peers, package, least) for package in names]
-        parts |= any("\\*" in cell for cell in cells)
+        cells = [_in_short(peers, package, least) for package in columns]
+        there = [f"{package}: {cell}" for package in others if (cell := _in_short(peers, package, least))]
+        cells += ["; ".join(there)] if others else []
         lines.append(f"| {title(name, section['figures']['problem'])} | " + " | ".join(cells) + " |")
-    note = ["", r"\* Some of the neurons timed, and multiplied."] if parts else []
+    note = ["", r"\* Some of the neurons timed, and multiplied."] if any(r"\*" in line for line in lines) else []
     return "\n".join([*lines, *note, "", _provenance(content)])
 
 

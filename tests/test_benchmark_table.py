@@ -166,6 +166,10 @@ def test_short_comparison_has_the_fastest_solver_of_every_package(peers):
     assert lines[2] == r"| place on a W-maze, 24 neurons, exp | 0.5, **0.6** | 12, 20 | **0.055**, –\* |"
     assert lines[4] == r"\* Some of the neurons timed, and multiplied."
     assert lines[6].startswith("Measured 2026-01-02 on a processor") and len(lines) == 7
+    rows += [row_of("cyanure", "qning", (0.2, 0.3)), row_of("adelie", "path", (0.7, 0.8))]
+    lines = peers.render_peers_in_short(comparison(*rows)).splitlines()
+    assert lines[0].endswith("| NeMoS | glum | another package |")
+    assert lines[2].endswith(r"**0.055**, –\* | adelie: 0.7, 0.8; cyanure: 0.2, **0.3** |")
 
 
 @pytest.mark.parametrize(
