@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 
+HEAD = ["| | glmfit | compared with | ratio | target | met |", "|---|---|---|---|---|---|"]
 DESIGNS = {
     "w_maze_place": "place on a W-maze",
     "w_maze_place_6x6": "place on a W-maze, 6 x 6 splines",
@@ -17,6 +19,19 @@ DESIGNS = {
     "P512": "spike history, simulated, 512 neurons",
     "W32": "spike history of 96 sources, simulated",
 }
+
+
+def row(e: dict) -> str:
+    """Write one requirement as a row under `HEAD`."""
+    if e["against"] in ("limit", "all") or re.fullmatch(r"[\d.]+ \w+", e["against"]):  # "25 passes" is a limit
+        target = f"{e['sense']} {quantity(e['reference'], e['unit'])}"
+        other, ratio = "", ""
+    else:
+        target = f"{e['sense']} {fraction(e['limit'])}"
+        other, ratio = f"{e['against']}: {quantity(e['reference'], e['unit'])}", fraction(e["ratio"])
+    met = "yes" if e["met"] else "**no**"
+    what = e["what"].replace("|", r"\|")
+    return f"| {what} | {quantity(e['ours'], e['unit'])} | {other} | {ratio} | {target} | {met} |"
 
 
 def provenance(sections: list[dict]) -> str:

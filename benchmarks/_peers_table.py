@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from _format import DESIGNS, fraction, provenance, quantity
+from _format import DESIGNS, HEAD, fraction, provenance, quantity
+from _format import row as judged
 
 PACKAGES = {
     "glmfit": "glmfit",
@@ -166,6 +167,16 @@ def render_peers(content: dict) -> str:
     """Make one table per problem: seconds to each gap by every solver, the least of a column in bold."""
     parts = [_table_of(name, section) for name, section in shown(content).items()]
     return "\n\n".join([*parts, _provenance(content)])
+
+
+def render_others(content: dict) -> str:
+    """Make one table of the verdicts of sections without rows of peers: models that few packages have."""
+    sections = {k: content["sections"][k] for k in content["order"] if k in content["sections"]}
+    others = [s for k, s in sections.items() if k not in shown(content)]
+    entries = [e for s in others for e in s["requirements"]]
+    if not entries:
+        return "No results are committed yet."
+    return "\n".join([*HEAD, *map(judged, entries), "", provenance(others) + "."])
 
 
 def _table_of(name: str, section: dict) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import inspect
 import sys
 import time
 from dataclasses import dataclass, field
@@ -169,7 +170,7 @@ def figures(rival: Rival, rungs: list[Rung], ended: str | None, problem) -> dict
     return row
 
 
-def compare(name, cache, scale, section, *, data=None, nemos_tree=None, only=(), required=(), **_others) -> None:
+def compare(name, cache, scale, section, *, data=None, nemos_tree=None, only=(), required=()) -> None:
     """Seconds to the gaps by every solver of every package, later fits and first ones."""
     problem = make_problem(name, cache, scale, data)
     race = Race(problem, Gap(problem, cache), cache)
@@ -209,12 +210,15 @@ def _judge(name: str, peers: dict, section: Section, required: tuple) -> None:
 
 
 def sections(**options) -> dict:
-    """Name what measures each section, own ones and those of other modules, given the options."""
-    found = {name: functools.partial(compare, name, **options) for name in NAMES}
+    """Name what measures each section, own ones and those of other modules, given the options that it takes."""
+    measures = {name: functools.partial(compare, name) for name in NAMES}
     for module in MORE:
-        found |= {name: functools.partial(measure, **options) for name, measure in module.SECTIONS.items()}
-    for function in found.values():
-        function.__doc__ = function.func.__doc__
+        measures |= module.SECTIONS
+    found = {}
+    for name, measure in measures.items():
+        taken = {key: value for key, value in options.items() if key in inspect.signature(measure).parameters}
+        found[name] = functools.partial(measure, **taken)
+        found[name].__doc__ = getattr(measure, "func", measure).__doc__
     return found
 
 

@@ -10,21 +10,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import statistics
 import sys
 from pathlib import Path
 
-from _format import DESIGNS, fraction, provenance, quantity
-from _peers_table import draw_peers, render_losses, render_peers, render_peers_in_short
+from _format import DESIGNS, HEAD, provenance, row
+from _peers_table import draw_peers, render_losses, render_others, render_peers, render_peers_in_short
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "poisson_population.json"
-HEAD = ["| | glmfit | compared with | ratio | target | met |", "|---|---|---|---|---|---|"]
 START, END = "<!-- benchmark table -->", "<!-- end of benchmark table -->"
 PEERS = ROOT / "benchmarks" / "results" / "peers.json"
 PEERS_START, PEERS_END = "<!-- peers table -->", "<!-- end of peers table -->"
 SHORT_START, SHORT_END = "<!-- short peers table -->", "<!-- end of short peers table -->"
+OTHERS_START, OTHERS_END = "<!-- other packages table -->", "<!-- end of other packages table -->"
 LOSSES_START, LOSSES_END = "<!-- losses table -->", "<!-- end of losses table -->"
 RECORDINGS = ROOT / "benchmarks" / "results" / "real_designs.json"
 FULL_START, FULL_END = "<!-- full recordings table -->", "<!-- end of full recordings table -->"
@@ -53,19 +52,6 @@ def render(content: dict) -> str:
             provenance(sections) + "; medians of interleaved runs, see `benchmarks/`.",
         ]
     )
-
-
-def row(e: dict) -> str:
-    """Write one requirement as a row under `HEAD`."""
-    if e["against"] in ("limit", "all") or re.fullmatch(r"[\d.]+ \w+", e["against"]):  # "25 passes" is a limit
-        target = f"{e['sense']} {quantity(e['reference'], e['unit'])}"
-        other, ratio = "", ""
-    else:
-        target = f"{e['sense']} {fraction(e['limit'])}"
-        other, ratio = f"{e['against']}: {quantity(e['reference'], e['unit'])}", fraction(e["ratio"])
-    met = "yes" if e["met"] else "**no**"
-    what = e["what"].replace("|", r"\|")
-    return f"| {what} | {quantity(e['ours'], e['unit'])} | {other} | {ratio} | {target} | {met} |"
 
 
 def _certificates(entries: list[dict]) -> list[str]:
@@ -157,6 +143,7 @@ TABLES = {
     PEERS_START: (PEERS, render_peers, PEERS_END),
     SHORT_START: (PEERS, render_peers_in_short, SHORT_END),
     LOSSES_START: (PEERS, render_losses, LOSSES_END),
+    OTHERS_START: (PEERS, render_others, OTHERS_END),
     FULL_START: (RECORDINGS, render_recordings_in_full, FULL_END),
 }
 

@@ -58,7 +58,7 @@ def content(*requirements, **environment):
     return {"order": ["p1", "p2"], "sections": {"p1": section}}
 
 
-@pytest.mark.parametrize("kind", ["", "PEERS_", "SHORT_", "LOSSES_", "FULL_"])
+@pytest.mark.parametrize("kind", ["", "PEERS_", "SHORT_", "LOSSES_", "OTHERS_", "FULL_"])
 def test_pages_show_the_committed_results(table, kind):
     start, end = getattr(table, f"{kind}START"), getattr(table, f"{kind}END")
     file, make = table.TABLES[start][:2]
@@ -170,6 +170,20 @@ def test_short_comparison_has_the_fastest_solver_of_every_package(peers):
     lines = peers.render_peers_in_short(comparison(*rows)).splitlines()
     assert lines[0].endswith("| NeMoS | glum | another package |")
     assert lines[2].endswith(r"**0.055**, –\* | adelie: 0.7, 0.8; cyanure: 0.2, **0.3** |")
+
+
+def test_sections_without_rows_of_peers_show_their_verdicts(peers):
+    results = comparison(row_of("glmfit", "auto", (0.5, 0.5)))
+    assert peers.render_others(results) == "No results are committed yet."
+    paths = entry(
+        what="paths", against="adelie", ours=3.0, reference=1.5, ratio=2.0, limit=1 / 3, kind="aim", met=False
+    )
+    results["order"].append("path")
+    results["sections"]["path"] = content(paths)["sections"]["p1"]
+    assert list(peers.shown(results)) == ["w_maze_place-exp"]
+    lines = peers.render_others(results).splitlines()
+    assert lines[2] == "| paths | 3 s | adelie: 1.5 s | 2 | at most 1/3 | **no** |"
+    assert lines[4].startswith("Measured 2026-01-02") and len(lines) == 5
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -209,6 +210,19 @@ def test_a_comparison_counts_what_glmfit_does_not_reach(benchmarks):
     loose, tight = section.requirements
     assert (loose["against"], loose["ratio"], loose["met"], loose["kind"]) == ("glum newton", 2.0, False, "aim")
     assert tight["ratio"] == np.inf and not tight["met"] and tight["kind"] == "requirement"
+
+
+def test_sections_of_other_modules_get_the_options_that_they_take(benchmarks, monkeypatch):
+    peers = benchmarks("peers")
+
+    def paths(cache, scale, section, data=None):
+        """Measure paths."""
+        return cache, scale, section, data
+
+    monkeypatch.setattr(peers, "MORE", (SimpleNamespace(SECTIONS={"paths": paths}),))
+    found = peers.sections(data="there", nemos_tree=None, other_python=None)
+    assert found["paths"](1, 2, 3) == (1, 2, 3, "there") and found["paths"].__doc__ == "Measure paths."
+    assert found["P1-exp"].keywords == {"data": "there", "nemos_tree": None}
 
 
 def test_gaps_of_classes_and_of_some_neurons(benchmarks, small, tmp_path):

@@ -1,6 +1,6 @@
 """Writes docs/benchmarks.md from the committed results when the documentation is built.
 
-Numbers are formatted by benchmarks/table.py; what a file and its sections measure is read from their docstrings,
+Numbers are formatted by benchmarks/_format.py; what a file and its sections measure is read from their docstrings,
 without running them.
 """
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
 sys.path.insert(0, str(FOLDER))
 
-from table import HEAD, provenance, quantity, row  # noqa: E402  (the path comes first)
+from _format import HEAD, provenance, quantity, row  # noqa: E402  (the path comes first)
 
 INTRODUCTION = """\
 # Benchmarks
