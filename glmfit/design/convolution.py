@@ -28,8 +28,8 @@ class Convolution(KnownRows):
         Spike counts or a stimulus, (time,) or (time, source). It is kept as it is given; small integer types stay
         small. A pynapple object's time support gives the epochs.
     basis : array or convolutional basis object
-        Kernels, (lag, basis), the first lag that of the bin before; or a basis of NeMoS that has a ``window_size``.
-        The object is not changed.
+        Kernels, (lag, basis), the first lag that of the bin before; a `RaisedCosineLog` or `RaisedCosineLinear`; or a
+        basis of NeMoS that has a ``window_size``. The object is not changed.
     epochs : array of int, optional
         Rows at which epochs begin, (epoch,). The first rows of an epoch do not see the one before.
     name, dtype : str, optional; {numpy.float32, numpy.float64}
@@ -82,7 +82,7 @@ class Convolution(KnownRows):
         if self.dtype not in (np.float32, np.float64):
             raise ValueError(f"dtype is {dtype!r}; it must be numpy.float32 or numpy.float64.")
         refuse_spike_times(signal, "signal", "count them in bins first: signal.count(0.01).")
-        kernels = _kernels(basis, self.dtype)
+        kernels = kernels_of(basis, self.dtype)
         self._lags, n_basis = kernels.shape
         starts = _starts(signal, epochs)
         self._source = rows_of(signal, "signal")
@@ -149,8 +149,10 @@ class Convolution(KnownRows):
         return missing
 
 
-def _kernels(basis: Any, dtype: np.dtype) -> np.ndarray:
-    """Kernels of a basis, (lag, basis), of an array or of an object that evaluates them."""
+def kernels_of(basis: Any, dtype: DTypeLike) -> np.ndarray:
+    """Kernels of a basis, (lag, basis), of an array or of an object that has them or evaluates them."""
+    if isinstance(kernels := getattr(basis, "kernels", None), np.ndarray):
+        basis = kernels
     if hasattr(basis, "evaluate"):
         if not hasattr(basis, "window_size"):
             advice = "Make a Convolution of each part of a composite one, and put them side by side with hstack."

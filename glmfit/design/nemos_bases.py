@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from ..checks import check_positive, check_whole, shorten
 from . import penalty_matrices as matrices
 from .bases import Basis
-from .convolution import Convolution, _kernels
+from .convolution import Convolution, kernels_of
 from .kernels import check_columns
 from .products import add, product
 
@@ -93,7 +93,7 @@ def from_nemos(basis: Any, *, penalty_order: int | None = None, bin_s: float | N
     if kind in _VALUES:
         return NemosValues(basis, basis.label, columns, order)
     return NemosKernels(
-        basis, basis.label, columns, order, 1.0 if bin_s is None else bin_s, _kernels(basis, np.float64)
+        basis, basis.label, columns, order, 1.0 if bin_s is None else bin_s, kernels_of(basis, np.float64)
     )
 
 

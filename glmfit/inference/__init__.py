@@ -1,5 +1,6 @@
-"""How certain a fitted `PopulationGLM` is: standard errors, intervals, degrees of freedom, what features explain; and
-whether spikes came when the rates said (docs/theory/inference.md).
+"""How certain a fitted `PopulationGLM` is: standard errors, intervals, degrees of freedom, what features explain;
+whether spikes came when the rates said (docs/theory/inference.md); and whether a coupled model stays bounded
+(docs/theory/stable_coupling.md).
 """
 
 from .explained.explain import explain
@@ -7,10 +8,13 @@ from .explained.explanation import Explanation
 from .explained.models import Contribution
 from .explained.nulls import CircularShift, Counts, Designs, LinearShift, Null, Permutation
 from .groups import GroupTable, drop_groups
+from .recurrent import RecurrentSimulation, simulate_recurrent
+from .stability import CouplingStability, coupling_stability
 from .time_rescaling import TimeRescaling, rescale_time
 from .wald import COVARIANCES, WaldTable, wald_table
 
 __all__ = [
-    "COVARIANCES", "CircularShift", "Contribution", "Counts", "Designs", "Explanation", "GroupTable", "LinearShift",
-    "Null", "Permutation", "TimeRescaling", "WaldTable", "drop_groups", "explain", "rescale_time", "wald_table",
+    "COVARIANCES", "CircularShift", "Contribution", "Counts", "CouplingStability", "Designs", "Explanation",
+    "GroupTable", "LinearShift", "Null", "Permutation", "RecurrentSimulation", "TimeRescaling", "WaldTable",
+    "coupling_stability", "drop_groups", "explain", "rescale_time", "simulate_recurrent", "wald_table",
 ]  # fmt: skip
