@@ -50,6 +50,11 @@ def coupling() -> dict:
     return {"coupling": run("coupling", until="Sparse couplings: group lasso")["axes"][0].figure}
 
 
+def stable_coupling() -> dict:
+    """A simulation that diverges and one that cannot."""
+    return {"stable_coupling": run("stable_coupling", until="If it is not proved")["axes"][0].figure}
+
+
 def explain() -> dict:
     """What two groups contribute, and what they would by chance."""
     return {"explain": run("explain", until="Which null for which question")["axes"][0].figure}
@@ -84,7 +89,7 @@ def features() -> dict:
     return {"features": axes[0].figure}
 
 
-DRAWN = (features, place_fields, filters, coupling, explain)
+DRAWN = (features, place_fields, filters, coupling, stable_coupling, explain)
 
 
 def main(folder: Path = ROOT / "docs" / "how_to" / "figures") -> None:

@@ -10,7 +10,8 @@ import numpy as np
 from ..data.arrays import numbers
 from ..design.convolution import kernels_of
 from ..display import counted
-from ..estimators.population_model import PopulationModel, check_is_fitted
+from ..estimators.model import check_is_fitted
+from ..estimators.population_model import PopulationModel
 from ..observations import Observation
 from ..penalties.by_name import read_members
 
