@@ -253,9 +253,17 @@ def pairs(solver: str, epochs: int = 20) -> dict:
     return {"seconds": seconds[1:], "objective": float(problem.data.objective(found.params)), "epochs": found.epochs}
 
 
+def cross_validations(kind: str, sizes: list) -> dict:
+    """Cross-validate problems of nemos_questions.py."""
+    from nemos_questions import cross_validate
+
+    return cross_validate(kind, sizes)
+
+
 TASKS = {
     "fit": fit, "contend": contend, "stream": stream, "many_fits": many_fits, "warm_fits": warm_fits,
     "which_neuron": which_neuron, "all_pairs_pass": all_pairs_pass, "rival": rival, "classes": classes, "pairs": pairs,
+    "cross_validations": cross_validations,
 }  # fmt: skip
 
 if __name__ == "__main__":
