@@ -16,6 +16,7 @@ from pathlib import Path
 
 from _format import DESIGNS, HEAD, provenance, row
 from _peers_table import draw_peers, render_losses, render_others, render_peers, render_peers_in_short
+from _questions_table import compile_lines, coupling_lines, nested_lines, render_question
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "poisson_population.json"
@@ -27,6 +28,10 @@ OTHERS_START, OTHERS_END = "<!-- other packages table -->", "<!-- end of other p
 LOSSES_START, LOSSES_END = "<!-- losses table -->", "<!-- end of losses table -->"
 RECORDINGS = ROOT / "benchmarks" / "results" / "real_designs.json"
 FULL_START, FULL_END = "<!-- full recordings table -->", "<!-- end of full recordings table -->"
+QUESTIONS = ROOT / "benchmarks" / "results" / "nemos_questions.json"
+NESTED_START, NESTED_END = "<!-- nested models table -->", "<!-- end of nested models table -->"
+COUPLING_START, COUPLING_END = "<!-- stable coupling table -->", "<!-- end of stable coupling table -->"
+COMPILE_START, COMPILE_END = "<!-- compilations table -->", "<!-- end of compilations table -->"
 FIGURE = ROOT / "docs" / "figures" / "comparison.png"
 _FITS = {
     "glmfit": "glmfit",
@@ -145,6 +150,9 @@ TABLES = {
     LOSSES_START: (PEERS, render_losses, LOSSES_END),
     OTHERS_START: (PEERS, render_others, OTHERS_END),
     FULL_START: (RECORDINGS, render_recordings_in_full, FULL_END),
+    NESTED_START: (QUESTIONS, render_question("nested", nested_lines), NESTED_END),
+    COUPLING_START: (QUESTIONS, render_question("coupling", coupling_lines), COUPLING_END),
+    COMPILE_START: (QUESTIONS, render_question("compile", compile_lines), COMPILE_END),
 }
 
 

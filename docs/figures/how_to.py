@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout need not be installed
 
 from glmfit import plotting  # noqa: E402
-from glmfit.plotting import BLACK, BLUE  # noqa: E402
+from glmfit.plotting import BLACK, BLUE, GREY  # noqa: E402
 
 DPI = 110
 
@@ -55,6 +56,39 @@ def stable_coupling() -> dict:
     return {"stable_coupling": run("stable_coupling", until="If it is not proved")["axes"][0].figure}
 
 
+def nemos_nested_models() -> dict:
+    """Held-out scores of nested models."""
+    return {"nemos_nested_models": run("nemos_nested_models", until="Did every fit converge?")["axes"][0].figure}
+
+
+def compile_once() -> dict:
+    """Programs compiled by the fits of a cross-validation, one by one, after a first fit."""
+    names = run("compile_once", until="If you stay with NeMoS")
+    import nemos
+    from sklearn.model_selection import KFold
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 2))
+    counts = rng.poisson(np.exp(0.5 * X[:, 0]))
+    ax = plotting.new_axes((1,), size=(4.6, 2.5))[0, 0]
+    for label, make, color in (
+        ("NeMoS", lambda s: nemos.glm.GLM(regularizer="Ridge", regularizer_strength=s), GREY),
+        ("glmfit", lambda s: names["glmfit"].PopulationGLM("exp", regularizer_strength=s), BLUE),
+    ):
+        compiled = []
+        for s in (1.0, 1e-3, 1e-2, 0.1):
+            for train, _ in KFold(5).split(X) if s < 1 else [(np.arange(80), None)]:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    make(s).fit(X[train], counts[train])
+                compiled.append(names["programs"]())
+        ax.plot(np.arange(16), np.subtract(compiled, compiled[0]), "o-", c=color, ms=4, label=label)
+    ax.set_xlabel("fits after the first", fontsize=9)
+    ax.set_ylabel("programs compiled", fontsize=9)
+    ax.legend(frameon=False, fontsize=8)
+    return {"compile_once": ax.figure}
+
+
 def explain() -> dict:
     """What two groups contribute, and what they would by chance."""
     return {"explain": run("explain", until="Which null for which question")["axes"][0].figure}
@@ -89,7 +123,9 @@ def features() -> dict:
     return {"features": axes[0].figure}
 
 
-DRAWN = (features, place_fields, filters, coupling, stable_coupling, explain)
+DRAWN = (
+    features, place_fields, filters, coupling, stable_coupling, explain, nemos_nested_models, compile_once,
+)  # fmt: skip
 
 
 def main(folder: Path = ROOT / "docs" / "how_to" / "figures") -> None:

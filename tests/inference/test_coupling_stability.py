@@ -65,6 +65,9 @@ def test_the_bound_solves_its_equation_and_inputs_count_at_their_largest():
     alone = np.logaddexp(0, inputs @ model.coef_[6:] + model.intercept_).max(axis=0)
     exact = np.linalg.solve(np.eye(3) - found.gain.T, alone)
     assert np.all(found.mean_bound >= exact) and np.allclose(found.mean_bound, exact, rtol=1e-9)
+    gain = [[Fraction(a) for a in row] for row in found.gain]
+    w = [Fraction(x) for x in found.mean_bound]
+    assert all(w[j] - sum(gain[i][j] * w[i] for i in range(3)) >= Fraction(alone[j]) for j in range(3))
     assert "stable" in str(found) and list(found.to_frame()["mean_bound"]) == list(found.mean_bound)
 
 
