@@ -30,6 +30,7 @@ class Coupled:
     kernels: np.ndarray  # (lag, kernel)
     coef: np.ndarray  # (kernel, source, target)
     base: np.ndarray  # predictor without any spike in the past, (time, target), of one row without inputs
+    base_error: np.ndarray  # bound of its rounding, as base
 
     @property
     def filters(self) -> np.ndarray:
@@ -51,14 +52,17 @@ def read_coupled(model: Any, basis: Any, columns: Any, inputs: Any) -> Coupled:
     if unknown.any():
         name = neuron[int(np.argmax(unknown))]
         raise ValueError(f"neuron {name!r} has no coefficients, as of a fit without data; leave it out and fit again.")
-    drive = 0.0 if inputs is None and not len(others) else _inputs(model, inputs, others) @ coef[others]
+    driven = inputs is not None or len(others)
+    values = _inputs(model, inputs, others) if driven else np.zeros((1, 0))
+    rounding = (len(others) + 4) * np.finfo(np.float64).eps
     return Coupled(
         neuron=neuron,
         observation=model._observation(),
         silent=model._silent,
         kernels=kernels,
         coef=coef[history].reshape(len(neuron), kernels.shape[1], -1).transpose(1, 0, 2),
-        base=np.atleast_2d(drive + intercept),
+        base=values @ coef[others] + intercept,
+        base_error=rounding * (np.abs(values) @ np.abs(coef[others]) + np.abs(intercept)),
     )
 
 

@@ -175,8 +175,7 @@ def _excitation(coupled: Coupled, filters: np.ndarray) -> np.ndarray:
 
 def _rates_alone(coupled: Coupled) -> np.ndarray:
     """Largest rate of each neuron over the inputs if there is no spike in the past, rounding included, (neuron,)."""
-    eta = coupled.base.max(axis=0)
-    eta = eta + 1e-12 * (1 + np.abs(coupled.base).max(axis=0))  # sums of inputs are rounded
+    eta = np.max(coupled.base + 2 * coupled.base_error, axis=0)
     rate = np.asarray(coupled.observation.mean(eta), np.float64) * (1 + 64 * _EPS) + _TINY
     return np.where(coupled.silent, 0.0, rate)
 
