@@ -171,10 +171,14 @@ class Run(Beginning):
 
     def _look(self, group: Descent, dual: bool = False) -> np.ndarray:
         """Evaluate a group in float64 and keep where it is unless that is worse than before; returns which are."""
-        fits = group.fits
+        fits, precision = group.fits, self.options.handed_over
+        rounds = precision is not None and self._layout is None
+        if rounds:
+            coef, intercept = (a.astype(precision).astype(np.float64) for a in self.params_of(group))
+            group.at = np.vstack([coef, intercept + group.rows.mean @ coef])
         loss, gradient, sums = group.rows.evaluate(group.at, dual=dual)
         group.arrive(gradient)
-        params = self.params_of(group)
+        params = Params(coef, intercept) if rounds else self.params_of(group)
         penalty = select(self.problem.penalty, fits)
         objective = loss + np.asarray(penalty.value(params.coef), np.float64)
         group.by_duality = dual_gap(objective, sums, penalty) if dual else None

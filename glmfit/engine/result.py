@@ -37,6 +37,9 @@ class LoopOptions:
     proves :
         Whether fits are wanted with their bounds; otherwise conjugate gradients end where the estimate is below the
         target, UNPROVED, for a caller that goes on from there.
+    handed_over :
+        Precision that parameters will be rounded to: what steps of all neurons on the host prove is proved of the
+        rounded ones. Those that end by their exact Hessian are not rounded.
     """
 
     tol: float | np.ndarray = 1e-6
@@ -47,6 +50,7 @@ class LoopOptions:
     checkpoint: Any = None
     max_memory: float = np.inf
     proves: bool = True
+    handed_over: Any = None
 
 
 def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray, fits=slice(None)) -> np.ndarray:

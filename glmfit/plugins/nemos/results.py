@@ -134,8 +134,10 @@ class Outcome(NamedTuple):
 def of_certified(problem, start: Params, solution: Solution, dtype) -> Outcome:
     """Outcome of a certified fit at parameters as NeMoS keeps them, in its precision: the gap there is the one told."""
     kept = Params(*(a.astype(dtype).astype(np.float64) for a in solution.params))
+    same = all(np.array_equal(*each) for each in zip(kept, solution.params, strict=True))
     with np.errstate(invalid="ignore"):
-        objective = np.asarray(problem.evaluate(kept).objective).reshape(solution.objective.shape)
+        objective = solution.objective if same else problem.evaluate(kept).objective
+        objective = np.asarray(objective).reshape(solution.objective.shape)
         gap = solution.gap + np.maximum(objective - solution.objective, 0.0)
     lost = np.isin(solution.status, (Status.CONVERGED, Status.UNPROVED)) & ~(gap <= solution.target)
     status = np.where(lost, Status.PRECISION_FLOOR, solution.status)

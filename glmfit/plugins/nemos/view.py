@@ -113,7 +113,7 @@ def views(solver: Any, params, args) -> Iterator[View]:
     if shape is None:
         return
     X, Y, sizes, out = shape
-    if not (np.isfinite(X.sum(dtype=np.float64)) and np.isfinite(Y.sum(dtype=np.float64))):
+    if not all(np.isfinite(a.sum()) or np.isfinite(a).all() for a in (X, Y)):
         return
     smooth = read_smooth(solver.regularizer, solver.regularizer_strength, params)
     penalty = smooth or read_penalty(solver, params)
