@@ -260,10 +260,24 @@ def cross_validations(kind: str, sizes: list) -> dict:
     return cross_validate(kind, sizes)
 
 
+def nemos_hmm(repeats: int) -> dict:
+    """Fit a hidden Markov model of NeMoS by several solvers."""
+    from _nemos_fits import glm_hmm
+
+    return glm_hmm(repeats)
+
+
+def nemos_stochastic(**given) -> dict:
+    """Fit a population of NeMoS from a data loader by several solvers."""
+    from _nemos_fits import stochastic
+
+    return stochastic(**given)
+
+
 TASKS = {
     "fit": fit, "contend": contend, "stream": stream, "many_fits": many_fits, "warm_fits": warm_fits,
     "which_neuron": which_neuron, "all_pairs_pass": all_pairs_pass, "rival": rival, "classes": classes, "pairs": pairs,
-    "cross_validations": cross_validations,
+    "cross_validations": cross_validations, "nemos_hmm": nemos_hmm, "nemos_stochastic": nemos_stochastic,
 }  # fmt: skip
 
 if __name__ == "__main__":

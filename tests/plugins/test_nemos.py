@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import recording
+from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline
@@ -412,7 +413,26 @@ def test_a_run_under_jit_is_traced(x64):
     params, state, _ = jax.jit(solver.run)({"w": jnp.zeros(D)}, X, Y[:, 0])
     alone, alone_state, _ = solver.run({"w": jnp.zeros(D)}, X, Y[:, 0])
     assert state.converged and not alone_state.converged  # nobody can be warned of what jax traces
+    assert (state.solver, alone_state.solver) == ("Newton", "proximal gradient")
     np.testing.assert_allclose(params["w"], alone["w"], atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_traced_run_takes_newton_steps_that_descend(dtype, x64):
+    rng = np.random.default_rng(0)
+    X = jnp.asarray(rng.normal(size=(200, 5)) * [1, 10, 0.1, 1, 1], dtype)
+    y = jnp.asarray(rng.poisson(np.exp(np.clip(X @ np.array([1, 0.2, 3, -1, 0]), -5, 3))), dtype)
+
+    def loss(p, X, y):
+        eta = X @ p["w"]
+        return jnp.mean(jnp.exp(eta) - y * eta)
+
+    solver = plugin.SAGA(loss, nmo.regularizer.Ridge(), 1e-3, False, tol=1e-6 if dtype == np.float32 else 1e-12)
+    start = {"w": jnp.full(5, -2.0, dtype)}  # from where a whole step leads uphill
+    params, state, _ = jax.jit(solver.run)(start, X, y)
+    best = minimize(lambda w: float(loss({"w": jnp.asarray(w)}, X, y)) + 5e-4 * w @ w, np.zeros(5), tol=1e-12)
+    assert state.converged and int(state.num_steps) < 60
+    np.testing.assert_allclose(float(state.function_val), best.fun, rtol=1e-5 if dtype == np.float32 else 1e-8)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Safeguarded proximal gradient for any differentiable loss: what is left when nothing is known of a problem.
+"""Safeguarded proximal gradient and Newton steps for any loss: what is left when nothing is known of a problem.
 
 Everything here can be traced by jax: no branch depends on a number.
 """
@@ -13,6 +13,8 @@ from jax.flatten_util import ravel_pytree
 from ...compilation import full_precision
 
 _LONGEST, _HALVINGS = 1e10, 60
+FEW = 128  # parameters, of which a Hessian is cheap
+_LIFT = 1e-6  # of the diagonal of a Hessian in single precision that is nearly singular
 
 
 class ProximalResult(NamedTuple):
@@ -92,3 +94,51 @@ def proximal_gradient(
     # At the rounding of the objective no step descends any more; far from an optimum that would be a failure.
     settled = (still >= 20) & (residual <= jnp.sqrt(eps))
     return ProximalResult(unravel(x), F, mapping, s, n, jnp.isfinite(F) & (done | settled))
+
+
+@full_precision
+def newton(total: Callable, start: Any, tol: float, max_steps: int) -> ProximalResult:
+    """Minimise a smooth function of few parameters by Newton steps that descend, halved where they must be.
+
+    Where the Hessian leads nowhere down the step is along the gradient. ``tol`` is of the norm of the gradient, relative
+    to that of the parameters plus one. Cost: a Hessian by jax, which is as many gradients as there are parameters.
+    """
+    x0, unravel = ravel_pytree(start)
+    eps = jnp.finfo(x0.dtype).eps
+    lift = _LIFT if x0.dtype == jnp.float32 else _LIFT**2
+
+    def value(x):
+        return jnp.asarray(total(unravel(x)), x0.dtype)
+
+    def body(carry):
+        x, F, g, n, _ = carry
+        H = jax.hessian(value)(x)
+        H = H + lift * jnp.trace(jnp.abs(H)) / len(x) * jnp.eye(len(x), dtype=x.dtype)
+        p = -jnp.linalg.solve(H, g)
+        p = jnp.where(jnp.isfinite(p).all() & (g @ p < 0), p, -g)
+
+        def again(carry):
+            s, _, k = carry
+            return s / 2, value(x + s / 2 * p), k + 1
+
+        def go_on(carry):
+            s, f, k = carry
+            return ~(f <= F + 1e-4 * s * (g @ p) + 2 * eps * jnp.abs(F)) & (k < _HALVINGS)
+
+        one = jnp.ones((), x.dtype)
+        s, f, k = jax.lax.while_loop(go_on, again, (one, value(x + p), 0))
+        taken = k < _HALVINGS
+        after = jnp.where(taken, x + s * p, x)
+        F_after, g_after = jax.value_and_grad(value)(after)
+        return after, F_after, g_after, n + 1, ~taken | (F_after >= F - 2 * eps * jnp.abs(F))
+
+    def go_on(carry):
+        x, _, g, n, still = carry
+        return (jnp.linalg.norm(g) > tol * (1 + jnp.linalg.norm(x))) & (n < max_steps) & ~still
+
+    F, g = jax.value_and_grad(value)(x0)
+    none = jnp.zeros((), int)
+    x, F, g, n, still = jax.lax.while_loop(go_on, body, (x0, F, g, none, jnp.array(False)))
+    residual = jnp.linalg.norm(g) / (1 + jnp.linalg.norm(x))
+    good = (residual <= tol) | (still & (residual <= jnp.sqrt(eps)))  # at the rounding of the objective
+    return ProximalResult(unravel(x), F, jnp.linalg.norm(g), jnp.ones((), x.dtype), n, jnp.isfinite(F) & good)

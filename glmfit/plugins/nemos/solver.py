@@ -15,7 +15,7 @@ from ...compilation import jit
 from ...estimators import FitReport
 from .fitting import PROXIMAL_STEPS, Fitting
 from .loader import run_passes
-from .proximal import proximal_gradient
+from .proximal import FEW, newton, proximal_gradient
 from .results import FitState, report_of_proximal
 from .view import views
 
@@ -92,7 +92,8 @@ class Solver:
     - "table": any other observation model, link or classifier: SAGA with a safeguarded step and an estimated gap,
       whatever the name.
     - "proximal": a loss that is no generalised linear model, or a run that jax is tracing: accelerated proximal
-      gradient steps, each of which descends.
+      gradient steps, each of which descends; Newton's in a traced run of up to 128 parameters with a ridge or without
+      a penalty.
 
     ``converged`` means proved. Where the gap is only estimated to be below the tolerance the status is UNPROVED,
     ``converged`` is False, and NeMoS warns that the fit did not converge.
@@ -226,13 +227,24 @@ class Solver:
         return result.params, result.objective, jnp.minimum(result.step, limit), aux
 
     def _run_proximal(self, params, args):
-        budget = self.maxiter or PROXIMAL_STEPS
-        result = self.proximal(params, args, self.tol, budget)
+        budget, name = self.maxiter or PROXIMAL_STEPS, "proximal gradient"
+        if self._takes_newton(params, args):
+            (loss, _, penalty), name = self._pieces(params, args), "Newton"
+            result = newton(lambda p: loss(p) + penalty(p), params, self.tol, budget)
+        else:
+            result = self.proximal(params, args, self.tol, budget)
         aux = self.unregularized_loss(result.params, *args)[1] if self.has_aux else None
         # A small gradient proves nothing. Only where jax traces the run, and nobody can be warned, it has to do.
         converged = result.converged & _is_traced((params, args))
         out = ~result.converged & (result.n_steps >= budget)
-        return result.params, _proximal_state(result.objective, result.n_steps, result.step, converged, out), aux
+        state = _proximal_state(result.objective, result.n_steps, result.step, converged, out, name)
+        return result.params, state, aux
+
+    def _takes_newton(self, params, args) -> bool:
+        """Whether the run is one of few parameters with a smooth penalty that jax traces, as in an M-step."""
+        smooth = type(self.regularizer) in (nemos.regularizer.Ridge, nemos.regularizer.UnRegularized)
+        few = sum(leaf.size for leaf in jax.tree.leaves(params)) <= FEW
+        return smooth and few and _is_traced((params, args))
 
     def proximal(self, params, args, tol: float, budget: int):
         """Take proximal gradient steps until the gradient mapping is small or the budget is spent."""
@@ -331,8 +343,8 @@ def _read_key(key):
     raise ValueError(f"key is {key!r}; it must be a key of jax.random.key, a whole number, or None for seed 0.")
 
 
-def _proximal_state(objective, n_steps, step, converged=False, out=False) -> FitState:
-    return FitState(objective, n_steps, jnp.asarray(converged), jnp.asarray(out), step, "proximal", "proximal gradient")
+def _proximal_state(objective, n_steps, step, converged=False, out=False, name="proximal gradient") -> FitState:
+    return FitState(objective, n_steps, jnp.asarray(converged), jnp.asarray(out), step, "proximal", name)
 
 
 def _is_traced(tree) -> bool:
