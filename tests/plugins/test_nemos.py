@@ -429,7 +429,7 @@ def test_a_traced_run_takes_newton_steps_that_descend(dtype, x64):
 
     solver = plugin.SAGA(loss, nmo.regularizer.Ridge(), 1e-3, False, tol=1e-6 if dtype == np.float32 else 1e-12)
     start = {"w": jnp.full(5, -2.0, dtype)}  # from where a whole step leads uphill
-    params, state, _ = jax.jit(solver.run)(start, X, y)
+    _, state, _ = jax.jit(solver.run)(start, X, y)
     best = minimize(lambda w: float(loss({"w": jnp.asarray(w)}, X, y)) + 5e-4 * w @ w, np.zeros(5), tol=1e-12)
     assert state.converged and int(state.num_steps) < 60
     np.testing.assert_allclose(float(state.function_val), best.fun, rtol=1e-5 if dtype == np.float32 else 1e-8)

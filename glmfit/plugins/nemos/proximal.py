@@ -100,8 +100,9 @@ def proximal_gradient(
 def newton(total: Callable, start: Any, tol: float, max_steps: int) -> ProximalResult:
     """Minimise a smooth function of few parameters by Newton steps that descend, halved where they must be.
 
-    Where the Hessian leads nowhere down the step is along the gradient. ``tol`` is of the norm of the gradient, relative
-    to that of the parameters plus one. Cost: a Hessian by jax, which is as many gradients as there are parameters.
+    Where the Hessian leads nowhere down the step is along the gradient. ``tol`` is of the norm of the gradient,
+    relative to that of the parameters plus one. Cost of a step: a Hessian by jax, as many gradients as there are
+    parameters.
     """
     x0, unravel = ravel_pytree(start)
     eps = jnp.finfo(x0.dtype).eps
@@ -126,7 +127,7 @@ def newton(total: Callable, start: Any, tol: float, max_steps: int) -> ProximalR
             return ~(f <= F + 1e-4 * s * (g @ p) + 2 * eps * jnp.abs(F)) & (k < _HALVINGS)
 
         one = jnp.ones((), x.dtype)
-        s, f, k = jax.lax.while_loop(go_on, again, (one, value(x + p), 0))
+        s, _, k = jax.lax.while_loop(go_on, again, (one, value(x + p), 0))
         taken = k < _HALVINGS
         after = jnp.where(taken, x + s * p, x)
         F_after, g_after = jax.value_and_grad(value)(after)
