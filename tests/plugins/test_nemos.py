@@ -682,7 +682,7 @@ def test_options_by_the_names_of_nemos():
         ({"stepsize": "a"}, "stepsize is 'a'; it must be a positive number"),
         ({"batch_size": 0}, "batch_size is 0; it must be a whole number of at least 1"),
         ({"batch_size": 2.5}, "batch_size is 2.5; it must be a whole number of at least 1"),
-        ({"tol": 0.0}, "tol is 0.0; it must be a positive number, or None for 0.001"),
+        ({"tol": -1.0}, "tol is -1.0; it must be a positive number, or None for 0.001"),
         ({"tol": np.inf}, "tol is inf; it must be a positive number"),
         ({"maxiter": 0}, "maxiter is 0; it must be a whole number of at least 1"),
         ({"key": "abc"}, "key is 'abc'; it must be a key of jax.random.key, a whole number"),
@@ -691,6 +691,17 @@ def test_options_by_the_names_of_nemos():
 def test_options_that_make_no_sense_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):
         make(solver_kwargs=kwargs).fit(*data())
+
+
+def test_the_tightest_tolerances_end_as_near_as_the_precision_shows(x64):
+    X, Y = data("Gamma")
+    best = make(observation_model="Gamma", inverse_link_function="exp", solver="Newton[glmfit]")
+    best.solver_kwargs = {"tol": 1e-12}
+    best.fit(X, Y)
+    for tol in (1e-12, 0.0):
+        model = make(observation_model="Gamma", inverse_link_function="exp", solver_kwargs={"tol": tol}).fit(X, Y)
+        assert model.solver_state_.solver == "Newton"
+        np.testing.assert_allclose(model.coef_, best.coef_, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.slow

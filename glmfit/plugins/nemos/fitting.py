@@ -28,6 +28,7 @@ _ON_HOST = {kind.__name__: kind for kind in (ConjugateGradients, LeastSquares, P
 _EPOCHS, _CLASS_EPOCHS, _JOINT_EPOCHS = 200, 500, 1000
 _OFF = 1e-2  # share of the improvement by which two evaluations of a known model may differ
 _NEGLIGIBLE = 1e-4  # nats over the whole recording that no fit need gain
+_TIGHT, _SMALL_WORK = 1e-14, 4e7  # relative gap that bounds hardly show, and a fit that Newton's method makes at once
 
 
 class Fitting:
@@ -147,6 +148,9 @@ class Fitting:
         smooth = problem.penalty.smooth
         if named and chosen != "LeastSquares" and not (named == "ProximalNewton" and smooth):
             chosen = "ProximalNewton" if named == "ConjugateGradients" and not smooth else named
+        work = problem.n_rows * problem.n_neurons * (problem.n_features + 56.0)
+        if named is None and chosen == "ConjugateGradients" and self.tol <= _TIGHT and work <= _SMALL_WORK:
+            chosen = "Newton"  # whose last step leads nearer to the optimum than a bound can tell
         if self.is_free and chosen in _ON_HOST:
             return _ON_HOST[chosen]()
         return SAGA(batch_size=batch_size, step_limit=self.solver.stepsize or np.inf)

@@ -75,7 +75,7 @@ class Solver:
         gradient; the gap is of second order, so a fit stops at a gap ``F - F*`` of ``tol**2`` (at least 1e-9 in single
         and 1e-16 in double precision) times the improvement over a model without coefficients; on the certified route
         also at 1e-4 of a nat over the whole recording. The proximal route stops when the norm of the gradient mapping
-        is ``tol`` times that of the parameters plus one.
+        is ``tol`` times that of the parameters plus one. With 0 a fit goes as far as the precision shows.
     maxiter : int, optional
         Budget in epochs (on the proximal route in iterations).
     key : jax key, optional
@@ -122,7 +122,8 @@ class Solver:
         self.regularizer, self.regularizer_strength = regularizer, regularizer_strength
         self.has_aux = has_aux
         self.maxiter = _positive("maxiter", maxiter, True, "the solver's own budget")
-        self.tol = _positive("tol", tol, False, f"{_TOL}") or _TOL
+        none = isinstance(tol, numbers.Real) and not isinstance(tol, bool) and tol == 0
+        self.tol = 0.0 if none else _positive("tol", tol, False, f"{_TOL}") or _TOL
         self.key = _read_key(key)
         if init_params is not None:
             regularizer.get_proximal_operator(params=init_params, strength=regularizer_strength)  # refuses early
