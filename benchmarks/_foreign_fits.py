@@ -1,0 +1,86 @@
+"""What runs in the Python of another package: python _foreign_fits.py FUNCTION GIVEN.npz MADE.npz ARGUMENTS.
+
+Nothing here needs more than NumPy and the package that is measured. Every function takes the arrays that it is given
+by name and plain arguments, and returns arrays; ``seconds`` are of fits alone, data in memory and libraries imported.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+
+import numpy as np
+
+
+def version(given, package: str) -> dict:
+    """Version of a package, once it has been imported."""
+    from importlib import import_module, metadata
+
+    import_module(package)
+    return {"version": metadata.version(package)}
+
+
+# -------------------------------------------------------------------------------------- adelie, glmfit
+
+
+def adelie_paths(given, tol: float, precision: str, n_threads: int, repeats: int = 1) -> dict:
+    """Path of strengths of every neuron, one after the other, by adelie; nan where it gives up.
+
+    An offset at the mean rate puts the null model at an intercept of 0, from which adelie starts; the model is the same.
+    Its early ending by explained deviance is off: all strengths are asked for.
+    """
+    import adelie
+
+    X, strengths, groups = np.asfortranarray(given["X"], precision), given["strengths"], given["groups"]
+    (n_strengths, n_neurons), d = strengths.shape, X.shape[1]
+    coef, intercept = np.full((n_strengths, d, n_neurons), np.nan), np.full((n_strengths, n_neurons), np.nan)
+    seconds = np.zeros((repeats, n_neurons))
+    matrix = adelie.matrix.dense(X, method="naive", n_threads=n_threads)
+    how = {"tol": tol, "irls_tol": tol, "n_threads": n_threads, "early_exit": False, "progress_bar": False}
+    for repeat in range(repeats):
+        for n in range(n_neurons):
+            y = np.ascontiguousarray(given["Y"][:, n], precision)
+            shift = np.log(y.mean(dtype=np.float64))
+            offsets, path = np.full(len(y), shift, precision), strengths[:, n].astype(precision)
+            start = time.perf_counter()
+            state = adelie.grpnet(
+                matrix, adelie.glm.poisson(y), groups=groups, lmda_path=path, offsets=offsets, adev_tol=1.0, **how
+            )
+            found = state.betas.toarray()
+            seconds[repeat, n] = time.perf_counter() - start
+            if len(found) == n_strengths:
+                coef[:, :, n], intercept[:, n] = found, np.asarray(state.intercepts, np.float64) + shift
+    return {"coef": coef, "intercept": intercept, "seconds": seconds}
+
+
+def glmfit_paths(given, tol: float, repeats: int = 1) -> dict:
+    """Path of strengths of all neurons by glmfit, all strengths of all neurons in one fit; the first fit compiles."""
+    from glmfit import PopulationGLM
+
+    X, Y, strengths, groups = (given[name] for name in ("X", "Y", "strengths", "groups"))
+    (n_strengths, n_neurons), d = strengths.shape, X.shape[1]
+    label = np.searchsorted(groups, np.arange(d), side="right") - 1
+    more = {} if len(groups) == d else {"groups": label}
+    penalty = "GroupLasso" if more else "Lasso"
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        model = PopulationGLM("exp", penalty, strengths.ravel(), tol=tol, **more)
+        model.fit(X, np.tile(Y, (1, n_strengths)))
+        seconds.append(time.perf_counter() - start)
+    return {
+        "coef": np.asarray(model.coef_).reshape(d, n_strengths, n_neurons).swapaxes(0, 1),
+        "intercept": np.asarray(model.intercept_).reshape(strengths.shape),
+        "seconds": np.array(seconds),
+    }
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    function, given_file, made_file, arguments = sys.argv[1:]
+    with np.load(given_file, allow_pickle=False) as stored:
+        arrays = dict(stored)
+    made = globals()[function](arrays, **json.loads(arguments))
+    np.savez(made_file, **made)
