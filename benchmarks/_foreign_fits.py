@@ -25,11 +25,11 @@ def version(given, package: str) -> dict:
 # -------------------------------------------------------------------------------------- adelie, glmfit
 
 
-def adelie_paths(given, tol: float, precision: str, n_threads: int, repeats: int = 1) -> dict:
-    """Path of strengths of every neuron, one after the other, by adelie; nan where it gives up.
+def adelie_paths(given, tol: float, precision: str, n_threads: int, limit_s: float, repeats: int = 1) -> dict:
+    """Path of strengths of every neuron, one after the other, by adelie; nan where it gives up or takes too long.
 
-    An offset at the mean rate puts the null model at an intercept of 0, from which adelie starts; the model is the same.
-    Its early ending by explained deviance is off: all strengths are asked for.
+    An offset at the mean rate puts the null model at an intercept of 0, from which adelie starts; the model is the
+    same. Its early ending by explained deviance is off: all strengths are asked for.
     """
     import adelie
 
@@ -39,19 +39,21 @@ def adelie_paths(given, tol: float, precision: str, n_threads: int, repeats: int
     seconds = np.zeros((repeats, n_neurons))
     matrix = adelie.matrix.dense(X, method="naive", n_threads=n_threads)
     how = {"tol": tol, "irls_tol": tol, "n_threads": n_threads, "early_exit": False, "progress_bar": False}
-    for repeat in range(repeats):
-        for n in range(n_neurons):
-            y = np.ascontiguousarray(given["Y"][:, n], precision)
-            shift = np.log(y.mean(dtype=np.float64))
-            offsets, path = np.full(len(y), shift, precision), strengths[:, n].astype(precision)
+    for n in range(n_neurons):
+        y = np.ascontiguousarray(given["Y"][:, n], precision)
+        shift = np.log(y.mean(dtype=np.float64))
+        offsets, path = np.full(len(y), shift, precision), strengths[:, n].astype(precision)
+        for repeat in range(repeats):
             start = time.perf_counter()
             state = adelie.grpnet(
-                matrix, adelie.glm.poisson(y), groups=groups, lmda_path=path, offsets=offsets, adev_tol=1.0, **how
-            )
+                matrix, adelie.glm.poisson(y), groups=groups, lmda_path=path, offsets=offsets, adev_tol=1.0,
+                exit_cond=lambda _, start=start: time.perf_counter() - start > limit_s, **how
+            )  # fmt: skip
             found = state.betas.toarray()
             seconds[repeat, n] = time.perf_counter() - start
-            if len(found) == n_strengths:
-                coef[:, :, n], intercept[:, n] = found, np.asarray(state.intercepts, np.float64) + shift
+            if len(found) < n_strengths:
+                break
+            coef[:, :, n], intercept[:, n] = found, np.asarray(state.intercepts, np.float64) + shift
     return {"coef": coef, "intercept": intercept, "seconds": seconds}
 
 
