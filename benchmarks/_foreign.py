@@ -5,6 +5,7 @@ The functions that run there are those of _foreign_fits.py.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -62,14 +63,15 @@ class Foreign:
                 return dict(stored)
 
 
-def find(pythons, package: str, **more) -> Foreign | None:
+@functools.cache
+def find(pythons, package: str) -> Foreign | None:
     """Return the first of some Pythons, and of our own, that has a package, or None.
 
     ``pythons`` is a path, several of them with commas between, or None.
     """
     for python in [*(p for p in str(pythons or "").split(",") if p), None]:
         try:
-            return Foreign(python, package, **more)
+            return Foreign(python, package)
         except LookupError:
             continue
     return None

@@ -19,7 +19,7 @@ def version(given, package: str) -> dict:
     from importlib import import_module, metadata
 
     import_module(package)
-    return {"version": metadata.version(package)}
+    return {"version": metadata.version({"sklearn": "scikit-learn"}.get(package, package))}
 
 
 # -------------------------------------------------------------------------------------- adelie, glmfit
@@ -77,6 +77,52 @@ def glmfit_paths(given, tol: float, repeats: int = 1) -> dict:
         "intercept": np.asarray(model.intercept_).reshape(strengths.shape),
         "seconds": np.array(seconds),
     }
+
+
+# -------------------------------------------------------------------------- softmax of few classes
+
+
+def softmax(
+    given, package: str, solver: str, precision: str, tols: list, strength: float, repeats: int, limit_s: float
+):
+    """Softmax with a ridge at one tolerance after the other, until a fit takes too long; (tolerance, ...)."""
+    X, y = np.ascontiguousarray(given["X"], precision), given["y"]
+    make = {"cyanure": _cyanure, "sklearn": _sklearn, "glmfit": _glmfit}[package](solver, strength, len(y))
+    found = {"coef": [], "intercept": [], "seconds": []}
+    for tol in tols:
+        seconds = []
+        for _ in range(repeats):
+            model = make(tol)
+            start = time.perf_counter()
+            model.fit(X, y)
+            seconds.append(time.perf_counter() - start)
+        coef = np.asarray(model.coef_)
+        found["coef"].append(coef.T if package == "sklearn" else coef)
+        found["intercept"].append(np.ravel(model.intercept_))
+        found["seconds"].append(seconds)
+        if min(seconds) > limit_s:
+            break
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def _cyanure(solver, strength, _n):
+    from cyanure.estimators import Classifier
+
+    how = {"loss": "multiclass-logistic", "penalty": "l2", "lambda_1": strength, "fit_intercept": True}
+    return lambda tol: Classifier(**how, solver=solver, tol=tol, max_iter=10_000, verbose=False)
+
+
+def _sklearn(solver, strength, n):
+    from sklearn.linear_model import LogisticRegression
+
+    return lambda tol: LogisticRegression(C=1 / (n * strength), solver=solver, tol=tol, max_iter=10_000)
+
+
+def _glmfit(solver, strength, _n):
+    from glmfit import SoftmaxGLM
+
+    SoftmaxGLM()  # imports
+    return lambda tol: SoftmaxGLM(regularizer_strength=strength, solver_name=solver, tol=tol, max_epochs=3000)
 
 
 if __name__ == "__main__":
