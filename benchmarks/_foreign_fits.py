@@ -58,25 +58,19 @@ def adelie_paths(given, tol: float, precision: str, n_threads: int, limit_s: flo
 
 
 def glmfit_paths(given, tol: float, repeats: int = 1) -> dict:
-    """Path of strengths of all neurons by glmfit, all strengths of all neurons in one fit; the first fit compiles."""
+    """Path of strengths of all neurons by glmfit; the first of the fits compiles."""
     from glmfit import PopulationGLM
 
     X, Y, strengths, groups = (given[name] for name in ("X", "Y", "strengths", "groups"))
-    (n_strengths, n_neurons), d = strengths.shape, X.shape[1]
-    label = np.searchsorted(groups, np.arange(d), side="right") - 1
-    more = {} if len(groups) == d else {"groups": label}
-    penalty = "GroupLasso" if more else "Lasso"
-    seconds = []
+    more = {}
+    if len(groups) < X.shape[1]:
+        more = {"groups": np.searchsorted(groups, np.arange(X.shape[1]), side="right") - 1}
+    model, seconds = PopulationGLM("exp", "GroupLasso" if more else "Lasso", tol=tol, **more), []
     for _ in range(repeats):
         start = time.perf_counter()
-        model = PopulationGLM("exp", penalty, strengths.ravel(), tol=tol, **more)
-        model.fit(X, np.tile(Y, (1, n_strengths)))
+        path = model.path(X, Y, strengths)
         seconds.append(time.perf_counter() - start)
-    return {
-        "coef": np.asarray(model.coef_).reshape(d, n_strengths, n_neurons).swapaxes(0, 1),
-        "intercept": np.asarray(model.intercept_).reshape(strengths.shape),
-        "seconds": np.array(seconds),
-    }
+    return {"coef": path.coef, "intercept": path.intercept, "seconds": np.array(seconds)}
 
 
 # -------------------------------------------------------------------------- softmax of few classes

@@ -8,8 +8,8 @@ adelie goes down the path of one neuron after the other, each strength from the 
 its fastest setting that reaches a gap: a tolerance (of coordinate descent and of IRLS), in single precision or, where
 that does not get there, in double; with one thread or, one neuron alone, two. Its loop runs on one core; two processes
 would halve its seconds on two. Neurons that no setting brings there are counted, and cost adelie nothing: where spikes
-are few it gives up, with an "IRLS lambda" that is infinite. glmfit has no path: its fastest public way is one fit of
-the neurons repeated for every strength; all of them count.
+are few it gives up, with an "IRLS lambda" that is infinite. glmfit's
+`PopulationGLM.path` fits all of them, and all count.
 
 Gaps are true ones in float64: above the largest dual value that any answer gives, over the improvement on the null
 model at that strength, or over a hundredth of a nat over the recording if that is more. "every fit" is the worst

@@ -21,12 +21,15 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import _peers_classes
+import _peers_paths
+import _peers_sampling
 import numpy as np
 from _common import Contender, Section, commit, median, run_sections
 from _peers_problems import NAMES, Gap, make_problem
 from _rivals import PACKAGES, Rival, rivals, why_absent
 
-MORE = ()  # modules with SECTIONS of their own: _peers_paths, _peers_classes, _peers_pairs
+MORE = (_peers_paths, _peers_classes, _peers_sampling)  # with sections of their own
 
 GAPS = (1e-4, 1e-6)
 ENOUGH = 3e-7  # a rung below this is the last
