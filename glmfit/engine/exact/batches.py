@@ -4,6 +4,7 @@ A pass adds up all that a step of every fit needs, and what proves where it star
 Theory: docs/theory/self_concordance.md and duality.md.
 """
 
+import contextlib
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from .. import passes
 from ..population import PopulationProblem, select
 from ..problem import Params
 from ..result import LoopOptions, Solution, stopping_target
-from ..tiles import small_blas, tiles_of
+from ..tiles import Workers, small_blas, tiles_of
 from .newton import Iterate, NewtonSystem, Step
 from .proximal_newton import model_step
 
@@ -25,6 +26,7 @@ _SAMPLE = 8192  # rows kept of the first pass, and as many for every feature as 
 _SAMPLE_PER_FEATURE = 40
 _SHORTER, _SHORTEST = 0.25, 1e-5  # factor of a step that went uphill; the last
 _FAR = 20.0  # a linear predictor as far shows a fit without a penalty that may have run away
+_SHARED = 2e7  # products of a tile that threads share with a gain
 _HESSIANS = 2e9  # bytes of those of a pass: fits beyond wait for their turn
 
 
@@ -208,9 +210,16 @@ class BatchNewton:
         z = np.column_stack([(x - mean) / scale, np.ones(len(x))])
         self._reach = max(self._reach, float(np.einsum("ij,ij->i", z, z).max()))
         root = np.sqrt(problem.observation.curvature(y, eta))
-        for k in range(len(at)):
+
+        def add(k):
             part = z * root[:, k, None]
             self._hessians[k] += part.T @ part
+
+        workers = Workers()
+        shared = len(at) > 1 and len(x) * z.shape[1] ** 2 * len(at) > _SHARED
+        with workers if shared else contextlib.nullcontext():
+            for _ in workers.each(add, range(len(at))):
+                pass
 
     # ---------------------------------------------------------------- a fit
 
