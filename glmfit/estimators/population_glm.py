@@ -276,7 +276,8 @@ class PopulationGLM(PopulationModel):
         X, y, sample_weight, offset, exposure, epochs :
             As :meth:`fit` takes them; in memory.
         strengths : array, optional
-            (strength,), or (strength, neuron) where neurons have their own. The default is 30 for every neuron, spaced
+            (strength,), or (strength, neuron) where neurons have their own; sorted for every neuron, the strongest
+            first. The default is 30 for every neuron, spaced
             evenly in their logarithm: from the smallest strength that leaves it no coefficients down to a thousandth,
             for a ridge from 1 to 1e-6.
 
@@ -326,7 +327,8 @@ class PopulationGLM(PopulationModel):
         sizes = {"n_features": data.X.shape[1], "groups": self.groups, "feature_names": names}
 
         def penalty(strength):
-            strengths = (strength, *ratio) if ratio else strength
+            tiled = (np.tile(r, np.size(strength) // np.size(r)) if np.ndim(r) else r for r in ratio)
+            strengths = (strength, *tiled) if ratio else strength
             return penalties.make(self.regularizer, strengths, n_neurons=np.size(strength), **sizes)
 
         return path_of(data, at_dispersion(model, data), penalty, strengths, options, data.neuron_names, told.verbose)

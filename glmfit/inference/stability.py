@@ -108,8 +108,8 @@ def coupling_stability(
     Bernoulli model are at most 1 in any case. With the exp link (Poisson, negative binomial, gamma) only a model whose
     filters are nowhere positive is proved: then every neuron is bounded by its rate without spikes. The verdict is "not
     proved" in all other cases, never "unstable": inhibition, which is not counted, may hold a network. The bounds are
-    of whole bins, and of the fitted coefficients as they are; that these were estimated is not part of them. Cost:
-    lag x neuron^2, and neuron^3.
+    of whole bins, without the offset of a fit, and of the fitted coefficients as they are; that these were estimated is
+    not part of them. Cost: lag x neuron^2, and neuron^3.
 
     References
     ----------

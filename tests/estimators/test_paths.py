@@ -50,6 +50,27 @@ def test_other_responses_are_in_their_own_units(model, rows):
         np.testing.assert_allclose(path.objective[k], one.report_.objective, rtol=1e-6)
 
 
+@pytest.mark.parametrize("together", [1, 48])
+def test_a_ridge_of_gaussian_responses_has_its_closed_form_at_every_strength(together, rows, monkeypatch):
+    X, Y = rows
+    monkeypatch.setattr(paths, "_FITS", together)
+    path = PopulationGLM(observation_model="Gaussian").path(X, Y, STRENGTHS)
+    Z, T = X - X.mean(axis=0), len(X)
+    for k, strength in enumerate(STRENGTHS):
+        exact = np.linalg.solve(Z.T @ Z / T + strength * np.eye(X.shape[1]), Z.T @ (Y - Y.mean(axis=0)) / T)
+        np.testing.assert_allclose(path.coef[k], exact, atol=1e-4 * np.abs(exact).max())
+
+
+def test_a_ratio_of_every_neuron_and_silent_neurons(rows):
+    X, Y = rows
+    ratio = np.array([0.5, 0.2, 0.9])
+    model = PopulationGLM(regularizer="ElasticNet", regularizer_strength=(1.0, ratio), tol=1e-9)
+    path = model.path(X, Y, STRENGTHS)
+    np.testing.assert_allclose(path.coef[1], alone(STRENGTHS[1], X, Y, "ElasticNet", ratio).coef_, atol=2e-4)
+    silent = PopulationGLM(regularizer="Lasso").path(X, Y * [1, 0, 1])
+    assert not silent.coef[:, :, 1].any() and silent.strengths[0, 1] == pytest.approx(1.001)
+
+
 def test_weights_offsets_exposure_and_masks(rows):
     X, Y = rows
     Y = Y.astype(float)

@@ -682,7 +682,7 @@ def test_options_by_the_names_of_nemos():
         ({"stepsize": "a"}, "stepsize is 'a'; it must be a positive number"),
         ({"batch_size": 0}, "batch_size is 0; it must be a whole number of at least 1"),
         ({"batch_size": 2.5}, "batch_size is 2.5; it must be a whole number of at least 1"),
-        ({"tol": -1.0}, "tol is -1.0; it must be a positive number, or None for 0.001"),
+        ({"tol": -1.0}, "tol is -1.0; it must be a positive number, or None for 0.001, or 0 for"),
         ({"tol": np.inf}, "tol is inf; it must be a positive number"),
         ({"maxiter": 0}, "maxiter is 0; it must be a whole number of at least 1"),
         ({"key": "abc"}, "key is 'abc'; it must be a key of jax.random.key, a whole number"),

@@ -7,6 +7,7 @@ Theory: docs/theory/self_concordance.md and duality.md.
 import contextlib
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Self
 
 import numpy as np
 
@@ -23,9 +24,10 @@ from .newton import Iterate, NewtonSystem, Step
 from .proximal_newton import model_step
 
 _SAMPLE = 8192  # rows kept of the first pass, and as many for every feature as follows
-_SAMPLE_PER_FEATURE = 40
+_SAMPLE_PER_FEATURE, _LEAST = 40, 200
 _SHORTER, _SHORTEST = 0.25, 1e-5  # factor of a step that went uphill; the last
 _FAR = 20.0  # a linear predictor as far shows a fit without a penalty that may have run away
+_SAME = 1e-9  # of the sum of sizes, by which sums in another order may differ
 _SHARED = 2e7  # products of a tile that threads share with a gain
 _HESSIANS = 2e9  # bytes of those of a pass: fits beyond wait for their turn
 
@@ -52,9 +54,10 @@ class Survey:
         """Take a batch, (row, feature) and (row, neuron)."""
         x64, y64 = x.astype(np.float64), y.astype(np.float64)
         if not self.n_rows:
-            self._shift = x64.mean(axis=0)
+            self._shift, self.fingerprint = x64.mean(axis=0), Fingerprint(x.shape[1])
             self._range = np.stack([np.full(x.shape[1], np.inf), np.full(x.shape[1], -np.inf)])
         self.n_rows += len(x)
+        self.fingerprint.add(x64, y64)
         self._range = np.stack([np.minimum(self._range[0], x.min(axis=0)), np.maximum(self._range[1], x.max(axis=0))])
         z = x64 - self._shift
         found = [z.sum(axis=0), (z * z).sum(axis=0), y64.sum(axis=0), np.abs(y64).sum(axis=0)]
@@ -62,10 +65,14 @@ class Survey:
         self._sums = found if self._sums is None else [a + b for a, b in zip(self._sums, found, strict=True)]
         share = (_SAMPLE + _SAMPLE_PER_FEATURE * x.shape[1]) / self._expected
         chosen = self._rng.random(len(x)) < share
+        if not self._kept:
+            chosen[:_LEAST] = True
         self._kept.append((x[chosen], y[chosen]))
 
     def problem(self, penalty: Penalty) -> PopulationProblem:
         """Problem of the rows that were kept, which knows means over all rows."""
+        if not self.n_rows:
+            raise ValueError("a pass over the loader gave no rows; it must give all of them whenever it is iterated.")
         X, Y = (np.concatenate(parts) for parts in zip(*self._kept, strict=True))
         problem = PopulationProblem(X, Y, self.observation, penalty, None, X.dtype)
         shift, square, count, size, saturated = (a / self.n_rows for a in self._sums)
@@ -75,6 +82,31 @@ class Survey:
         problem.design["standard"] = np.where(constant, self._range[0], self._shift + shift), scale
         vars(problem).update(mean_count=count, size_of_counts=size, saturated_loss=saturated, n_rows=self.n_rows)
         return problem
+
+
+class Fingerprint:
+    """Sums by which passes over other rows are found out, whatever the order: of responses and of a random direction.
+
+    Sums of responses, of a projection of the features, of its square, and of its products with the responses.
+    """
+
+    def __init__(self, n_features: int):
+        self._direction = np.random.default_rng(n_features).normal(size=n_features)
+        self._sums: list[np.ndarray] | None = None
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Take rows in double precision, (row, feature) and (row, neuron)."""
+        p = (x @ self._direction)[:, None]
+        some = y, p, p * p, p * y
+        found = [f(part).sum(axis=0) for part in some for f in (np.asarray, np.abs)]
+        self._sums = found if self._sums is None else [a + b for a, b in zip(self._sums, found, strict=True)]
+
+    def agrees(self, other: Self) -> bool:
+        """Whether the sums are the same but for rounding."""
+        if self._sums is None or other._sums is None:
+            return self._sums is other._sums
+        pairs = zip(self._sums[::2], other._sums[::2], other._sums[1::2], strict=True)
+        return all(np.all(np.abs(a - b) <= _SAME * size) for a, b, size in pairs)
 
 
 class BatchNewton:
@@ -90,6 +122,8 @@ class BatchNewton:
         Where the first pass looks.
     dtype : numpy dtype
         Precision that parameters are handed over in: gaps are those of the rounded ones.
+    fingerprint : Fingerprint
+        Of the rows of the survey.
 
     Notes
     -----
@@ -101,8 +135,9 @@ class BatchNewton:
 
     name = "Newton"
 
-    def __init__(self, problem: PopulationProblem, options: LoopOptions, start: Params, dtype):
+    def __init__(self, problem: PopulationProblem, options: LoopOptions, start: Params, dtype, fingerprint):
         self.problem, self.options, self.dtype = problem, options, np.dtype(dtype)
+        self.fingerprint = fingerprint
         n = problem.n_neurons
         self.status = problem.first_status()
         null = problem.null_params()
@@ -176,26 +211,25 @@ class BatchNewton:
         most = max(1, int(_HESSIANS / (8 * (d + 1) ** 2)))
         self._fits = np.flatnonzero(self.is_open)[:most]
         self._sums, self._rows, self._reach, self._furthest = None, 0, 0.0, np.zeros(len(self._fits))
-        self._total: np.ndarray | float = 0.0
+        self._print = Fingerprint(self.problem.n_features)
         self._loss_of_kept = np.zeros(len(self._fits))
         self._hessians = np.zeros((len(self._fits), d + 1, d + 1))
 
     def _compare(self) -> None:
         """Refuse passes over other rows than those of the first: means over them are of another objective."""
-        expected = self.problem.mean_count * self.problem.n_rows
-        allowed = 1e-9 * self.problem.size_of_counts * self.problem.n_rows
-        if self._rows != self.problem.n_rows or np.any(np.abs(self._total - expected) > allowed):
+        n_rows = self.problem.n_rows
+        if self._rows != n_rows or not self._print.agrees(self.fingerprint):
+            differ = "" if self._rows != n_rows else ", but they are others"
             raise ValueError(
-                f"the first pass over the data had {self.problem.n_rows} rows, whose responses add up to "
-                f"{expected.sum():.6g}; another one had {self._rows} rows and {self._total.sum():.6g}. Every pass must "
-                "give the same rows, in any order: do not drop the last batch of rows that are shuffled, and do not "
-                "sample."
+                f"the first pass over the data had {n_rows} rows; another one had {self._rows}{differ}. Every pass "
+                "must give the same rows, features with their responses, in any order: do not drop the last batch of rows "
+                "that are shuffled, do not sample, and do not change the data between passes."
             )
 
     def _add(self, x: np.ndarray, y: np.ndarray) -> None:
         problem, at = self.problem, self._fits
         self._rows += len(x)
-        self._total = self._total + y.sum(axis=0)
+        self._print.add(x, y)
         if not len(at):
             return
         eta = x @ self._trial.coef[:, at] + self._trial.intercept[at]

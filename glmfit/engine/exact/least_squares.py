@@ -217,6 +217,9 @@ def least_squares_serves(problem) -> bool:
     """Whether the fits of a problem are those of normal responses with a ridge or none, and few sets of rows."""
     if not problem.observation.is_quadratic or not problem.penalty.smooth or len(problem.devices) > 1:
         return False
+    fits = problem.neuron if problem.fold is None else np.stack([problem.neuron, problem.fold])
+    if np.unique(fits, axis=-1).shape[-1] < problem.n_neurons:  # moments are laid out by neurons
+        return False
     if problem.own is None:
         return True
     if not isinstance(problem.own, np.ndarray):

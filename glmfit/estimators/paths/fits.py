@@ -42,7 +42,7 @@ def path_of(
     neuron), None for the default ones.
     """
     form = StandardForm.of(data, observation)
-    problem = _problem(data, form, penalty(1.0))
+    problem = _problem(data, form, penalty(np.ones(data.Y.shape[1])))
     strengths = default_strengths(problem, form) if given is None else read_path(given, data.Y.shape[1])
     fits = PathFits(data, form, penalty, strengths, form.options(options))
     what = f"{counted(len(strengths), 'strength')}, {counted(data.Y.shape[1], 'neuron')}"
@@ -78,7 +78,8 @@ def default_strengths(problem: PopulationProblem, form: StandardForm) -> np.ndar
         first, last = _OF_RIDGE
         return np.repeat(np.geomspace(first, last, _N_STRENGTHS)[:, None], problem.n_neurons, axis=1)
     strongest = np.asarray(problem.penalty.maximal_strength(problem.null_gradient()), np.float64) * form.unit
-    strongest = np.where(np.isfinite(strongest) & (strongest > 0), strongest, 1.0)
+    rounding = 1e-12 * np.maximum(np.abs(problem.null_objective), problem.size_of_counts) * form.unit
+    strongest = np.where(np.isfinite(strongest) & (strongest > rounding) & (strongest > 1e-30), strongest, 1.0)
     return strongest * np.geomspace(_ABOVE, _WEAKEST, _N_STRENGTHS)[:, None]
 
 
@@ -96,7 +97,8 @@ class PathFits:
     def run(self, bar: ProgressBar) -> None:
         """Fit from strong to weak; Ctrl-C ends it with the strengths that are done."""
         (S, n), last = self.strengths.shape, None
-        size = max(1, -(-_FITS // n))
+        # Gaussian responses with a ridge have a closed form, for each neuron once.
+        size = 1 if self.form.observation.is_quadratic and self.make(np.ones(n)).smooth else max(1, -(-_FITS // n))
         try:
             kinks = int(np.count_nonzero(self.strengths.any(axis=1)))  # without a strength there are none
             for block in np.split(np.arange(S), sorted({*range(size, kinks, size), kinks} - {0, S})):

@@ -25,6 +25,8 @@ from .terms import KnownLoss
 from .view import Part, View, matrices_of, views
 
 _NEGLIGIBLE = 1e-4  # nats over the whole recording that no fit need gain
+_UNKNOWN = 10**6  # rows of a loader that does not say how many it has
+_FEW_ROWS = 8
 _SHORTER, _SHORTEST = 0.25, 1e-12  # factor of a step that led uphill; the last
 
 
@@ -71,8 +73,8 @@ def run_passes(solver: Any, init_params: Any, loader: Any, n_passes: int, callba
     """Fit by at most some passes over a loader; returns parameters, state and no auxiliary value."""
     if n_passes < 1:
         raise ValueError(f"the number of passes is {n_passes}; it must be at least 1.")
-    passes = Passes(loader, n_passes, callback, ctx)
-    sample, view = loader.sample_batch(), None
+    passes = Passes(loader, min(n_passes, solver.maxiter or n_passes), callback, ctx)
+    sample, view = _some_rows(loader), None
     if not solver.has_aux:
         seen = next(views(solver, init_params, sample), None)
         if seen is not None and seen.certified and not isinstance(seen.parts()[0].penalty, SmoothPart):
@@ -100,7 +102,8 @@ class KnownPasses:
         self.start, self.fits = view.columns(init_params), []
         observation = view.loss.observation
         self.parts = view.parts()
-        self.surveys = [Survey(observation, int(loader.n_samples), 0) for _ in self.parts]
+        n_rows = getattr(loader, "n_samples", None) or _UNKNOWN
+        self.surveys = [Survey(observation, int(n_rows), 0) for _ in self.parts]
         self.extra, self.spikes = 0.0, 0.0
 
     @property
@@ -110,6 +113,8 @@ class KnownPasses:
 
     def take(self, X: Any, y: Any) -> None:
         """Take a batch."""
+        if not len(y):
+            return
         x, Y = matrices_of(self.init_params, (X, y))
         wrong, needed = self.view.loss.observation.wrong(Y)
         if np.any(wrong) or not np.isfinite(x).all():
@@ -139,7 +144,7 @@ class KnownPasses:
         if not np.any(given.coef):
             method = ConjugateGradients() if part.penalty.smooth else ProximalNewton()
             given = start_of_sample(problem, method, options)
-        return BatchNewton(problem, options, given, dtype)
+        return BatchNewton(problem, options, given, dtype, survey.fingerprint)
 
     def params(self) -> Any:
         """Parameters as NeMoS keeps them."""
@@ -200,6 +205,8 @@ class GradientPasses:
     def take(self, *batch: Any) -> None:
         """Add up loss and gradient of a batch, which are means over its rows."""
         n = len(jax.tree.leaves(batch)[-1])
+        if not n:
+            return
         value, slope = self._look(jnp.asarray(self._trial, self._flat.dtype), *batch)
         loss, gradient, rows = self._sums
         self._sums = [loss + n * float(value), gradient + n * np.asarray(slope, np.float64), rows + n]
@@ -207,6 +214,8 @@ class GradientPasses:
     def end(self) -> tuple[Any, FitState]:
         """Take the step of a pass; returns parameters and state."""
         loss, gradient, rows = self._sums
+        if not rows:
+            raise ValueError("a pass over the loader gave no rows; it must give all of them whenever it is iterated.")
         self._sums, self.n_passes = [0.0, 0.0, 0], self.n_passes + 1
         loss, gradient = loss / rows, gradient / rows
         objective = loss + float(self._penalty(self._tree(self._trial)))
@@ -242,6 +251,17 @@ class GradientPasses:
         """Outcome so far: a small gradient proves nothing."""
         out = not self.is_near and not self.is_done
         return _state_of("proximal", "proximal gradient", self.objective, self.n_passes, out, self._step)
+
+
+def _some_rows(loader: Any) -> tuple:
+    """Rows by which the model is known: the sample of the loader, and more where that has few."""
+    sample = tuple(loader.sample_batch())
+    if len(jax.tree.leaves(sample)[-1]) >= _FEW_ROWS:
+        return sample
+    batches = [batch for batch, _ in zip(loader, range(_FEW_ROWS), strict=False) if len(jax.tree.leaves(batch)[-1])]
+    return jax.tree.map(
+        lambda *parts: jnp.concatenate([jnp.asarray(part) for part in parts]), sample, *map(tuple, batches)
+    )
 
 
 def _over(penalty: Any, loss: KnownLoss) -> Any:

@@ -123,7 +123,8 @@ class Solver:
         self.has_aux = has_aux
         self.maxiter = _positive("maxiter", maxiter, True, "the solver's own budget")
         none = isinstance(tol, numbers.Real) and not isinstance(tol, bool) and tol == 0
-        self.tol = 0.0 if none else _positive("tol", tol, False, f"{_TOL}") or _TOL
+        what = f"{_TOL}, or 0 for as near as the precision shows"
+        self.tol = 0.0 if none else _positive("tol", tol, False, what) or _TOL
         self.key = _read_key(key)
         if init_params is not None:
             regularizer.get_proximal_operator(params=init_params, strength=regularizer_strength)  # refuses early
