@@ -276,5 +276,6 @@ def test_canary_nemos_reads_what_a_run_says(rows):
 
 def test_canary_a_solver_is_found_by_name_and_backend():
     spec = nmo.solvers.get_solver("SAGA[glmfit]")
-    assert (spec.algo_name, spec.backend, spec.implementation) == ("SAGA", "glmfit", solver.SAGA)
+    assert (spec.algo_name, spec.backend, spec.implementation) == ("SAGA[glmfit]", "glmfit", solver.SAGA)
+    assert spec.full_name == spec.algo_name
     assert issubclass(spec.implementation, nmo.solvers.SolverProtocol)

@@ -98,8 +98,13 @@ def objective(model, params, X, Y):
     return float(penalised(params, jnp.asarray(X), jnp.asarray(Y)))
 
 
-@pytest.mark.parametrize("kind", LINKS)
-@pytest.mark.parametrize("regularizer", STRENGTHS)
+def _slow(names, first):
+    """Names, all but the first of which are slow."""
+    return [*names[:first], *(pytest.param(name, marks=pytest.mark.slow) for name in names[first:])]
+
+
+@pytest.mark.parametrize("kind", _slow([*LINKS], 1))
+@pytest.mark.parametrize("regularizer", _slow(["Ridge", "Lasso", "UnRegularized", "ElasticNet"], 2))
 def test_gaps_are_bounds_whatever_the_order(kind, regularizer, x64):
     X, Y = data(kind)
     model = make(kind, regularizer)

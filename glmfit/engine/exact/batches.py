@@ -221,9 +221,9 @@ class BatchNewton:
         if self._rows != n_rows or not self._print.agrees(self.fingerprint):
             differ = "" if self._rows != n_rows else ", but they are others"
             raise ValueError(
-                f"the first pass over the data had {n_rows} rows; another one had {self._rows}{differ}. Every pass "
-                "must give the same rows, features with their responses, in any order: do not drop the last batch of rows "
-                "that are shuffled, do not sample, and do not change the data between passes."
+                f"the first pass over the data had {n_rows} rows; another one had {self._rows}{differ}. Every "
+                "pass must give the same rows, features with their responses, in any order: do not drop the last batch "
+                "of rows that are shuffled, do not sample, and do not change the data between passes."
             )
 
     def _add(self, x: np.ndarray, y: np.ndarray) -> None:
