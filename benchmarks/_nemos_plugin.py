@@ -24,17 +24,21 @@ _ran: list[str] = []
 
 
 def pytest_configure(config) -> None:
-    """Put the solver into NeMoS' registry, in the place of every other."""
+    """Put the solver into NeMoS' registry, in the place of every other whose penalties it takes."""
+    from nemos import regularizer
     from nemos.solvers import _solver_registry
 
     if not ALGORITHM:
         return
-    import glmfit.plugins.nemos  # noqa: F401 (registers its solvers)
+    from glmfit.plugins.nemos import REGULARIZERS  # which registers the solvers
+
+    kinds = [getattr(regularizer, name) for name in REGULARIZERS]
+    without = [kind for kind in kinds if f"{ALGORITHM}[glmfit]" not in kind._allowed_solvers]
 
     ours = _noting(_solver_registry._registry[ALGORITHM]["glmfit"].implementation)
-    for backends in _solver_registry._registry.values():
+    for name, backends in _solver_registry._registry.items():
         for backend, spec in backends.items():
-            if backend != "glmfit":
+            if backend != "glmfit" and not any(name in kind._allowed_solvers for kind in without):
                 spec.implementation = ours
 
 
