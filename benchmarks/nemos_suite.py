@@ -26,7 +26,16 @@ MARK, ALSO = "solver_related", "test_stochastic.py"
 CASES, LIMIT_S = 4, 1800.0
 OWN = ""  # no solver of glmfit
 # Why a test fails that NeMoS' own solver passes: the first reason whose patterns are found in its name and message.
-REASONS = (("an option that only NeMoS' own solver has", r"", r"not a kwarg for|unexpected keyword argument"),)
+REASONS = (
+    (
+        "reads what only NeMoS' own solver has inside",
+        r"",
+        r"has no attribute '(solver_state|_solver|_solver_loss_fun|fun\w*|stepsize|linesearch|iter_num|\w*reference_point)'",
+    ),
+    ("asks SVRG for its own errors", r"svrg", r"DID NOT RAISE"),
+    ("wants as many iterations as it allows", r"maxiter", r"num_steps|reached_max_steps"),
+    ("gives an option that only NeMoS' own solver has", r"", r"not a kwarg for|unexpected keyword argument"),
+)
 
 
 def environment_of(tree: Path, **more: str) -> dict:

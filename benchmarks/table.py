@@ -17,6 +17,7 @@ from pathlib import Path
 from _format import DESIGNS, HEAD, provenance, row
 from _peers_table import draw_peers, render_losses, render_others, render_peers, render_peers_in_short
 from _questions_table import compile_lines, coupling_lines, nested_lines, render_question
+from _suite_table import render_reasons, render_suite
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "poisson_population.json"
@@ -32,6 +33,9 @@ QUESTIONS = ROOT / "benchmarks" / "results" / "nemos_questions.json"
 NESTED_START, NESTED_END = "<!-- nested models table -->", "<!-- end of nested models table -->"
 COUPLING_START, COUPLING_END = "<!-- stable coupling table -->", "<!-- end of stable coupling table -->"
 COMPILE_START, COMPILE_END = "<!-- compilations table -->", "<!-- end of compilations table -->"
+SUITE = ROOT / "benchmarks" / "results" / "nemos_suite.json"
+SUITE_START, SUITE_END = "<!-- NeMoS suite table -->", "<!-- end of NeMoS suite table -->"
+REASONS_START, REASONS_END = "<!-- NeMoS suite reasons -->", "<!-- end of NeMoS suite reasons -->"
 FIGURE = ROOT / "docs" / "figures" / "comparison.png"
 _FITS = {
     "glmfit": "glmfit",
@@ -150,6 +154,8 @@ TABLES = {
     LOSSES_START: (PEERS, render_losses, LOSSES_END),
     OTHERS_START: (PEERS, render_others, OTHERS_END),
     FULL_START: (RECORDINGS, render_recordings_in_full, FULL_END),
+    SUITE_START: (SUITE, render_suite, SUITE_END),
+    REASONS_START: (SUITE, render_reasons, REASONS_END),
     NESTED_START: (QUESTIONS, render_question("nested", nested_lines), NESTED_END),
     COUPLING_START: (QUESTIONS, render_question("coupling", coupling_lines), COUPLING_END),
     COMPILE_START: (QUESTIONS, render_question("compile", compile_lines), COMPILE_END),
