@@ -29,7 +29,8 @@ def adelie_paths(given, tol: float, precision: str, n_threads: int, limit_s: flo
     """Path of strengths of every neuron, one after the other, by adelie; nan where it gives up or takes too long.
 
     An offset at the mean rate puts the null model at an intercept of 0, from which adelie starts; the model is the
-    same. Its early ending by explained deviance is off: all strengths are asked for.
+    same. Its early ending by explained deviance is off: all strengths are asked for. Rounding can keep it from ever
+    ending in single precision; its iterations are limited far beyond what it needs otherwise.
     """
     import adelie
 
@@ -39,6 +40,7 @@ def adelie_paths(given, tol: float, precision: str, n_threads: int, limit_s: flo
     seconds = np.zeros((repeats, n_neurons))
     matrix = adelie.matrix.dense(X, method="naive", n_threads=n_threads)
     how = {"tol": tol, "irls_tol": tol, "n_threads": n_threads, "early_exit": False, "progress_bar": False}
+    how |= {"irls_max_iters": 300, "max_iters": 20_000}
     for n in range(n_neurons):
         y = np.ascontiguousarray(given["Y"][:, n], precision)
         shift = np.log(y.mean(dtype=np.float64))
@@ -117,6 +119,74 @@ def _glmfit(solver, strength, _n):
 
     SoftmaxGLM()  # imports
     return lambda tol: SoftmaxGLM(regularizer_strength=strength, solver_name=solver, tol=tol, max_epochs=3000)
+
+
+# ------------------------------------------------------------------------- banded ridge, squared loss
+
+
+def himalaya_bands(given, precision: str, n_folds: int, repeats: int) -> dict:
+    """Choose a share of every band and a strength for every response among those given, and fit; by himalaya."""
+    from himalaya.ridge import solve_group_ridge_random_search
+    from sklearn.model_selection import KFold
+
+    X, Y = np.ascontiguousarray(given["X"], precision), np.ascontiguousarray(given["Y"], precision)
+    bands = np.split(X, np.cumsum(given["sizes"])[:-1], axis=1)
+    shares, alphas = given["shares"].astype(precision), given["alphas"].astype(precision)
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        deltas, coef, scores, intercept = solve_group_ridge_random_search(
+            bands, Y, n_iter=shares, alphas=alphas, cv=KFold(n_folds), fit_intercept=True, local_alpha=True,
+            return_weights=True, progress_bar=False, warn=False,
+        )  # fmt: skip
+        seconds.append(time.perf_counter() - start)
+    return {"coef": coef, "intercept": intercept, "deltas": deltas, "scores": scores, "seconds": np.array(seconds)}
+
+
+def himalaya_ridge(given, precision: str, solver: str, repeats: int) -> dict:
+    """Banded ridge at the strengths given, one of each band, by himalaya."""
+    from himalaya.ridge import Ridge
+
+    X, Y = np.ascontiguousarray(given["X"], precision), np.ascontiguousarray(given["Y"], precision)
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        unit = (1 / np.sqrt(len(X) * given["strength"])).astype(precision)
+        model = Ridge(alpha=1.0, fit_intercept=True, solver=solver).fit(X * unit, Y)
+        coef = model.coef_ * unit[:, None]
+        seconds.append(time.perf_counter() - start)
+    return {"coef": coef, "intercept": np.asarray(model.intercept_), "seconds": np.array(seconds)}
+
+
+# ------------------------------------------------------------------------------ all pairs, squared loss
+
+
+def implicit_als(given, precision: str, cg: bool, confidence: float, regularization: float, limit_s: float) -> dict:
+    """Alternating least squares of implicit from given embeddings: those of every iteration, and its seconds."""
+    import scipy.sparse
+    from implicit.cpu.als import AlternatingLeastSquares
+
+    P, Q = (np.array(given[side], precision) for side in "PQ")
+    shape = len(P), len(Q)
+    pairs = scipy.sparse.csr_matrix((np.ones(len(given["left"]), "f4"), (given["left"], given["right"])), shape=shape)
+    found = {"P": [P.copy()], "Q": [Q.copy()], "seconds": [0.0]}
+
+    def look(_iteration, seconds, *_):
+        for side, now in (("P", model.user_factors), ("Q", model.item_factors)):
+            found[side].append(np.array(now))
+        found["seconds"].append(seconds)
+        if sum(found["seconds"]) > limit_s:
+            raise KeyboardInterrupt
+
+    model = AlternatingLeastSquares(
+        P.shape[1], regularization, confidence, dtype=np.dtype(precision).type, use_cg=cg, iterations=300
+    )
+    model.user_factors, model.item_factors = P, Q
+    try:
+        model.fit(pairs, show_progress=False, callback=look)
+    except KeyboardInterrupt:
+        pass
+    return {name: np.array(values) for name, values in found.items()}
 
 
 if __name__ == "__main__":

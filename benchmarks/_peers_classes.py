@@ -116,6 +116,7 @@ def few(name: str, load):
                     ):
                         key = (package, solver, precision, tol)
                         at[key], values[key] = median(seconds[1:]), gaps.value(coef, b)
+                    print(f"    {package} {solver}, {precision}: {np.median(made['seconds'], axis=1)}", flush=True)
         found = {key: gaps.gap(value) for key, value in values.items()}
         facts = {
             "title": f"softmax, {len(gaps.share)} classes, {name}", "rows": len(X), "features": X.shape[1],

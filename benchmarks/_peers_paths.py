@@ -29,6 +29,7 @@ from _foreign import Foreign, find
 N_STRENGTHS, WEAKEST = 30, 1e-3
 GOALS = (1e-4, 1e-6)
 TOLS = tuple(10.0**-k for k in range(4, 12))
+OURS = tuple(10.0**-k for k in range(1, 9))
 LIMIT_S = 30.0  # of the path of a neuron
 REPEATS = 3
 CHUNK = 4096
@@ -108,7 +109,7 @@ def climb_ours(paths: Paths, repeats: int) -> list[dict]:
     rungs, ours = [], Foreign(None, "glmfit")
     best = ours.call("glmfit_paths", paths.arrays(), tol=1e-12)
     paths.values(best["coef"], best["intercept"])  # how low the optimum may be
-    for tol in TOLS:
+    for tol in OURS:
         made = ours.call("glmfit_paths", paths.arrays(), tol=tol, repeats=repeats + 1)
         objective = paths.values(made["coef"], made["intercept"])
         seconds = made["seconds"]
@@ -130,7 +131,11 @@ def climb_theirs(paths: Paths, adelie: Foreign, repeats: int, n_threads: int) ->
                 break
             part = {"X": paths.X, "Y": paths.Y[:, able], "strengths": paths.strengths[:, able], "groups": paths.starts}
             how = {"tol": tol, "precision": precision, "n_threads": n_threads}
-            made = adelie.call("adelie_paths", part, limit_s=LIMIT_S, repeats=repeats, **how)
+            try:
+                made = adelie.call("adelie_paths", part, limit_s=LIMIT_S, repeats=repeats, **how)
+            except (TimeoutError, RuntimeError) as error:
+                print(f"    adelie, {how}: {error}", flush=True)
+                break
             objective = paths.values(made["coef"], made["intercept"], able)
             seconds = np.median(made["seconds"], axis=0)
             rungs.append({"setting": how, "neurons": able, "objective": objective, "seconds": seconds})
