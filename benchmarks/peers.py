@@ -21,7 +21,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import _peers_bands
 import _peers_classes
+import _peers_pairs
 import _peers_paths
 import _peers_sampling
 import numpy as np
@@ -29,7 +31,7 @@ from _common import Contender, Section, commit, median, run_sections
 from _peers_problems import NAMES, Gap, make_problem
 from _rivals import PACKAGES, Rival, rivals, why_absent
 
-MORE = (_peers_paths, _peers_classes, _peers_sampling)  # with sections of their own
+MORE = (_peers_paths, _peers_classes, _peers_sampling, _peers_bands, _peers_pairs)  # with sections of their own
 
 GAPS = (1e-4, 1e-6)
 ENOUGH = 3e-7  # a rung below this is the last
