@@ -63,9 +63,10 @@ class Bands:
         return self.objective(coef, middle - mean @ coef, strength)
 
     def r2(self, coef, intercept) -> float:
-        """Median over neurons of R2 of the rows to predict."""
+        """Median R2 of the rows to predict, over the neurons that vary there."""
         left = self.Y_held - self.X_held @ np.asarray(coef) - np.asarray(intercept)
-        return float(np.median(1 - np.mean(left**2, axis=0) / np.var(self.Y_held, axis=0)))
+        varies = self.Y_held.var(axis=0) > 0
+        return float(np.median(1 - np.mean(left**2, axis=0)[varies] / self.Y_held.var(axis=0)[varies]))
 
 
 def given(cache, scale: float, section: Section, data=None, other_python=None) -> None:
@@ -129,6 +130,8 @@ def chosen(cache, scale: float, section: Section, data=None, other_python=None) 
         seconds[name], (coef, intercept) = timed(fit)
         r2[name] = bands.r2(coef, intercept)
         print(f"    {name}: {seconds[name]:.3g} s, R2 {r2[name]:.4f}", flush=True)
+        section.figures |= {"seconds": seconds, "held_out_r2": r2}
+        section.save()
     section.note(rows=len(bands.X), features=bands.sizes, neurons=bands.Y.shape[1], himalaya=himalaya.version,
                  shares=n_shares, strengths=len(ALPHAS), seconds=seconds, held_out_r2=r2)  # fmt: skip
     rival = min((k for k in seconds if k.startswith("himalaya")), key=seconds.get)
