@@ -149,9 +149,8 @@ def simulate_recurrent(
     if inputs is not None and len(coupled.base) != n_bins:
         raise ValueError(f"inputs has {len(coupled.base)} rows; each of the {n_bins} bins needs one.")
     past = _start(start, len(coupled.kernels), len(coupled.neuron))
-    wrong, needed = coupled.observation.wrong(past)
-    if start is not None and np.any(wrong):
-        raise ValueError(f"start has {past[wrong][0]:g}; this model needs {needed}.")
+    if past.min(initial=0.0) < 0 and coupled.observation.name != "squared":
+        raise ValueError(f"start has {past.min():g}; no response of this model is below 0.")
     done, counts, rates = _simulate(coupled, past, n_bins, limit, np.random.default_rng(read_seed(random_state)))
     if done < n_bins:
         n = int(np.argmax(np.where(np.isnan(rates[done]), np.inf, np.abs(rates[done]))))

@@ -186,3 +186,11 @@ def test_binomial_counts_are_refused(rng):
     model = PopulationGLM(observation_model="Binomial", regularizer_strength=0.1).fit(X, counts, exposure=5)
     with pytest.raises(ValueError, match="trials of a bin"):
         simulate_recurrent(model, BASIS, 10)
+
+
+def test_a_start_of_negative_counts_is_refused():
+    counts = np.random.default_rng(0).poisson(0.3, size=(400, 2))
+    basis = np.ones((2, 1))
+    model = PopulationGLM(regularizer_strength=1e-2).fit(Convolution(counts, basis).to_array(), counts)
+    with pytest.raises(ValueError, match="no response of this model is below 0"):
+        simulate_recurrent(model, basis, 10, start=-np.ones((2, 2)))
