@@ -145,7 +145,7 @@ class BatchNewton:
         self.gap = np.where(self.is_open, np.nan, 0.0)
         self.is_bound = ~self.is_open
         self.target = self._targets(np.arange(n))
-        self.epochs, self.n_passes, self.radius = np.zeros(n, int), 0, np.full(n, np.nan)
+        self.epochs, self.n_passes = np.zeros(n, int), 0
         self._step: list[Step | None] = [None] * n
         self._length = np.ones(n)
         self._trial = Params(*(np.where(self.is_open, a, b) for a, b in zip(start, null, strict=True)))

@@ -192,8 +192,8 @@ class Solver:
         Notes
         -----
         The first pass looks at the data; each further one is a Newton step of every neuron on all rows, and a bound of
-        its gap there. It ends when every gap is proved to be below the tolerance: after three to twelve passes on
-        recordings (docs/how_to/use_with_nemos.md). Losses that are not known take a proximal gradient step a pass, and
+        its gap there. It ends when every gap is proved to be below the tolerance (how soon:
+        docs/how_to/use_with_nemos.md). Losses that are not known take a proximal gradient step a pass, and
         nothing is proved. Memory: a Hessian a neuron, and a batch.
         """
         n_passes = named.pop("n_passes", num_epochs)
