@@ -1,10 +1,11 @@
 """Kernels and memory of the engine's programs, compiled for a GPU that is not there.
 
     pip install jax-cuda12-plugin jax-cuda12-pjrt nvidia-cuda-nvcc-cu12   # of the version of jax; no driver, no GPU
-    python benchmarks/gpu_kernels.py [--sections p1,wide]
+    python benchmarks/gpu_kernels.py [--sections p1,wide,classes]
 
 XLA compiles to machine code for an H200 described in words. Counted are the kernels of one step of conjugate gradients
-(a fit makes ten with one wait for the device), loops whose number of turns the host would have to read, and bytes.
+(a fit makes ten with one wait for the device), or of a batch of sampled classes (an epoch's are one program), loops
+whose number of turns the host would have to read, and bytes.
 What a compiler cannot do without the device is to try products in several ways: it takes defaults, and on the device
 their kernels may be others. Nothing here is a time.
 """
@@ -27,6 +28,9 @@ from glmfit import observations
 from glmfit.engine.devices import descent as device_cg
 from glmfit.engine.devices import rows as device
 from glmfit.engine.devices import shards
+from glmfit.solvers import ImplicitSGD, UMax
+from glmfit.stochastic import class_kernels
+from glmfit.stochastic.class_rows import ClassData, DenseRows
 
 H200 = """
 platform_name: "CUDA" device_description_str: "NVIDIA H200"
@@ -41,17 +45,21 @@ gpu_device_info {
 }
 """
 MOST_KERNELS = 30  # of a step
+BATCH, NEGATIVES, N_STEPS = 1024, 512, 100
+SAMPLERS = {"U-max": (UMax(NEGATIVES, BATCH), 16), "Implicit": (ImplicitSGD(NEGATIVES, BATCH, "shared"), 24)}
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "after-all", "optimization-barrier"}
+
+
+def shapes_there():
+    """Make shapes of arrays on the device that is not there."""
+    topology = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=H200)
+    there = jax.sharding.SingleDeviceSharding(topology.devices[0])
+    return lambda *shape, dtype=jnp.float32: jax.ShapeDtypeStruct(shape, dtype, sharding=there)
 
 
 def programs(n_rows: int, d: int, n: int) -> dict:
     """Compiled functions of a fit, and the shapes of their arguments."""
-    topology = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=H200)
-    there = jax.sharding.SingleDeviceSharding(topology.devices[0])
-
-    def array(*shape, dtype=jnp.float32):
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=there)
-
+    array = shapes_there()
     blocks, size = shards.Layout(jax.devices()[:1], n_rows, np.float32).shape
     n, wide, padded = shards.filled_up(n), shards.filled_up(d + 1), shards.filled_up(d + 1, shards.PADDED)
     tall, small, each = array(blocks, size, n), array(padded, n), array(n)
@@ -109,7 +117,41 @@ def compiled(n_rows: int, d: int, n: int):
     return section_of
 
 
-SECTIONS = {"p1": compiled(100_000, 192, 32), "p2": compiled(100_000, 192, 128), "wide": compiled(1_000_000, 200, 2000)}
+def classes(_cache, scale: float, section: Section) -> None:
+    """1 024 rows a step, 512 shared negatives, 64 features, 1 048 576 rows, 10 000 and 1 000 000 classes."""
+    array, n_rows, d = shapes_there(), 1 << 20, 64
+    whole, number, each = (array(n_rows, dtype=jnp.int32), array(), array(n_rows))
+    counted = {}
+    for n_classes in (10_000, 1_000_000):
+        for name, (solver, _) in SAMPLERS.items():
+            rows = DenseRows(array(n_rows, d), each if solver.implicit else None)
+            data = ClassData(rows, whole, whole, each, whole, None, array(n_rows + 1, dtype=jnp.int32), each)
+            weights = class_kernels.Weights(array(n_classes, d), each, array(d))
+            place = array(dtype=jnp.int32)
+            span = class_kernels.Span(place, place, number, array(d), number, number, number)
+            order, negatives = (array(N_STEPS, k, dtype=jnp.int32) for k in (BATCH, NEGATIVES))
+            args = data, weights, order, negatives, span, class_kernels.shared, solver, N_STEPS
+            done = class_kernels.take_steps.lower(*args).compile()
+            (once, *turns), unknown = count(done.as_text())
+            counted[name, n_classes] = turns[0], unknown
+            figures = {"kernels": once, "kernels_of_a_turn": turns, "loops_of_unknown_length": unknown}
+            section.note(
+                **{f"{name}, {n_classes} classes": figures | {"bytes": done.memory_analysis().temp_size_in_bytes}}
+            )
+    for name, (_, most) in SAMPLERS.items():
+        kernels, unknown = np.max([of for (who, _), of in counted.items() if who == name], axis=0)
+        section.require(
+            f"{name}, a batch: kernels of a step", kernels, most, limit=1, against="limit", unit="", topic="gpu"
+        )
+        section.require(f"{name}, a batch: loops that wait", unknown, 0, limit=1, against="limit", unit="", topic="gpu")
+
+
+SECTIONS = {
+    "classes": classes,
+    "p1": compiled(100_000, 192, 32),
+    "p2": compiled(100_000, 192, 128),
+    "wide": compiled(1_000_000, 200, 2000),
+}
 
 if __name__ == "__main__":
     sys.exit(run_sections(__doc__, SECTIONS, "gpu_kernels.json"))

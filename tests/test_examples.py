@@ -41,7 +41,9 @@ def test_there_are_examples():
     assert len(EXAMPLES) >= 3
 
 
-SLOW = {"08_motor_cortex_tuning"}  # 171 neurons with the recording at hand
+SLOW = {  # some minutes: solvers of NeMoS run to their tolerance; 171 neurons with the recording at hand
+    "04_nemos_backend", "08_motor_cortex_tuning",
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..compilation import jit
-from .class_rows import ALL, spread
+from .class_rows import ALL, add_all, spread
 from .implicit import Batch, dual_ascent, jacobi_ascent, limits, newton_cg
 
 _NONE = jnp.iinfo(jnp.int32).max  # no class
@@ -107,10 +107,10 @@ class Visit(NamedTuple):
         if not self.solver.auxiliary:
             return u
         new = jnp.minimum(step.u, self.span.limit)
-        if n == 1:
-            return u.at[k].add(new - old)
-        # Pairs of a row may share a variable: it is raised to the most that one of them proves.
-        return u.at[k].max(step.raised).at[k].add((new - step.raised) / n)
+        if jnp.ndim(k) and self.solver.per_row:
+            # Pairs of a row share a variable: it is raised to the most that one of them proves.
+            return add_all(u.at[k].max(step.raised), k, (new - step.raised) / n)
+        return u.at[k].add(new - old if n == 1 else step.raised - old + (new - step.raised) / n, unique_indices=True)
 
 
 def shrink_of(span: Span, solver):
@@ -125,9 +125,12 @@ def measure(data, span: Span, solver):
     return data._replace(rows=data.rows.measured(shrink_of(span, solver))) if solver.implicit else data
 
 
-@partial(jit, static_argnames=("visit", "solver"), donate_argnames="weights")
-def take_steps(data, weights: Weights, order, negatives, span: Span, visit, solver) -> Weights:
-    """Take the steps of a span, each as ``visit`` says, on a batch of ``order``, (step, row), and its ``negatives``."""
+@partial(jit, static_argnames=("visit", "solver", "n_steps"), donate_argnames="weights")
+def take_steps(data, weights: Weights, order, negatives, span: Span, visit, solver, n_steps=None) -> Weights:
+    """Take the steps of a span, each as ``visit`` says, on a batch of ``order``, (step, row), and its ``negatives``.
+
+    Where the first ``n_steps`` are taken, a GPU need not ask the host after every step whether there is another.
+    """
     # The ridge shrinks all coefficients in every step, by the scales. An implicit step starts from weights already
     # shrunk; an explicit one uses the old ones throughout.
     shrink = shrink_of(span, solver)
@@ -140,7 +143,8 @@ def take_steps(data, weights: Weights, order, negatives, span: Span, visit, solv
         at = Visit(data, span, solver, chosen, drawn, *((shrunk, scale) if solver.implicit else (scale, shrunk)))
         return *visit(at, V, u), shrunk
 
-    return Weights(*jax.lax.fori_loop(span.start, span.stop, step, tuple(weights)))
+    steps = (span.start, span.stop) if n_steps is None else (0, n_steps)
+    return Weights(*jax.lax.fori_loop(*steps, step, tuple(weights)))
 
 
 @jit
@@ -168,17 +172,17 @@ def one_row(at: Visit, V, u):
     return at.data.rows.add(V, i, classes, step.amount, at.write), at.moved(u, k, old, step)
 
 
-def _mean_step(at: Visit, V, u, i, k, c, classes, log_a, target):
+def _mean_step(at: Visit, V, u, i, k, c, classes, log_a, target, score=None, add=None):
     """Take the mean of what rows would do alone, given where their auxiliary variables are, and their classes.
 
     Of proximal steps the mean is firmly nonexpansive, hence stable for any step size.
     """
     rows, n = at.data.rows, len(i)
-    s = at.offset(rows.scores(V, i, classes, at.read), i, classes)
+    s = at.offset((score or rows.scores)(V, i, classes, at.read), i, classes)
     old = at.auxiliary(u, k)
     tau = c if at.solver.auxiliary_step is None else n * at.pace(c)  # of which the mean takes one part in n
     step = jax.vmap(at.solver.step)(c, tau, log_a, s, target, at.mobility(i), old)
-    return rows.add(V, i, classes, step.amount / n, at.write), at.moved(u, k, old, step, n)
+    return (add or rows.add)(V, i, classes, step.amount / n, at.write), at.moved(u, k, old, step, n)
 
 
 def averaged(at: Visit, V, u):
@@ -223,15 +227,21 @@ def counts(at: Visit, V, u):
 
 
 def shared(at: Visit, V, u):
-    """Visit rows with shared negatives, (negative,) distinct, by an explicit step: two matrix products."""
+    """Visit rows with shared negatives, (negative,) distinct: two matrix products.
+
+    An explicit step is that of the whole batch; of implicit ones the mean is taken.
+    """
     (i, y, k, c), rows = at.of_pairs(), at.data.rows
     classes = jnp.column_stack([jnp.broadcast_to(at.negatives, (len(y), len(at.negatives))), y])
-    s = at.offset(rows.scores_shared(V, i, classes, at.read), i, classes)
-    (log_a, target), old = at.of_label(classes.shape[1]), at.auxiliary(u, k)
-    log_a = jnp.broadcast_to(log_a, s.shape)
+    log_a, target = at.of_label(classes.shape[1])
+    log_a = jnp.broadcast_to(log_a, classes.shape)
     if not at.solver.hits:  # a row's own label among them counts nothing
         log_a = jnp.where((classes == y[:, None]) & (target == 0)[None], -jnp.inf, log_a)
-    c = c / len(y)
+    if at.solver.implicit:
+        target = jnp.broadcast_to(target, classes.shape)
+        return _mean_step(at, V, u, i, k, c, classes, log_a, target, rows.scores_shared, rows.add_shared)
+    s = at.offset(rows.scores_shared(V, i, classes, at.read), i, classes)
+    c, old = c / len(y), at.auxiliary(u, k)
     step = jax.vmap(at.solver.step, (0, 0, 0, 0, None, None, 0))(c, at.pace(c), log_a, s, target, 0.0, old)
     return rows.add_shared(V, i, classes, step.amount, at.write), at.moved(u, k, old, step)
 

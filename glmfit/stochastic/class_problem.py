@@ -126,9 +126,10 @@ class SoftmaxProblem:
         """Coordinates "spectral", perhaps robust ones, or "raw", in which steps are taken; found once."""
         return self._once(("coordinates", basis, robust), lambda: coordinates_of(self, basis, robust))
 
-    def class_data(self, basis: str, robust: bool = False) -> ClassData:
-        """Lay out the data on the device, once; each pair has an auxiliary variable of its own."""
-        return self._once(("data", basis, robust), lambda: self._lay_out(self.coordinates(basis, robust)))
+    def class_data(self, basis: str, robust: bool = False, device: jax.Device | None = None) -> ClassData:
+        """Lay out the data once, where the weights are; each pair has an auxiliary variable of its own."""
+        name = "data", basis, robust, device
+        return self._once(name, lambda: self._lay_out(self.coordinates(basis, robust)))
 
     def _once(self, name, find):
         if name not in self._found:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+_TILE = 2048  # changes that are compared with one another at a time
 _UNROLLED = 8  # classes, up to which reading their weights one by one is faster than by a list (measured)
 _SEGMENT_COST = 60  # a segment's overhead in a step on a CPU, in nonzeros
 ALL = slice(None)  # classes
@@ -20,6 +21,28 @@ ALL = slice(None)  # classes
 def spread(of_columns, like):
     """Numbers of the columns, (column,), for every row of an array (..., column)."""
     return jnp.broadcast_to(of_columns, like.shape)
+
+
+def add_all(array, place, change):
+    """Add changes (change, ...) to an array, (place, ...), some places perhaps the same: twice, with the same bits."""
+    return jax.lax.platform_dependent(array, place, change, cpu=one_by_one, default=summed_first)
+
+
+def one_by_one(array, place, change):
+    """Add all, each in its turn: where repeated places wait for one another."""
+    return array.at[place].add(change, mode="promise_in_bounds")
+
+
+def summed_first(array, place, change):
+    """Add all, those of one place summed before: a GPU adds to a place in whatever order changes come."""
+    for k in range(0, len(place), _TILE):
+        here, index = place[k : k + _TILE], jnp.arange(min(_TILE, len(place) - k))
+        same = here[:, None] == here[None]
+        total = same.astype(change.dtype) @ change[k : k + _TILE].reshape(len(index), -1)
+        total = total.reshape(len(index), *change.shape[1:])
+        apart = jnp.where(jnp.argmax(same, axis=1) == index, here, len(array) + index)  # none but the first of equals
+        array = array.at[apart].add(total, mode="drop", unique_indices=True)
+    return array
 
 
 class DenseRows(NamedTuple):
@@ -63,7 +86,9 @@ class DenseRows(NamedTuple):
         if classes is ALL:
             return V + amount.T @ x
         change = amount[..., None] * x[..., None, :]
-        return V.at[classes].add(change, mode="promise_in_bounds", unique_indices=jnp.ndim(i) == 0)
+        if jnp.ndim(i):
+            return add_all(V, classes.reshape(-1), change.reshape(-1, V.shape[1]))
+        return V.at[classes].add(change, mode="promise_in_bounds", unique_indices=True)
 
     def scores_shared(self, V, i, classes, scale):
         """Scores of several rows at classes, (row, class), all but the last of which they share."""
@@ -74,7 +99,7 @@ class DenseRows(NamedTuple):
         """Add several rows to such classes; those that they share are distinct."""
         x = self._times(i, 1 / scale)
         V = V.at[classes[0, :-1]].add(amount[:, :-1].T @ x, mode="promise_in_bounds", unique_indices=True)
-        return V.at[classes[:, -1]].add(amount[:, -1:] * x, mode="promise_in_bounds")
+        return add_all(V, classes[:, -1], amount[:, -1:] * x)
 
     def gather(self, i, n_columns):
         """Features of several rows, (row, column)."""

@@ -3,6 +3,7 @@
 They come near the optimum and do not converge to it in a finite time; how near is for the problem's certificate to say.
 """
 
+import contextlib
 import math
 from abc import abstractmethod
 from collections.abc import Callable
@@ -93,17 +94,23 @@ class ClassSampler(ScheduledSolver):
             inside = coordinates.inside(params)
             V[:, :d] = inside.coef.T
             V[:, d:] = inside.intercept[:, None]
-        size = (problem.n_rows if self._per_row else problem.n_pairs) if self.auxiliary else 0
+        size = (problem.n_rows if self.per_row else problem.n_pairs) if self.auxiliary else 0
         seed = seed_of(key)
         u = np.zeros(size, problem.dtype)
         if params is not None and size:
             best = problem.start_auxiliary(params, self.alpha, np.random.default_rng(seed))
-            if self._per_row:  # the mean over counts: for pairs it is the log of the normaliser less their scores
+            if self.per_row:  # the mean over counts: for pairs it is the log of the normaliser less their scores
                 best = np.bincount(problem.pairs.row, problem.pairs.weight * best, size)
                 best /= np.maximum(problem.totals, np.finfo(float).tiny)
             u[:] = best
         weights = kernels.Weights(*map(jax.device_put, (V, u, np.ones(V.shape[1], problem.dtype))))
         return SamplerState(weights, 0, seed)
+
+    def where(self, problem) -> contextlib.AbstractContextManager:
+        """Visit single rows on a CPU: steps of some microseconds, each after the other, which a GPU takes more for."""
+        single = min(self.batch_size, self.n_visits(problem)) == 1
+        cpu = a_cpu() if single and jax.default_backend() != "cpu" else None
+        return contextlib.nullcontext() if cpu is None else jax.default_device(cpu)
 
     def coordinates(self, problem):
         """Coordinates in which steps are taken; outliers count for less where steps are stable at any length."""
@@ -131,8 +138,9 @@ class ClassSampler(ScheduledSolver):
         return math.inf if self.implicit else 1 / max(np.max(self.ridge(problem), initial=0.0), 1e-300)
 
     def update(self, problem, state: SamplerState, c: float, share: float) -> SamplerState:
-        number, data = problem.dtype.type, problem.class_data(self.basis, self.implicit)
-        data = data._replace(auxiliary=data.row) if self._per_row else data
+        device = next(iter(state.weights.V.devices()))
+        number, data = problem.dtype.type, problem.class_data(self.basis, self.implicit, device)
+        data = data._replace(auxiliary=data.row) if self.per_row else data
         n_visits, ridge = self.n_visits(problem), self.ridge(problem)
         n = min(self.batch_size, n_visits)
         m = min(self.negatives(problem), problem.n_classes - (not self._shares(n)))  # shared ones may be all
@@ -142,7 +150,8 @@ class ClassSampler(ScheduledSolver):
         data = kernels.measure(data, span, self)
         # What steps need is laid out for some of them at a time: for all it would take more room than the data.
         n_steps, width = n_visits // n, int(np.diff(problem.first_pairs).max()) if self.visit == "row" else 0
-        most = max(1, _PORTION // (n * (m + max(width, 1)) + problem.n_features))
+        a_step = n + m if self._shares(n) else n * (m + max(width, 1)) + problem.n_features
+        most = max(1, _PORTION // a_step)
         size = -(-n_steps // -(-n_steps // most))
         for_order, for_classes = jax.random.split(jax.random.fold_in(jax.random.key(state.seed), state.epoch))
         order = _order(for_order, n_visits, n, size)
@@ -161,7 +170,8 @@ class ClassSampler(ScheduledSolver):
             last = min(size, n_steps - first)
             for start in range(0, last, stride):
                 some = span._replace(start=start, stop=min(start + stride, last))
-                weights = kernels.take_steps(seen, weights, part, negatives, some, visit, self)
+                n_steps_known = last if n > 1 and stride >= last else None
+                weights = kernels.take_steps(seen, weights, part, negatives, some, visit, self, n_steps_known)
                 if change > 0:
                     weights = kernels.merge_scale(weights)
         if self.bounded and problem.coef_bound < math.inf:
@@ -174,7 +184,7 @@ class ClassSampler(ScheduledSolver):
         return kernels.one_row if n == 1 else kernels.shared
 
     @property
-    def _per_row(self) -> bool:
+    def per_row(self) -> bool:
         """Whether the pairs of a row share an auxiliary variable: in the absolute form they estimate the same."""
         return self.alpha == 1 or self.visit == "row"
 
@@ -212,6 +222,14 @@ class ClassSampler(ScheduledSolver):
     def kept(self, state: SamplerState) -> SamplerState:
         # A copy, since updates use up the weights they are given; these may come from a file.
         return SamplerState(jax.tree.map(jnp.array, state.weights), int(state.epoch), int(state.seed))
+
+
+def a_cpu() -> jax.Device | None:
+    """First CPU of jax, or None where the user has left CPUs out."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None
 
 
 @partial(jit, static_argnames=("n_pairs", "n", "size"))

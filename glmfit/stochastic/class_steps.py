@@ -15,7 +15,7 @@ from .class_sampler import ClassSampler, Step
 from .implicit import implicit_counts, implicit_step, log1p_sum_exp, softmax_prox
 
 _STEP_OF_ROW, _WIDE, _OF_LARGEST = 0.2, 64, 4.0  # first c of a batch, over its rows; columns; over the largest share
-MINIBATCHES = ("averaged", *kernels.COUPLED)
+MINIBATCHES = ("averaged", "shared", *kernels.COUPLED)
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,14 @@ class ImplicitSGD(ClassSampler):
     batch_size : int
         Rows per step.
     minibatch : str
-        With more than one row: "averaged" (each row with its own negatives, and the mean of what they would do), or the
-        exact step of the batch with shared negatives by "dual" block ascent, "jacobi" sweeps or "newton".
+        With more than one row: "averaged" (each row with its own negatives, and the mean of what they would do),
+        "shared" (the same with shared negatives: two matrix products, for a GPU), or the exact step of the batch with
+        shared negatives by "dual" block ascent, "jacobi" sweeps or "newton".
     sweeps : int
         Sweeps of "dual" and "jacobi"; "newton" goes on to the exact step. One dual sweep is as good as single steps; 3
         to 5 Jacobi sweeps are a conservative step.
     alpha : float
-        0 for scores relative to the label's, 1 for absolute ones (single rows and "averaged" only).
+        0 for scores relative to the label's, 1 for absolute ones (single rows, "averaged" and "shared" only).
     visit : str
         Of a row of counts: "pair" visits one class with counts at a time, "row" all of them at once (``alpha=1`` only,
         and the mean over a batch). A row then costs as much as the one with the most classes.
@@ -68,10 +69,10 @@ class ImplicitSGD(ClassSampler):
         check_whole("sweeps", self.sweeps, 1)
         check_choice("minibatch", self.minibatch, MINIBATCHES)
         given = isinstance(self.alpha, numbers.Real) and self.alpha in (0, 1)
-        if not given or (self.alpha == 1 and self.batch_size > 1 and self.minibatch != "averaged"):
+        if not given or (self.alpha == 1 and self.batch_size > 1 and self.minibatch in kernels.COUPLED):
             raise ValueError(
                 f"alpha is {self.alpha!r} with minibatch={self.minibatch!r}; it must be 0, or 1 with single rows or "
-                'minibatch="averaged".'
+                'minibatch="averaged" or "shared".'
             )
         if self.visit == "row" and self.alpha != 1:
             raise ValueError(
@@ -91,7 +92,7 @@ class ImplicitSGD(ClassSampler):
     def _visit(self, n: int) -> Callable:
         if n == 1:
             return kernels.one_row
-        return kernels.averaged if self.minibatch == "averaged" else kernels.coupled
+        return {"averaged": kernels.averaged, "shared": kernels.shared}.get(self.minibatch, kernels.coupled)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from ..engine.exact.quadratic import conjugate_gradients
 
 _MOST = 30  # Newton steps: two or three do for ordinary numbers, a dozen for absurd ones
+_USUAL = 5  # taken where none is tested, in single precision
 
 
 class Limits(NamedTuple):
@@ -110,7 +111,14 @@ class Impulse(NamedTuple):
 
 
 def _climb(newton, start):
-    """Newton's method from the left of a concave increasing equation, until the steps are rounding."""
+    """Newton's method from the left of a concave increasing equation."""
+    return jax.lax.platform_dependent(
+        start, cpu=lambda start: until_rounding(newton, start), default=lambda start: known_number(newton, start)
+    )
+
+
+def until_rounding(newton, start):
+    """Take steps until they are rounding."""
     # In single precision one step earlier: they shrink quadratically, and what is left is rounding.
     close = 1e-4 if start.dtype.itemsize == 4 else 30 * jnp.finfo(start.dtype).eps
 
@@ -118,6 +126,13 @@ def _climb(newton, start):
         return (at[0] - at[1] > close * (1 + jnp.abs(at[0]))) & (at[2] < _MOST)
 
     return jax.lax.while_loop(goes_on, lambda at: (newton(at[0]), at[0], at[2] + 1), (start, start - jnp.inf, 0))[0]
+
+
+def known_number(newton, start):
+    """Take as many steps as numbers that are not absurd need: a GPU would ask the host after each whether to go on."""
+    for _ in range(_USUAL if start.dtype.itemsize == 4 else _USUAL + 2):
+        start = newton(start)
+    return start
 
 
 def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:

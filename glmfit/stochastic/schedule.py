@@ -1,5 +1,6 @@
 """Solvers that follow a schedule, of epochs and a step that shrinks from one to the next, with no rule to stop."""
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -116,6 +117,10 @@ class ScheduledSolver(ABC):
         """Return a state that later updates leave as it is."""
         return state
 
+    def where(self, problem) -> contextlib.AbstractContextManager:
+        """Context in which jax puts steps where they are fastest: on its default device."""
+        return contextlib.nullcontext()
+
     def run(
         self,
         problem: Any,
@@ -144,7 +149,10 @@ class ScheduledSolver(ABC):
         state : optional
             To go on from, of an earlier run with the same problem: its epochs count as done.
         """
-        schedule = schedule or Schedule(self.usual_epochs)
+        with self.where(problem):
+            return self._follow(schedule or Schedule(self.usual_epochs), problem, params, key, callback, verbose, state)
+
+    def _follow(self, schedule: Schedule, problem, params, key, callback, verbose: bool, state) -> SampledSolution:
         clock, status = Clock(), Status.SCHEDULE_DONE
         state = self.init_state(problem, params, key=key) if state is None else self.kept(state)
         kept = self.kept(state)

@@ -156,7 +156,7 @@ def test_the_engine_on_four_devices_gives_the_answer_of_the_host():
     assert outcome(start(ENGINE_ON_ONE_HOST, 4)).strip().endswith("fine")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_laws_of_fits_hold_on_three_devices():
     laws = Path(ROOT, "tests", "laws", "test_fit_laws.py")
     options = ["-q", "-x", "-k", "devices or newton", "-m", "", "-p", "no:cacheprovider", str(laws)]

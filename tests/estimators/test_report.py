@@ -46,7 +46,7 @@ def test_frames_share_their_columns(kind):
     assert model.n_iter_ == frame["epochs"].max() > 0
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_pseudo_r2_is_the_deviance_explained_on_the_training_rows(monkeypatch):
     rng = np.random.default_rng(1)
     X = rng.normal(size=(200, 3))

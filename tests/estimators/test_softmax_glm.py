@@ -572,6 +572,7 @@ def test_an_interrupted_fit_leaves_a_usable_model_that_says_so(solver, data, mon
     assert model.report_.objective < model.report_.null_objective
 
 
+@pytest.mark.thorough
 def test_auto_rule_follows_work():
     def problem(n, d, k):
         X = np.broadcast_to(np.float32(0), (n, d))

@@ -207,6 +207,7 @@ def test_interrupted_runs_keep_the_last_epoch():
     assert equal(found.params, seen[-1])
 
 
+@pytest.mark.thorough
 def test_implicit_steps_take_more_negatives_of_many_classes():
     def equal_runs(K, n_negatives):
         y = np.arange(2 * K) % K
@@ -229,7 +230,7 @@ def test_implicit_steps_take_more_negatives_of_many_classes():
         (lambda: UMax(batch_size=0), "batch_size is 0"),
         (
             lambda: ImplicitSGD(minibatch="exact"),
-            "minibatch is 'exact'; it must be one of 'averaged', 'jacobi'",
+            "minibatch is 'exact'; it must be one of 'averaged', 'shared', 'jacobi'",
         ),
         (lambda: ImplicitSGD(alpha=0.5), "alpha is 0.5"),
         (lambda: UMax(alpha=2), "alpha is 2; it must be between 0 and 1"),
@@ -332,3 +333,18 @@ def test_a_first_step_of_sampled_softmax_is_as_long_as_rows_and_classes_bear():
     assert SampledSoftmax(basis="raw").first_step(problem) == pytest.approx(0.03)
     twice = SoftmaxProblem(problem.X, Pairs(np.arange(N), problem.pairs.label, np.full(N, 2.0)), K, 1e-3)
     assert SampledSoftmax().first_step(twice) == pytest.approx(2 / share)
+
+
+def test_single_rows_are_visited_on_a_cpu_whatever_the_default_device(monkeypatch, rng):
+    y = rng.integers(0, 4, 30)
+    problem = SoftmaxProblem(rng.normal(size=(30, 2)), Pairs(np.arange(30), y, np.ones(30)), 4, 1e-2)
+    usual = ImplicitSGD().run(problem, key=jax.random.key(0), schedule=Schedule(2))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for solver, expected in ((ImplicitSGD(), jax.devices("cpu")[0]), (ImplicitSGD(batch_size=8), None)):
+        with solver.where(problem):
+            assert jax.config.jax_default_device == expected
+    there = ImplicitSGD().run(problem, key=jax.random.key(0), schedule=Schedule(2))
+    assert equal(there.params, usual.params) and jax.config.jax_default_device is None
+    monkeypatch.setattr(class_sampler, "a_cpu", lambda: None)
+    with ImplicitSGD().where(problem):
+        assert jax.config.jax_default_device is None

@@ -12,7 +12,7 @@ from oracles.softmax import pair_step
 
 from glmfit.solvers import NCE, OVE, SGD, ImplicitSGD, ImportanceSampling, SoftmaxProx, UMax
 from glmfit.stochastic import class_kernels as sampling
-from glmfit.stochastic import class_sampler, implicit
+from glmfit.stochastic import class_rows, class_sampler, implicit
 from glmfit.stochastic.class_rows import ClassData, dense_rows, sparse_rows
 from glmfit.stochastic.implicit import log1p_sum_exp
 
@@ -199,6 +199,55 @@ def test_averaged_steps_are_the_mean_of_single_ones(solver, layout, features, rn
     np.testing.assert_allclose(W, np.mean([a for a, _ in alone], axis=0), atol=1e-12)
     if not isinstance(solver, UMax) or solver.delta > 1:  # whose raises count in full
         np.testing.assert_allclose(u_new, np.mean([b for _, b in alone], axis=0), atol=1e-12)
+
+
+@pytest.mark.parametrize("solver", [SOLVERS["implicit"], SOLVERS["implicit, absolute"]], ids=["relative", "absolute"])
+@every_layout
+def test_shared_implicit_steps_are_the_mean_of_single_ones(solver, layout, features, rng, x64):
+    """With the same negatives, of which a row's own label is none; repeated labels and negatives that are labels."""
+    data = make(rng, features, layout)
+    V, u = start(rng)
+    order = rng.choice(N, 12, replace=False).astype(np.int32)
+    C = np.array([5, 1, 3], np.int32)
+    one, label = schedule(1, length(solver), 0.1), np.asarray(data.label)
+    args = jnp.asarray(order)[None], jnp.asarray(C)[None], one, sampling.shared, solver
+    W, u_new = finished(take_steps(data, weights(V, u), *args))
+    alone = []
+    for i in order:
+        some = jnp.asarray(C[label[i] != C])[None]
+        of_one = jnp.asarray([i]), some, one._replace(tau=12 * TAU), solver
+        alone.append(finished(single_steps(data, weights(V, u), *of_one)))
+    np.testing.assert_allclose(W, np.mean([a for a, _ in alone], axis=0), atol=1e-12)
+    np.testing.assert_allclose(u_new, np.mean([b for _, b in alone], axis=0), atol=1e-12)
+
+
+@pytest.mark.parametrize("tile", [3, 100])
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_changes_of_repeated_places_add_up_on_every_device(shape, tile, monkeypatch, rng, x64):
+    monkeypatch.setattr(class_rows, "_TILE", tile)
+    array, place = rng.normal(size=(6, *shape)), jnp.asarray([2, 5, 2, 0, 2, 5, 0])
+    change = rng.normal(size=(7, *shape))
+    wanted = array.copy()
+    np.add.at(wanted, np.asarray(place), change)
+    for add in (class_rows.one_by_one, class_rows.summed_first, class_rows.add_all):
+        np.testing.assert_allclose(jax.jit(add)(jnp.asarray(array), place, jnp.asarray(change)), wanted, atol=1e-14)
+
+
+@pytest.mark.parametrize("solver", [UMax(8, 16), ImplicitSGD(8, 16, "shared")], ids=["umax", "implicit"])
+def test_a_gpu_takes_all_steps_of_a_portion_without_a_question(solver):
+    """One loop of a known length, and nothing in it that the host has to decide."""
+    data, n_steps = make(np.random.default_rng(0), np.zeros((N, D)), dtype=np.float32), 6
+    V, u = start(np.random.default_rng(1), dtype=np.float32)
+    span = schedule(n_steps)._replace(ridge=np.zeros(D + 1, np.float32))
+    order, negatives = jnp.zeros((n_steps, 16), jnp.int32), jnp.zeros((n_steps, 8), jnp.int32)
+    args = sampling.measure(data, span, solver), weights(V, u), order, negatives, span, sampling.shared, solver
+    traced = sampling.take_steps.trace(*args, n_steps)
+    assert [e.params["length"] for e in equations(traced.jaxpr) if e.primitive.name == "scan"][:1] == [n_steps]
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("stablehlo.while") == 1  # that scan
+    by_device = {v for e in equations(traced.jaxpr) if e.primitive.name == "platform_index" for v in e.outvars}
+    conditions = [e.invars[0] for e in equations(traced.jaxpr) if e.primitive.name == "cond"]
+    assert conditions and by_device.issuperset(conditions)  # chosen before it runs
 
 
 @pytest.mark.slow

@@ -108,6 +108,7 @@ def test_solvers_of_nemos_come_to_the_certified_optimum(basis, design, counts, s
     np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=0.02)
 
 
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("shape", [(), (N,)])
 def test_a_certified_fit_is_that_of_the_additive_model(basis, design, counts, shape):
     X, strengths = design[0], strengths_of(shape)

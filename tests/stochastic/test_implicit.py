@@ -118,3 +118,25 @@ def test_log1p_sum_exp(x64):
         got = np.asarray(jax.jit(implicit.log1p_sum_exp)(terms))
     np.testing.assert_allclose(got, exact, rtol=1e-14)
     assert got[0] == 0 and got[4] == 0 and got[1] > 0
+
+
+@every_dtype
+def test_a_known_number_of_steps_suffices(dtype, monkeypatch, rng, x64):
+    """What a GPU takes, for which a test would wait: of ordinary numbers the same, of absurd ones finite."""
+    n, m = 200, 20
+    c, mobility = np.exp(rng.normal(size=n)), np.exp(rng.normal(size=n))
+    numbers = c, rng.normal(size=(n, m)), 2 * rng.normal(size=(n, m)), mobility, mobility, np.exp(rng.normal(size=n))
+    absurd = 1e3 * c, numbers[1], 40 * numbers[2], 1e3 * mobility, 1e3 * mobility, numbers[5]
+
+    def solve(of):
+        of = [np.asarray(a, dtype) for a in of]
+        counts = of[0], of[1], of[2], np.eye(m, dtype=dtype)[np.arange(n) % m], of[3], of[5]
+        return [*jax.vmap(implicit.implicit_step)(*of), *jax.vmap(implicit.implicit_counts)(*counts)]
+
+    wanted = solve(numbers)
+    monkeypatch.setattr(implicit, "_climb", implicit.known_number)
+    for found, exact in zip(solve(numbers), wanted, strict=True):
+        np.testing.assert_allclose(
+            found, exact, rtol=1e-4 if dtype == np.float32 else 1e-9, atol=1e-5 * (dtype == np.float32)
+        )
+    assert all(np.all(np.isfinite(found)) for found in solve(absurd))
