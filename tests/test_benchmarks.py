@@ -33,6 +33,14 @@ def test_the_large_section_of_a_gpu_runs_on_a_cpu(tmp_path):
     assert 0 < share < 10  # of what a product alone does in the same process, timed once on a busy machine
 
 
+@pytest.mark.slow
+def test_sections_of_sampled_classes_on_a_gpu_run_on_a_cpu(tmp_path):
+    command = [sys.executable, "benchmarks/gpu_softmax.py", "--sections", "steps,loss-100000", "--scale", "0.002"]
+    done = subprocess.run([*command, "--cache", tmp_path], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("rows_per_s") == 12 and "half way there" in done.stdout
+
+
 @pytest.mark.parametrize("link", ["softplus", "exp"])
 def test_references_with_kinks_are_optima(benchmarks, link):
     problems, references = benchmarks("_problems"), benchmarks("_references")
