@@ -28,8 +28,8 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
         advice = f"X has shape {tuple(shape)}, which looks like (feature, time): pass X.T."
         raise ValueError(f"X has {shape[1]} features, but {expects} {advice}")
     with arrays.no_overflow("X"):
-        X = validate_data(
-            estimator, whole, reset=reset, accept_sparse="csr" if sparse else False, accept_large_sparse=False,
+        X = _validated(
+            estimator, whole, reset, accept_sparse="csr" if sparse else False, accept_large_sparse=False,
             dtype=KINDS, ensure_all_finite=False, ensure_min_samples=2 if reset and not sparse else 1, order="C",
         )  # fmt: skip
     arrays.refuse_infinity(X, "X", "feature")
@@ -46,6 +46,22 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
             what = f"X has whole numbers up to {largest:.3g}, which float64 rounds (it has all up to {2.0**53:.3g})"
             warn_user(f"{what}: first subtract from each column its smallest.")
     return X
+
+
+def _validated(estimator, X, reset: bool, ensure_min_samples: int, **how):
+    """Call scikit-learn's ``validate_data``, unless an array is as it should be.
+
+    Of every array it asks all that is installed, which takes a while the first time, whether it is a data frame.
+    """
+    known = type(X) is np.ndarray and X.dtype.kind in "fiub" and X.ndim == 2
+    known = known and X.shape[0] >= ensure_min_samples and X.shape[1] > 0
+    named = hasattr(estimator, "feature_names_in_")
+    if not known or (not reset and (named or X.shape[1] != estimator.n_features_in_)):
+        return validate_data(estimator, X, reset=reset, ensure_min_samples=ensure_min_samples, **how)
+    estimator.n_features_in_ = X.shape[1]
+    if named:
+        del estimator.feature_names_in_
+    return np.asarray(X, X.dtype if X.dtype in KINDS else np.float64, order=how["order"])
 
 
 def check_columns(estimator, source, reset: bool) -> None:

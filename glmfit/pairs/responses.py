@@ -15,6 +15,7 @@ _DENSE_SHARE = 0.01  # of all pairs observed, from which a dense table beats tri
 _DENSE_ENTRIES = 2.5e8
 _ENTRIES = 2**18  # of a piece: what a step works on stays in the cache
 _TRIPLES = 2**14  # of a step: their embeddings stay in the cache
+_OF_A_GPU = 2**6  # times as many, which it works on at once
 _CELL = 8192, 1024  # left and right entities whose embeddings stay in the cache together
 
 
@@ -193,17 +194,22 @@ def cut(merged: Merged, dtype) -> tuple[Piece, ...]:
             if not n_left or not n_right:
                 continue
             width = rounded(n_right)
-            n_cuts = -(-n_left * width // _ENTRIES)
+            n_cuts = -(-n_left * width // at_once(_ENTRIES))
             height = rounded(-(-n_left // n_cuts))
             groups.setdefault((height, width), []).extend(map(block.rows, tiles_of(n_left, height)))
         pieces = [_stack(cuts, *shape, dtype) for shape, cuts in sorted(groups.items())]
     return tuple(jax.tree.map(jax.numpy.asarray, piece) for piece in pieces)
 
 
+def at_once(n: int) -> int:
+    """Responses of a step where a CPU would take n."""
+    return n if jax.default_backend() == "cpu" else n * _OF_A_GPU
+
+
 def cut_scattered(pairs: Piece, dtype, size: int | None = None) -> Piece:
     """Cut scattered pairs into steps; ``size`` is the number of places, filled up (None: as many as needed)."""
     n = len(pairs.y) if size is None else size
-    n_steps = max(1, -(-n // _TRIPLES))
+    n_steps = max(1, -(-n // at_once(_TRIPLES)))
     width = -(-n // n_steps) if n else 1
 
     def laid(values, fill, dtype):
@@ -217,7 +223,7 @@ def cut_scattered(pairs: Piece, dtype, size: int | None = None) -> Piece:
 
 def _stack(cuts: list[Piece], height: int, width: int, dtype) -> Piece:
     """Stack parts of blocks, filled up to one shape, a few in each step."""
-    together = max(1, min(len(cuts), _ENTRIES // (height * width)))
+    together = max(1, min(len(cuts), at_once(_ENTRIES) // (height * width)))
     n_steps = -(-len(cuts) // together)
     n = n_steps * together
     left, right = np.zeros((n, height), np.int32), np.zeros((n, width), np.int32)

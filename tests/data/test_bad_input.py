@@ -10,8 +10,10 @@ import scipy.sparse
 from cases import GROUPS, D, N, T, design, recording
 from oracles import population as oracle
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import validate_data
 
 from glmfit import PopulationGLM, Status
+from glmfit.data import features
 
 every_solver = pytest.mark.parametrize("solver", ["Newton", "SAGA"])
 
@@ -512,3 +514,23 @@ def test_a_lasso_that_creeps_is_not_called_a_precision_floor():
     with pytest.warns(ConvergenceWarning, match="max epochs"):
         model = PopulationGLM(regularizer="Lasso", regularizer_strength=1e-3).fit(X, y)
     assert model.report_.status[0] == Status.MAX_EPOCHS and model.n_iter_ == 200
+
+
+def test_an_array_is_read_without_a_search_for_data_frames(monkeypatch):
+    """What scikit-learn asks of every array takes a while the first time; its answers stay as they are."""
+    X, Y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(120.0).reshape(60, 2) % 3
+    for given in (X, X.astype(np.float32), np.asfortranarray(X), X > 0):
+        estimator = PopulationGLM()
+        with monkeypatch.context() as patch:
+            patch.setattr(features, "validate_data", None)
+            read = features.read_features(estimator, given, reset=True)
+        wanted = validate_data(PopulationGLM(), given, dtype=features.KINDS, order="C")
+        assert read.dtype == wanted.dtype and read.flags.c_contiguous and estimator.n_features_in_ == 3
+        np.testing.assert_array_equal(read, wanted)
+    model = PopulationGLM(regularizer_strength=1e-2).fit(pd.DataFrame(X, columns=list("abc")), Y)
+    with pytest.warns(UserWarning, match="valid feature names"):
+        model.predict(X)
+    model.fit(X, Y)
+    assert not hasattr(model, "feature_names_in_")
+    with pytest.raises(ValueError, match="X has 2 features, but PopulationGLM is expecting 3 features as input"):
+        model.predict(X[:, :2])

@@ -275,9 +275,12 @@ def test_10_session_blocks_equal_triples(name, repeats, rng):
 
 
 @pytest.mark.thorough
-def test_blocks_longer_than_a_piece_and_many_small_ones(rng, monkeypatch):
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_blocks_longer_than_a_piece_and_many_small_ones(device, rng, monkeypatch):
     from glmfit.pairs import responses
 
+    monkeypatch.setattr(jax, "default_backend", lambda: device)
+    assert responses.at_once(40) == (40 if device == "cpu" else 2560)
     monkeypatch.setattr(responses, "_ENTRIES", 40)
     monkeypatch.setattr(responses, "_TRIPLES", 7)
     y = rng.poisson(1.0, (M, N)).astype(float)
