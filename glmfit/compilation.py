@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 _PREFIX = "/jax/core/compile/"
 _lock = threading.Lock()
@@ -36,6 +37,11 @@ def full_precision(function: Callable) -> Callable:
 def jit(function: Callable, **options: Any) -> Callable:
     """Compile a kernel: `jax.jit`, with `full_precision`. Every compiled function of the package is made by this."""
     return jax.jit(full_precision(function), **options)
+
+
+def default_device() -> jax.Device:
+    """Device on which jax puts arrays unless it is told another."""
+    return next(iter(jnp.empty(0).devices()))
 
 
 def _listen(event: str, seconds: float, **_) -> None:

@@ -51,7 +51,7 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
 def _validated(estimator, X, reset: bool, ensure_min_samples: int, **how):
     """Call scikit-learn's ``validate_data``, unless an array is as it should be.
 
-    Of every array it asks all that is installed, which takes a while the first time, whether it is a data frame.
+    scikit-learn compares every array with the data frames of each library installed, which is slow the first time.
     """
     known = type(X) is np.ndarray and X.dtype.kind in "fiub" and X.ndim == 2
     known = known and X.shape[0] >= ensure_min_samples and X.shape[1] > 0

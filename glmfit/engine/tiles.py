@@ -30,7 +30,6 @@ MANY_CLASSES = 64  # from which on the scores of a row lie together in memory; o
 _FEW = 1 << 15  # NumPy is as fast on so few numbers, and compiles nothing
 _MOST_ROWS = 16384  # of a tile: more leave the cache
 _LEAST_ROWS = 64
-_TILES_OF_A_THREAD = 4
 
 _own = threading.local()
 
@@ -47,12 +46,11 @@ class Workers:
     """
 
     waiting = 0  # threads beside one for each core, where some wait for a disk
-    most = math.inf  # threads
     _pool: ThreadPoolExecutor | None = None
 
     def __enter__(self):
         """Start threads."""
-        self._open, workers = contextlib.ExitStack(), min(n_cores() + self.waiting, self.most)
+        self._open, workers = contextlib.ExitStack(), n_cores() + self.waiting
         self._open.enter_context(one_thread_each())
         self._pool = self._open.enter_context(ThreadPoolExecutor(workers)) if workers > 1 else None
         return self
@@ -92,23 +90,16 @@ class Workers:
 
 def over_tiles(function: Callable[[slice], Any], n_rows: int, size: int = ROWS_OF_A_TILE) -> Iterator[Any]:
     """Apply a function to every tile and yield the results in order, whatever the threads do."""
-    pieces = tiles_of(n_rows, size)
-    with _workers_for(pieces) as workers:
+    pieces, workers = tiles_of(n_rows, size), Workers()
+    with workers if len(pieces) > 1 else contextlib.nullcontext():
         yield from workers.each(function, pieces)
 
 
 def sums_over_tiles(function: Callable[[slice], tuple], n_rows: int, size: int = ROWS_OF_A_TILE) -> list[np.ndarray]:
     """Apply a function to every tile and add up, in float64, what it returns, arrays in a tuple."""
-    pieces = tiles_of(n_rows, size)
-    with _workers_for(pieces) as workers:
+    pieces, workers = tiles_of(n_rows, size), Workers()
+    with workers if len(pieces) > 1 else contextlib.nullcontext():
         return workers.add(function, pieces)
-
-
-def _workers_for(pieces: list) -> contextlib.AbstractContextManager:
-    """Threads for some tiles: on many cores, threads that have one or two each mostly wait for one another."""
-    workers = Workers()
-    workers.most = max(2, len(pieces) // _TILES_OF_A_THREAD)
-    return workers if len(pieces) > 1 else contextlib.nullcontext(workers)
 
 
 def rows_at_once(rows: Any) -> int:

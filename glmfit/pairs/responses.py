@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import scipy.sparse
 
+from ..compilation import default_device
 from ..engine.tiles import tiles_of
 
 LAYOUTS = ("auto", "blocks", "triples", "dense")
@@ -203,7 +204,7 @@ def cut(merged: Merged, dtype) -> tuple[Piece, ...]:
 
 def at_once(n: int) -> int:
     """Responses of a step where a CPU would take n."""
-    return n if jax.default_backend() == "cpu" else n * _OF_A_GPU
+    return n if default_device().platform == "cpu" else n * _OF_A_GPU
 
 
 def cut_scattered(pairs: Piece, dtype, size: int | None = None) -> Piece:
@@ -225,6 +226,7 @@ def _stack(cuts: list[Piece], height: int, width: int, dtype) -> Piece:
     """Stack parts of blocks, filled up to one shape, a few in each step."""
     together = max(1, min(len(cuts), at_once(_ENTRIES) // (height * width)))
     n_steps = -(-len(cuts) // together)
+    together = -(-len(cuts) // n_steps)  # the fewer are empty
     n = n_steps * together
     left, right = np.zeros((n, height), np.int32), np.zeros((n, width), np.int32)
     count = None if cuts[0].count is None else np.ones((n, height, width), dtype)

@@ -14,6 +14,7 @@ import scipy.sparse
 import scipy.special
 from numpy.typing import DTypeLike
 
+from ..compilation import default_device
 from ..display import counted
 from ..engine.metric import plain_basis, spectral_basis
 from ..engine.problem import Evaluation, Params
@@ -126,9 +127,10 @@ class SoftmaxProblem:
         """Coordinates "spectral", perhaps robust ones, or "raw", in which steps are taken; found once."""
         return self._once(("coordinates", basis, robust), lambda: coordinates_of(self, basis, robust))
 
-    def class_data(self, basis: str, robust: bool = False, device: jax.Device | None = None) -> ClassData:
-        """Lay out the data once, where the weights are; each pair has an auxiliary variable of its own."""
-        name = "data", basis, robust, device
+    def class_data(self, basis: str, robust: bool = False) -> ClassData:
+        """Lay out the data on jax's default device, once; each pair has an auxiliary variable of its own."""
+        device = default_device()
+        name = "data", basis, robust, device.platform, device.id
         return self._once(name, lambda: self._lay_out(self.coordinates(basis, robust)))
 
     def _once(self, name, find):

@@ -24,7 +24,7 @@ def spread(of_columns, like):
 
 
 def add_all(array, place, change):
-    """Add changes (change, ...) to an array, (place, ...), some places perhaps the same: twice, with the same bits."""
+    """Add changes (change, ...) to an array, (place, ...), where places may repeat; a second run has the same bits."""
     return jax.lax.platform_dependent(array, place, change, cpu=one_by_one, default=summed_first)
 
 
@@ -35,14 +35,19 @@ def one_by_one(array, place, change):
 
 def summed_first(array, place, change):
     """Add all, those of one place summed before: a GPU adds to a place in whatever order changes come."""
-    for k in range(0, len(place), _TILE):
-        here, index = place[k : k + _TILE], jnp.arange(min(_TILE, len(place) - k))
-        same = here[:, None] == here[None]
-        total = same.astype(change.dtype) @ change[k : k + _TILE].reshape(len(index), -1)
-        total = total.reshape(len(index), *change.shape[1:])
-        apart = jnp.where(jnp.argmax(same, axis=1) == index, here, len(array) + index)  # none but the first of equals
-        array = array.at[apart].add(total, mode="drop", unique_indices=True)
-    return array
+    n, (size, *shape) = min(len(place), _TILE), array.shape
+    missing = -len(place) % n
+    place = jnp.concatenate([place, jnp.full(missing, size, place.dtype)]).reshape(-1, n)
+    change = jnp.pad(change.reshape(len(change), -1), ((0, missing), (0, 0))).reshape(*place.shape, -1)
+
+    def add(k, array):
+        same = place[k][:, None] == place[k][None]
+        total = (same.astype(change.dtype) @ change[k]).reshape(n, *shape)
+        index = jnp.arange(n)
+        first = (jnp.argmax(same, axis=1) == index) & (place[k] < size)  # of equal ones; others are nowhere
+        return array.at[jnp.where(first, place[k], size + index)].add(total, mode="drop", unique_indices=True)
+
+    return add(0, array) if len(place) == 1 else jax.lax.fori_loop(0, len(place), add, array)
 
 
 class DenseRows(NamedTuple):

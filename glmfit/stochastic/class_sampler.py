@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..checks import check_choice, check_positive, check_whole
-from ..compilation import jit
+from ..compilation import default_device, jit
 from ..engine.problem import Params
 from ..numerics import seed_of
 from . import class_kernels as kernels
@@ -108,8 +108,9 @@ class ClassSampler(ScheduledSolver):
 
     def where(self, problem) -> contextlib.AbstractContextManager:
         """Visit single rows on a CPU: steps of some microseconds, each after the other, which a GPU takes more for."""
-        single = min(self.batch_size, self.n_visits(problem)) == 1
-        cpu = a_cpu() if single and jax.default_backend() != "cpu" else None
+        single = min(self.batch_size, self.n_visits(problem)) == 1 and self.visit == "pair"
+        single = single and self._visit(1) is kernels.one_row
+        cpu = a_cpu() if single and default_device().platform != "cpu" else None
         return contextlib.nullcontext() if cpu is None else jax.default_device(cpu)
 
     def coordinates(self, problem):
@@ -138,8 +139,7 @@ class ClassSampler(ScheduledSolver):
         return math.inf if self.implicit else 1 / max(np.max(self.ridge(problem), initial=0.0), 1e-300)
 
     def update(self, problem, state: SamplerState, c: float, share: float) -> SamplerState:
-        device = next(iter(state.weights.V.devices()))
-        number, data = problem.dtype.type, problem.class_data(self.basis, self.implicit, device)
+        number, data = problem.dtype.type, problem.class_data(self.basis, self.implicit)
         data = data._replace(auxiliary=data.row) if self.per_row else data
         n_visits, ridge = self.n_visits(problem), self.ridge(problem)
         n = min(self.batch_size, n_visits)
@@ -189,8 +189,8 @@ class ClassSampler(ScheduledSolver):
         return self.alpha == 1 or self.visit == "row"
 
     def _shares(self, n: int) -> bool:
-        """Whether the rows of a batch share their negatives."""
-        return n > 1 and self._visit(n) is not kernels.averaged
+        """Whether the pairs of a batch share their negatives; rows of counts have their own."""
+        return n > 1 and self.visit == "pair" and self._visit(n) is not kernels.averaged
 
     def log_weight(self, n_classes: int, m: int, n: int) -> float:
         """Logarithm of the weight of each of m negatives of n rows that keeps the double sum unbiased."""

@@ -74,6 +74,10 @@ class ImplicitSGD(ClassSampler):
                 f"alpha is {self.alpha!r} with minibatch={self.minibatch!r}; it must be 0, or 1 with single rows or "
                 'minibatch="averaged" or "shared".'
             )
+        if self.visit == "row" and self.minibatch == "shared":
+            raise ValueError(
+                'visit is "row" with minibatch="shared"; rows of counts have negatives of their own: "averaged".'
+            )
         if self.visit == "row" and self.alpha != 1:
             raise ValueError(
                 f'visit is "row" with alpha={self.alpha!r}; implicit steps on rows of counts need alpha=1.'

@@ -149,13 +149,11 @@ class ScheduledSolver(ABC):
         state : optional
             To go on from, of an earlier run with the same problem: its epochs count as done.
         """
-        with self.where(problem):
-            return self._follow(schedule or Schedule(self.usual_epochs), problem, params, key, callback, verbose, state)
-
-    def _follow(self, schedule: Schedule, problem, params, key, callback, verbose: bool, state) -> SampledSolution:
+        schedule = schedule or Schedule(self.usual_epochs)
         clock, status = Clock(), Status.SCHEDULE_DONE
-        state = self.init_state(problem, params, key=key) if state is None else self.kept(state)
-        kept = self.kept(state)
+        with self.where(problem):
+            state = self.init_state(problem, params, key=key) if state is None else self.kept(state)
+            kept = self.kept(state)
         bar = ProgressBar(f"fitting {problem.subject}", schedule.epochs, "epoch", verbose, state.epoch)
         try:
             while state.epoch < schedule.epochs:
@@ -167,11 +165,12 @@ class ScheduledSolver(ABC):
                         "on the ridge alone turns coefficients around. Use a shorter step, or ImplicitSGD, which takes "
                         "any."
                     )
-                state = self.update(problem, state, c, share)
-                if not self.is_finite(state):
-                    status, state = Status.NON_FINITE, kept
-                    break
-                kept = self.kept(state)
+                with self.where(problem):
+                    state = self.update(problem, state, c, share)
+                    if not self.is_finite(state):
+                        status, state = Status.NON_FINITE, kept
+                        break
+                    kept = self.kept(state)
                 bar.advance()
                 if callback is not None:
                     with clock.paused():

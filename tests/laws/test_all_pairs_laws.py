@@ -1,6 +1,7 @@
 """Laws of the all-pairs model against the sum over every pair, by the numbers of the spec's table."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import equinox as eqx
 import jax
@@ -279,7 +280,7 @@ def test_10_session_blocks_equal_triples(name, repeats, rng):
 def test_blocks_longer_than_a_piece_and_many_small_ones(device, rng, monkeypatch):
     from glmfit.pairs import responses
 
-    monkeypatch.setattr(jax, "default_backend", lambda: device)
+    monkeypatch.setattr(responses, "default_device", lambda: SimpleNamespace(platform=device))
     assert responses.at_once(40) == (40 if device == "cpu" else 2560)
     monkeypatch.setattr(responses, "_ENTRIES", 40)
     monkeypatch.setattr(responses, "_TRIPLES", 7)

@@ -1,5 +1,8 @@
 """Solvers that sample classes: near the optimum, repeatable, resumable, and never handing out NaN."""
 
+import pickle
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -233,6 +236,7 @@ def test_implicit_steps_take_more_negatives_of_many_classes():
             "minibatch is 'exact'; it must be one of 'averaged', 'shared', 'jacobi'",
         ),
         (lambda: ImplicitSGD(alpha=0.5), "alpha is 0.5"),
+        (lambda: ImplicitSGD(8, 4, "shared", alpha=1, visit="row"), 'visit is "row" with minibatch="shared"'),
         (lambda: UMax(alpha=2), "alpha is 2; it must be between 0 and 1"),
         (lambda: UMax(delta=-1), "delta is -1"),
         (lambda: Schedule(step=0), "step is 0"),
@@ -339,11 +343,16 @@ def test_single_rows_are_visited_on_a_cpu_whatever_the_default_device(monkeypatc
     y = rng.integers(0, 4, 30)
     problem = SoftmaxProblem(rng.normal(size=(30, 2)), Pairs(np.arange(30), y, np.ones(30)), 4, 1e-2)
     usual = ImplicitSGD().run(problem, key=jax.random.key(0), schedule=Schedule(2))
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    for solver, expected in ((ImplicitSGD(), jax.devices("cpu")[0]), (ImplicitSGD(batch_size=8), None)):
+    monkeypatch.setattr(class_sampler, "default_device", lambda: SimpleNamespace(platform="gpu"))
+    cases = (ImplicitSGD(), jax.devices("cpu")[0]), (ImplicitSGD(batch_size=8), None), (SoftmaxProx(), None)
+    for solver, expected in cases:
         with solver.where(problem):
             assert jax.config.jax_default_device == expected
-    there = ImplicitSGD().run(problem, key=jax.random.key(0), schedule=Schedule(2))
+    seen = []
+    how = {"key": jax.random.key(0), "schedule": Schedule(2)}
+    there = ImplicitSGD().run(problem, **how, callback=lambda *_: seen.append(jax.config.jax_default_device))
+    assert seen == [None, None]  # callbacks are the user's
+    pickle.dumps(problem)
     assert equal(there.params, usual.params) and jax.config.jax_default_device is None
     monkeypatch.setattr(class_sampler, "a_cpu", lambda: None)
     with ImplicitSGD().where(problem):

@@ -28,6 +28,7 @@ class ClassDescent(Descent):
     stale = False  # whether steps leave the gradient as it was
     may_rise = False  # whether F may be higher after a step, though something above it is lower
     lowest = -np.inf  # that F can be
+    _estimated: tuple = None, None  # what the last estimate is of, and the estimate
 
     def __init__(self, rows: ClassRows, basis, strength: float, null_objective, at: np.ndarray):
         self.basis, self.strength, self._null_objective = basis, strength, null_objective
@@ -109,6 +110,12 @@ class ClassDescent(Descent):
     @property
     def estimate(self) -> np.ndarray:
         """What a bound of the gap by duality will be, about; by the whole Hessian where there is next to no ridge."""
+        now, (of, _) = (self.squared_norm, self.objective, int(self.n_steps[0]), self.lowest), self._estimated
+        if of is None or of[0] is not now[0] or of[1:] != now[1:]:
+            self._estimated = now, self._estimate()
+        return self._estimated[1]
+
+    def _estimate(self) -> np.ndarray:
         estimate = self.decrement
         if self.strength > 0:
             by_duality = float(np.vdot(self.gradient[:-1], self.gradient[:-1])) / (2 * self.strength)
