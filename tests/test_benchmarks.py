@@ -109,7 +109,7 @@ def test_contenders_that_run_out_of_time_or_fail_are_recorded(benchmarks, small,
         assert run.process.poll() is not None
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_figure_of_recorded_designs_is_measured_and_judged(benchmarks, small, tmp_path):
     designs, common = benchmarks("real_designs"), benchmarks("_common")
     groups = [0] * 6 + [1] * 6

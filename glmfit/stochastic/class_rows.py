@@ -124,7 +124,7 @@ class SparseRows(NamedTuple):
         """Rows whose mobility is known for steps that divide the columns by ``shrink``, (column,)."""
         of_segments = jnp.sum(self.value**2 / shrink[self.column], axis=1)
         row = jnp.repeat(jnp.arange(len(self.count)), self.count, total_repeat_length=len(of_segments))
-        return self._replace(mobility=jax.ops.segment_sum(of_segments, row, len(self.count)))
+        return self._replace(mobility=add_all(jnp.zeros(len(self.count), self.value.dtype), row, of_segments))
 
     def _over(self, i, scale, update, start):
         """Let every segment of a row, its columns and scaled values, update something."""

@@ -43,7 +43,7 @@ def serial(batch, **options):
 # -- fits that end their process
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("mode", [["--scheduler", "serial"], ["--shard", "1/1"]])
 def test_a_fit_that_ends_its_process_goes_last_and_is_given_up(make_batch, mode):
     batch = make_batch([{"seed": 0}, {"seed": 1, "die": True}, {"seed": 2}, {"seed": 3}])

@@ -73,7 +73,7 @@ def test_the_tasks_of_an_array_are_told_to_end_and_go_on(slurm, make_batch):
     batch.check(12)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize(
     "options, said",
     [

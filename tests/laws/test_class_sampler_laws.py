@@ -210,7 +210,7 @@ def test_interrupted_runs_keep_the_last_epoch():
     assert equal(found.params, seen[-1])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_implicit_steps_take_more_negatives_of_many_classes():
     def equal_runs(K, n_negatives):
         y = np.arange(2 * K) % K

@@ -324,7 +324,7 @@ def test_bounds_are_above_the_gap_and_not_far(link, own, strength, step, devices
     ("n_problems", "devices"),
     [
         pytest.param(8, None, id="8"),
-        pytest.param(200, None, id="200", marks=pytest.mark.thorough),
+        pytest.param(200, None, id="200", marks=pytest.mark.slow),
         pytest.param(6, jax.devices(), id="6-devices", marks=pytest.mark.thorough),  # each compiles
     ],
 )
