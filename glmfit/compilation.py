@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 _PREFIX = "/jax/core/compile/"
 _lock = threading.Lock()
@@ -41,7 +41,7 @@ def jit(function: Callable, **options: Any) -> Callable:
 
 def default_device() -> jax.Device:
     """Device on which jax puts arrays unless it is told another."""
-    return next(iter(jnp.empty(0).devices()))
+    return next(iter(jax.device_put(np.empty(0)).devices()))
 
 
 def _listen(event: str, seconds: float, **_) -> None:
