@@ -25,6 +25,8 @@ def spread(of_columns, like):
 
 def add_all(array, place, change):
     """Add changes (change, ...) to an array, (place, ...), where places may repeat; a second run has the same bits."""
+    if not len(place):
+        return array
     return jax.lax.platform_dependent(array, place, change, cpu=one_by_one, default=summed_first)
 
 
@@ -44,7 +46,7 @@ def summed_first(array, place, change):
         same = place[k][:, None] == place[k][None]
         total = (same.astype(change.dtype) @ change[k]).reshape(n, *shape)
         index = jnp.arange(n)
-        first = (jnp.argmax(same, axis=1) == index) & (place[k] < size)  # of equal ones; others are nowhere
+        first = (jnp.argmax(same, axis=1) == index) & (place[k] < size)  # of equal ones; fillers are nowhere
         return array.at[jnp.where(first, place[k], size + index)].add(total, mode="drop", unique_indices=True)
 
     return add(0, array) if len(place) == 1 else jax.lax.fori_loop(0, len(place), add, array)

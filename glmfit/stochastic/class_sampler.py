@@ -107,7 +107,7 @@ class ClassSampler(ScheduledSolver):
         return SamplerState(weights, 0, seed)
 
     def where(self, problem) -> contextlib.AbstractContextManager:
-        """Visit single rows on a CPU: steps of some microseconds, each after the other, which a GPU takes more for."""
+        """Visit single rows on a CPU: steps of some microseconds, one after the other, take longer on a GPU."""
         single = min(self.batch_size, self.n_visits(problem)) == 1 and self.visit == "pair"
         single = single and self._visit(1) is kernels.one_row
         cpu = a_cpu() if single and default_device().platform != "cpu" else None

@@ -229,6 +229,8 @@ def test_changes_of_repeated_places_add_up_on_every_device(shape, tile, monkeypa
     change = rng.normal(size=(7, *shape))
     wanted = array.copy()
     np.add.at(wanted, np.asarray(place), change)
+    nothing = class_rows.add_all(jnp.asarray(array), place[:0], jnp.asarray(change[:0]))
+    np.testing.assert_array_equal(nothing, array)
     for add in (class_rows.one_by_one, class_rows.summed_first, class_rows.add_all):
         np.testing.assert_allclose(jax.jit(add)(jnp.asarray(array), place, jnp.asarray(change)), wanted, atol=1e-14)
 
