@@ -1,6 +1,6 @@
 """What a step costs that samples classes, however many, also on sparse features: see README.md in this folder.
 
-python benchmarks/softmax_steps.py [--sections bibtex,growth,batches]
+python benchmarks/softmax_steps.py [--sections bibtex,growth]
 
 The section "bibtex" needs bibtex_train.npz in ../shared/data next to the checkout.
 """
@@ -124,32 +124,7 @@ def growth(_cache, scale: float, section: Section) -> None:
         section.require(f"{name}, a step", max(steps), min(steps), limit=3, against="the cheapest N and K")
 
 
-def batches(_cache, scale: float, section: Section) -> None:
-    """100 000 classes, 64 features, batches of 64 to 4 096 rows, 256 negatives: rows per second on any device."""
-    rng, n_rows, n_classes = np.random.default_rng(0), int(200_000 * scale), int(100_000 * scale)
-    X = (rng.normal(size=(n_rows, 64)) / 8).astype(np.float32)
-    problem = SoftmaxProblem(
-        X, Pairs(np.arange(n_rows), rng.integers(0, n_classes, n_rows), np.ones(n_rows)), n_classes, 1e-6
-    )
-    for size in (64, 512, 4096):
-        solvers = {
-            "U-max": UMax(256, size), "Implicit, jacobi, 3 sweeps": ImplicitSGD(256, size, "jacobi", 3)
-        }  # fmt: skip
-        for name, solver in solvers.items():
-            if name != "U-max" and size > 512:
-                continue  # a matrix of rows by all classes touched
-            state = solver.init_state(problem, None, key=jax.random.key(0))
-            state = jax.block_until_ready(solver.update(problem, state, 0.1, 1.0))  # compiles
-            spent = []
-            for _ in range(3):
-                seconds, state = timed(
-                    lambda s=state, by=solver: jax.block_until_ready(by.update(problem, s, 0.1, 1.0))
-                )
-                spent.append(seconds)
-            section.note(**{f"{name}, {size} rows a step, rows per second": n_rows / median(spent)})
-
-
-SECTIONS = {"bibtex": bibtex, "growth": growth, "batches": batches}
+SECTIONS = {"bibtex": bibtex, "growth": growth}
 
 if __name__ == "__main__":
     sys.exit(run_sections(__doc__, SECTIONS, "softmax_steps.json"))
