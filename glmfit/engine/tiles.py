@@ -12,7 +12,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import jax.numpy as jnp
@@ -43,6 +43,8 @@ class Workers:
     """Threads among which work is shared while they are entered as a context; BLAS keeps to one thread meanwhile.
 
     NumPy lets go of the interpreter lock, so that threads share the elementwise work, which BLAS threads would not.
+    All share the threads of the process, which live on: many cores take longer to start threads than to do a pass. A
+    thread that is itself one of them does its work alone.
     """
 
     waiting = 0  # threads beside one for each core, where some wait for a disk
@@ -52,11 +54,12 @@ class Workers:
         """Start threads."""
         self._open, workers = contextlib.ExitStack(), n_cores() + self.waiting
         self._open.enter_context(one_thread_each())
-        self._pool = self._open.enter_context(ThreadPoolExecutor(workers)) if workers > 1 else None
+        self._pool = _threads(workers, os.getpid()) if workers > 1 and not hasattr(_own, "is_worker") else None
         return self
 
     def __exit__(self, *error) -> None:
-        """End them."""
+        """Let go of them."""
+        self._pool = None
         self._open.close()
 
     def each(self, function, items) -> Iterator:
@@ -69,7 +72,7 @@ class Workers:
 
         if self._pool is None or len(items) == 1:
             return map(quietly, items)
-        return self._pool.map(quietly, items)
+        return _in_order([self._pool.submit(quietly, item) for item in items])
 
     def add(self, function, items) -> list[np.ndarray]:
         """Add up, in float64, what a function returns of every item, arrays in a tuple; few sums are held at a time."""
@@ -86,6 +89,26 @@ class Workers:
         size = -(-len(items) // (2 * n_cores()))
         shares = [items[i : i + size] for i in range(0, len(items), size)]
         return [sum(parts) for parts in zip(*self.each(several, shares), strict=True)]
+
+
+@functools.cache
+def _threads(n: int, process: int) -> ThreadPoolExecutor:
+    """Threads of a process, which has none of those that it was forked from."""
+    return ThreadPoolExecutor(n, initializer=lambda: setattr(_own, "is_worker", True))
+
+
+def _in_order(futures: list[Future]) -> Iterator[Any]:
+    """Yield results in order; nothing is under way any more when one has failed, or nobody waits for the others."""
+    futures.reverse()
+    try:
+        while futures:
+            result = futures[-1].result()
+            futures.pop()
+            yield result
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
 
 
 def over_tiles(function: Callable[[slice], Any], n_rows: int, size: int = ROWS_OF_A_TILE) -> Iterator[Any]:
