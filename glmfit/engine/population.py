@@ -137,6 +137,8 @@ class PopulationProblem(OneNeuron):
     @cached_property
     def size_of_counts(self) -> np.ndarray:
         """Weighted mean size of the responses, (neuron,)."""
+        if self.observation.counts:
+            return self.mean_count
         return self._mean_of_counts(lambda y: np.abs(np.asarray(y, np.float64)))
 
     @cached_property
@@ -144,10 +146,10 @@ class PopulationProblem(OneNeuron):
         """Mean loss of the model that predicts every response exactly, (neuron,): no model is below it."""
 
         def least(y):
-            spikes = y != 0  # most bins of a recording are empty
-            loss = np.full(y.shape, 0.0 if spikes.all() else self.observation.saturated_loss(0.0))
-            loss[spikes] = self.observation.saturated_loss(np.asarray(y[spikes], np.float64))
-            return loss
+            spikes = np.flatnonzero(y)  # most bins of a recording are empty
+            loss = np.full(y.size, 0.0 if len(spikes) == y.size else self.observation.saturated_loss(0.0))
+            loss[spikes] = self.observation.saturated_loss(np.asarray(y.reshape(-1)[spikes], np.float64))
+            return loss.reshape(y.shape)
 
         return self._mean_of_counts(least)
 

@@ -13,7 +13,7 @@ from ..checks import shorten
 from ..data.counts import Training, weights_of
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
-from ..engine.tiles import over_tiles, rows_at_once
+from ..engine.tiles import over_tiles, rows_at_once, weighted
 from ..observations import Gaussian, NegativeBinomial, Observation
 from ..status import Status
 
@@ -117,14 +117,14 @@ def _statistic(data: Training, observation: Observation, params: Params, chosen:
         y, x = np.asarray(data.Y[at], np.float64), np.asarray(data.X[at], np.float64)
         eta = x @ params.coef + params.intercept
         eta = eta if data.offset is None else eta + data.offset[at]
-        mean, variance = observation.mean(eta), observation.variance(eta)
-        w = np.broadcast_to(weights_of(data, at), y.shape)
-        e = np.ones((1, 1)) if data.exposure is None else data.exposure[at].reshape(len(at), -1)
-        square = np.where(w > 0, w * (y - mean) ** 2 / np.maximum(variance, 1e-300), 0.0)
-        units = np.where(w > 0, w / np.where(e > 0, e, 1.0), 0.0)
-        noise = heavy + 1 / np.maximum(e * variance, 1e-3 / len(data.X))
-        noise = np.where(w > 0, np.square(units) * noise, 0.0)
-        return np.stack([square.sum(axis=0), units.sum(axis=0), noise.sum(axis=0), (w > 0).sum(axis=0)])
+        mean, variance = observation.mean_and_variance(eta)
+        w = weights_of(data, at)  # of rows, or of responses
+        e = 1.0 if data.exposure is None else data.exposure[at].reshape(len(at), -1)
+        units = w / np.where(e > 0, e, 1.0)
+        square = weighted((y - mean) ** 2 / np.maximum(variance, 1e-300), w)
+        noise = weighted(heavy + 1 / np.maximum(e * variance, 1e-3 / len(data.X)), np.square(units))
+        sums = [part.sum(axis=0) for part in (square, units, noise, w > 0)]
+        return np.stack(np.broadcast_arrays(*sums))
 
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         square, units, noise, n = sum(over_tiles(tile, len(chosen)))

@@ -173,6 +173,10 @@ class Observation(eqx.Module):
     def mean(self, eta: Array) -> Array:
         """Compute the expected response, the inverse link."""
 
+    def mean_and_variance(self, eta: Array) -> tuple[Array, Array]:
+        """Compute both, sharing their work."""
+        return self.mean(eta), self.variance(eta)
+
     @abc.abstractmethod
     def link(self, mean: Array) -> Array:
         """Compute the eta of an expected response; infinite where only the limit has that mean."""

@@ -87,6 +87,10 @@ class Poisson(Observation):
     def variance(self, eta: Array) -> Array:
         return self.mean(eta)
 
+    def mean_and_variance(self, eta: Array) -> tuple[Array, Array]:
+        mean = self.mean(eta)
+        return mean, mean
+
     def saturated_loss(self, y: Array) -> Array:
         if (at := _few_spikes(y)) is not None:
             loss = np.array(y, order="C")
