@@ -213,6 +213,14 @@ class PopulationProblem(OneNeuron):
         """Intercept-only optimum, the reference point of relative gaps."""
         return Params(np.zeros((self.n_features, self.n_neurons)), self._null[0].copy())
 
+    def no_worse_than_null(self, start: Params) -> Params:
+        """Put the fits that a start serves worse than a constant rate, or that have none, at that rate: one pass."""
+        null, known = self.null_params(), np.isfinite(start.intercept)
+        start = Params(*(np.where(known, a, b) for a, b in zip(start, null, strict=True)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            better = self.evaluate(start).objective < self.null_objective
+        return Params(*(np.where(better, a, b) for a, b in zip(start, null, strict=True)))
+
     @property
     def null_objective(self) -> np.ndarray:
         """F of the intercept-only model, (neuron,)."""

@@ -15,6 +15,7 @@ from ..engine import ConjugateGradients, LeastSquares, Newton, ProximalNewton
 from ..engine.devices import newton_pays
 from ..engine.exact.least_squares import least_squares_serves
 from ..engine.population import PopulationProblem
+from ..engine.problem import Params
 from ..saga import SAGA
 
 
@@ -50,6 +51,22 @@ def read_strengths(name: str, given, needs: str, *axes: int) -> np.ndarray:
     if values.ndim not in axes or not values.size or not all(known):
         raise ValueError(f"{name} is {shorten(given)}; it must be {needs}{not_text(given)}.")
     return values.ravel().astype(np.float64)
+
+
+def read_init_params(given, data) -> Params:
+    """Check coefficients and intercepts that a fit of populations is to begin at; NaN in a column that has none."""
+    n_features, n_neurons = data.X.shape[1], data.Y.shape[1]
+    shapes = ((n_features,), ()) if data.one_neuron else ((n_features, n_neurons), (n_neurons,))
+    needs = f"(coef, intercept) of shapes {shapes[0]} and {shapes[1]}, as a fit to such data has them"
+    try:
+        coef, intercept = (np.asarray(part, np.float64) for part in given)
+    except (TypeError, ValueError):
+        raise ValueError(f"init_params is {shorten(given)}; it must be {needs}{not_text(given)}.") from None
+    if (coef.shape, intercept.shape) != shapes:
+        raise ValueError(f"init_params has shapes {coef.shape} and {intercept.shape}; it must be {needs}.")
+    coef, intercept = coef.reshape(n_features, n_neurons).copy(), intercept.reshape(n_neurons).copy()
+    coef[:, ~np.isfinite(coef).all(axis=0)] = np.nan
+    return Params(coef, np.where(np.isfinite(coef).all(axis=0), intercept, np.nan))
 
 
 def read_verbose(value) -> bool:

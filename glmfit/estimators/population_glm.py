@@ -26,7 +26,7 @@ from .default_strength import default_ridge, name_strength, residual, units_of, 
 from .dispersion import first_dispersion, most_likely, moved, read_dispersion
 from .gam.masked import check_masked, fit_masked, read_mask
 from .model import WholeFit, from_json, to_json
-from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices, read_solver
+from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices, read_init_params, read_solver
 from .paths import RegularizationPath, path_of
 from .population_model import PROVED, PopulationModel
 from .streaming import RowView, as_arrays, read_fitted
@@ -170,6 +170,7 @@ class PopulationGLM(PopulationModel):
         exposure: PerRow = None,
         checkpoint: str | Path | None = None,
         epochs: Mapping[Any, Any] | None = None,
+        init_params: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> Self:
         """Fit the coefficients of every neuron.
 
@@ -197,6 +198,10 @@ class PopulationGLM(PopulationModel):
         epochs : dict or pynapple.TsGroup, optional
             When units were recorded, {name: IntervalSet} (or what has a ``time_support``); bins outside are masked for
             that unit, and units that are not named count throughout. X or y must be pynapple objects.
+        init_params : tuple of array, optional
+            Coefficients and intercepts to begin at, as ``(model.coef_, model.intercept_)`` of a fit to similar data. A
+            neuron that these serve worse than a constant rate, or whose numbers are not finite, begins at that rate.
+            Where the fit ends, and its proof, do not depend on it.
 
         Raises
         ------
@@ -227,9 +232,10 @@ class PopulationGLM(PopulationModel):
                 )
             mask = read_mask(self.feature_mask, data.X.shape[1], data.Y.shape[1])
             if mask is not None:
-                check_masked(self, data, checkpoint)
+                check_masked(self, data, checkpoint, init_params)
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
             design: dict = {}  # what is computed of the features alone
+            given = None if init_params is None else read_init_params(init_params, data)
             observation, start = self._at_dispersion(data, options, design)
             sought = isinstance(observation, NegativeBinomial) and self.dispersion is None
             for left in reversed(range(_MOST_MOVES)):
@@ -243,6 +249,8 @@ class PopulationGLM(PopulationModel):
                     file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
                     options, checkpoint = replace(options, checkpoint=file), None
                 start = start and Params(start.coef, start.intercept - form.shift)
+                if given is not None and start is None:
+                    start = problem.no_worse_than_null(Params(given.coef, given.intercept - form.shift))
                 solution = solver.run(problem, start, key=key_for(solver, seed), options=form.options(options))
                 start, options = form.params(solution.params), replace(options, checkpoint=None)
                 if not sought or not left or solution.interrupted:

@@ -754,3 +754,52 @@ def test_a_subclass_may_pass_keywords_on():
 
     model = Sub(extra=2, tol=1e-3)
     assert model.extra == 2 and model.tol == 1e-3 and not hasattr(model, "more")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"regularizer_strength": 1e-3},
+        {"regularizer": None},
+        {"regularizer": "Lasso", "regularizer_strength": 1e-2},
+        {"regularizer_strength": 1e-3, "solver_name": "Newton"},
+        {"regularizer_strength": 1e-3, "solver_name": "SAGA"},
+        {"regularizer_strength": 1e-3, "observation_model": "Gaussian"},
+        {"regularizer_strength": 1e-3, "observation_model": "NegativeBinomial"},
+    ],
+    ids=lambda given: "-".join(map(str, given.values())),
+)
+def test_a_fit_may_begin_where_another_has_ended(data, given):
+    X, counts = data
+    plain = PopulationGLM(**given).fit(X, counts)
+    again = PopulationGLM(**given).fit(X, counts, init_params=(plain.coef_, plain.intercept_))
+    assert again.report_.converged.all() and again.report_.gap_is_bound.all()
+    assert again.n_iter_ <= plain.n_iter_
+    slack = plain.report_.gap + again.report_.gap + 1e-12
+    assert np.all(np.abs(again.report_.objective - plain.report_.objective) <= slack)
+
+
+def test_a_start_that_is_worse_than_a_constant_rate_is_none(data):
+    X, counts = data
+    plain = PopulationGLM(regularizer_strength=1e-3).fit(X, counts)
+    coef, intercept = plain.coef_.copy(), plain.intercept_.copy()
+    coef[:, 0], intercept[1] = 1e6, np.nan
+    again = PopulationGLM(regularizer_strength=1e-3).fit(X, counts, init_params=(coef, intercept))
+    np.testing.assert_allclose(again.coef_[:, :2], plain.coef_[:, :2], rtol=1e-3, atol=1e-5)
+    assert again.report_.converged.all()
+
+
+def test_what_is_no_start_is_refused(data):
+    X, counts = data
+    model = PopulationGLM(regularizer_strength=1e-3)
+    for wrong in ((np.zeros((2, 2)), np.zeros(2)), (np.zeros(X.shape[1]), 0.0)):
+        with pytest.raises(ValueError, match=r"init_params has shapes .*; it must be \(coef, intercept\) of shapes"):
+            model.fit(X, counts, init_params=wrong)
+    for wrong in ("coef", 3, ("a", "b"), (np.zeros(3),)):
+        with pytest.raises(ValueError, match=r"init_params is .*; it must be \(coef, intercept\) of shapes"):
+            model.fit(X, counts, init_params=wrong)
+    one = model.fit(X, counts[:, 0])
+    assert model.fit(X, counts[:, 0], init_params=(one.coef_, one.intercept_)).report_.converged.all()
+    with pytest.raises(ValueError, match="feature_mask is given, and a fit with a mask has no start"):
+        mask = np.ones((X.shape[1], counts.shape[1]))
+        PopulationGLM(feature_mask=mask).fit(X, counts, init_params=(np.zeros(mask.shape), np.zeros(mask.shape[1])))

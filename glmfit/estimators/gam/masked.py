@@ -40,7 +40,7 @@ def _is_ragged(given: Any) -> bool:
     return False
 
 
-def check_masked(model, data: Training, checkpoint: Any) -> None:
+def check_masked(model, data: Training, checkpoint: Any, init_params: Any) -> None:
     """Raise for what a fit with a mask cannot do."""
     if model.regularizer not in _SMOOTH:
         raise ValueError(
@@ -53,6 +53,8 @@ def check_masked(model, data: Training, checkpoint: Any) -> None:
         raise ValueError("feature_mask is given, but X is larger than max_memory; raise max_memory to load it.")
     if checkpoint is not None:
         raise ValueError("feature_mask is given, and a fit with a mask writes no checkpoint; leave checkpoint out.")
+    if init_params is not None:
+        raise ValueError("feature_mask is given, and a fit with a mask has no start; leave init_params out.")
 
 
 def fit_masked(problem: PopulationProblem, form: StandardForm, mask: np.ndarray, options: LoopOptions) -> Solution:
