@@ -35,7 +35,7 @@ from .explained import explain_built, from_file, to_file
 from .models import make_estimator
 from .plan import Receipt, Task
 from .process import is_stopped, machine_type, stop
-from .results import check_result, is_whole, write_failure, write_result
+from .results import check_result, find_result, is_whole, write_failure, write_result
 from .sources import DataChanged, load_planned
 
 if TYPE_CHECKING:
@@ -112,13 +112,18 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
     return receipt("done", facts["seconds"])
 
 
-def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | PopulationGAM | SoftmaxGLM | MultinomialGLM:
-    """Load the model of a result file.
+def load_result(
+    path: str | Path, session: str | None = None, model: str | None = None
+) -> PopulationGLM | PopulationGLMCV | PopulationGAM | SoftmaxGLM | MultinomialGLM:
+    """Load the model of one fit.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        A file of ``OUT/results``.
+        The output folder of a batch, OUT, or a file of ``OUT/results``.
+    session, model : str, optional
+        Which fit of the folder, by the names in the index, such as "track/rat1" and "place". One of them is enough if
+        it leaves only one fit.
 
     Returns
     -------
@@ -128,8 +133,11 @@ def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | Populatio
     Raises
     ------
     ValueError
-        If it is damaged or something else.
+        If the file is damaged or something else, or if the names are those of no fit, or of several.
+    FileNotFoundError
+        If there is no such file, or the fit has no result yet.
     """
+    path = _file_of(path, session, model)
     header, arrays = load_npz(path)
     try:
         check_result(header, arrays)
@@ -138,13 +146,22 @@ def load_result(path: str | Path) -> PopulationGLM | PopulationGLMCV | Populatio
         raise ValueError(f"{path} is no whole result ({error}). Remove it and run the manifest again.") from error
 
 
-def load_explanation(path: str | Path) -> Explanation:
-    """Load what groups of features contribute from a result file of a model with ``[model.explain]``.
+def _file_of(path: str | Path, session: str | None, model: str | None) -> Path:
+    """File of a fit, given as such or by its names in a folder."""
+    if Path(path).is_dir():
+        return find_result(Path(path), session, model)
+    if session is not None or model is not None:
+        raise ValueError(f"session and model name a fit of a batch, but {path} is not its output folder.")
+    return Path(path)
+
+
+def load_explanation(path: str | Path, session: str | None = None, model: str | None = None) -> Explanation:
+    """Load what groups of features contribute, of one fit of a model with ``[model.explain]``.
 
     Parameters
     ----------
-    path : str or pathlib.Path
-        A file of ``OUT/results``.
+    path, session, model :
+        As `load_result` takes them.
 
     Returns
     -------
@@ -154,8 +171,11 @@ def load_explanation(path: str | Path) -> Explanation:
     Raises
     ------
     ValueError
-        If its model has no ``[model.explain]``, or the file is damaged or something else.
+        If its model has no ``[model.explain]``, or as `load_result`.
+    FileNotFoundError
+        As `load_result`.
     """
+    path = _file_of(path, session, model)
     header, arrays = load_npz(path)
     try:
         check_result(header, arrays)

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ..design.rules import guess
 from ..design.schema import GAM, HISTORY
 from ..files import DAMAGED, FORMAT, read_npz, read_regular, remove_stale_parts, save_npz
 from ..status import Status
 from .at_work import ended
 from .explained import check_explanation
-from .plan import Task, key_of, write_text
+from .plan import Task, key_of, read_plan, write_text
 
 _MOST = 2**53  # numbers beyond are none that a fit gives, and no table takes them
 _FACTS = dict.fromkeys(("key", "session", "model", "began", "host", "worker"), str)
@@ -43,6 +44,27 @@ NEEDED |= {"SoftmaxGLM": _CLASSES, "MultinomialGLM": _CLASSES | {"pynapple_colum
 
 def result_path(out: Path, key: str) -> Path:
     return out / "results" / f"{key}.npz"
+
+
+def find_result(out: Path, session: str | None, model: str | None) -> Path:
+    """Find the file of one fit by the names of its session and its model; None is whichever there is, if only one.
+
+    ValueError if they name no task or several, FileNotFoundError if its result is not there.
+    """
+    left = read_plan(out)
+    for kind, name in (("session", session), ("model", model)):
+        names = dict.fromkeys(getattr(task, kind) for task in left)
+        left = [task for task in left if name is None or getattr(task, kind) == name]
+        if not left:
+            of = f' for the session "{session}"' if kind == "model" and session is not None else ""
+            raise ValueError(f'{out} has no {kind} "{name}"{of}{guess(str(name), names)[:300]}')
+    if len(left) > 1:
+        some = ", ".join(f'"{task.session}" and "{task.model}"' for task in left[:3])
+        raise ValueError(f"{out} has {len(left)} such fits, of session and model {some}, ...: name both.")
+    if not (path := result_path(out, left[0].key)).exists():
+        why = "it failed" if failure_path(out, left[0].key).exists() else "it is still to be done"
+        raise FileNotFoundError(f'{out} has no result of "{left[0].model}" on "{left[0].session}": {why}.')
+    return path
 
 
 def failure_path(out: Path, key: str) -> Path:

@@ -58,6 +58,27 @@ def test_a_result_is_a_saved_model_with_its_provenance(finished):
         assert facts["key"] == path.stem and facts["host"] and facts["seconds"] > 0
 
 
+def test_a_result_is_found_by_the_names_in_the_index(finished):
+    for path in finished.results():
+        facts = header_of(path)
+        found = load_result(finished.out, session=facts["session"], model=facts["model"])
+        np.testing.assert_array_equal(found.coef_, load_result(path).coef_)
+    session = facts["session"]
+    with pytest.raises(ValueError, match=r'has no model "ridgy" for the session .*; did you mean "ridge"\?'):
+        load_result(finished.out, session=session, model="ridgy")
+    with pytest.raises(ValueError, match=r"has no session \"sim\""):
+        load_result(finished.out, session="sim")
+    with pytest.raises(ValueError, match=r'has 2 such fits, of session and model .*"ridge".*: name both'):
+        load_result(finished.out, session=session)
+    with pytest.raises(ValueError, match="12 such fits"):
+        load_result(str(finished.out))
+    failed = json.loads(next((finished.out / "failed").iterdir()).read_text())
+    with pytest.raises(FileNotFoundError, match="it failed"):
+        load_result(finished.out, session=failed["session"], model="exp")
+    with pytest.raises(ValueError, match="is not its output folder"):
+        load_result(path, session=session)
+
+
 def test_what_is_done_is_not_done_again_and_failures_wait_for_retry(finished):
     before = {path: path.stat().st_mtime_ns for path in finished.results()}
     again = run(finished.manifest, out=finished.out, scheduler="serial", progress=False)
