@@ -32,6 +32,11 @@ from .scores import Folds
 _OF_COUNTS = "mean_count", "size_of_counts", "saturated_loss", "_null"  # of a problem
 
 
+def known_of_counts(problem: PopulationProblem) -> dict[str, Any]:
+    """Return what has been computed of the counts: problems of the same neurons and rows may take it over."""
+    return {name: value for name, value in vars(problem).items() if name in _OF_COUNTS}
+
+
 class Fits:
     """What the fits of a cross-validation share, and what was found so far: nan, and INTERRUPTED, where nothing was.
 
@@ -119,8 +124,7 @@ class Fits:
         else:
             solver = Newton() if self._chooses and newton_pays(problem) else replace(solver, curved=curved)
         solution, self.solver_name = run_counted(solver, problem, start, options, bar), type(solver).__name__
-        known = {name: value for name, value in vars(problem).items() if name in _OF_COUNTS}
-        self._of_counts[folds.tobytes()] = known
+        self._of_counts[folds.tobytes()] = known_of_counts(problem)
         self.coef[s, folds] = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
         self.intercept[s, folds] = solution.params.intercept.reshape(shape)
         # A fit that was stopped before its first step is a constant rate, and nothing to compare.

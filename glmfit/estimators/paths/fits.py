@@ -21,7 +21,7 @@ from ...engine.result import LoopOptions, Solution
 from ...observations import Observation
 from ...penalties import Penalty, Ridge
 from ...status import Status
-from ..cv_fits import run_counted
+from ..cv_fits import known_of_counts, run_counted
 from ..parameters import precision
 from ..population_model import PROVED
 from .regularization_path import RegularizationPath
@@ -93,6 +93,7 @@ class PathFits:
         self.gap, self.objective, self.null = np.full((3, S, n), np.nan)
         self.is_bound, self.status = np.zeros((S, n), bool), np.full((S, n), int(Status.INTERRUPTED))
         self._designs: dict = {True: {}, False: {}}  # of the features alone, by whether the penalty is smooth
+        self._of_counts: dict = {}  # by how many strengths are fitted together
 
     def run(self, bar: ProgressBar) -> None:
         """Fit from strong to weak; Ctrl-C ends it with the strengths that are done."""
@@ -116,6 +117,7 @@ class PathFits:
         penalty = self.make(strength.ravel()) if strength.any() else Ridge(np.zeros(strength.size))
         problem = _problem(self.data, form, penalty, np.tile(np.arange(n), k))
         problem.design = self._designs[penalty.smooth]
+        vars(problem).update(self._of_counts.get(k, {}))
         options = replace(self.options, negligible=np.tile(np.broadcast_to(self.options.negligible, n), k))
         start, curved = None, None
         if last is not None:
@@ -126,6 +128,7 @@ class PathFits:
         else:
             solver = (ConjugateGradients if penalty.smooth else ProximalNewton)(curved=curved)
         solution = run_counted(solver, problem, start, options, bar)
+        self._of_counts[k] = known_of_counts(problem)
         self._keep(block, solution)
         return solution
 
