@@ -172,12 +172,21 @@ class NewtonRun(Run):
 class NewtonOnDevices(NewtonRun):
     """All neurons at once on devices; those that come to no proof there end on the host."""
 
+    def run(self) -> Solution:
+        """Fit, and keep the degrees of freedom if all Hessians have shown theirs."""
+        self.degrees = np.ones(self.problem.n_neurons)
+        solution = super().run()
+        if np.isfinite(self.degrees).all():
+            self.problem.degrees = self.degrees
+        return solution
+
     def _fit(self, fits: np.ndarray) -> None:
         there = DeviceNewton(self.problem, layout_of(self.problem), fits, self.params)
         since, best, lowest = np.zeros(len(fits), int), *np.full((2, len(fits)), np.inf)
         while (going := self.open[fits] & (self.epochs[fits] < self.options.max_epochs)).any():
             found = there.iterate()
             self.epochs[fits[going]] += 1
+            self.degrees[fits[going]] = np.where(found.resolved, found.degrees, np.nan)[going]
             self.passes += (STEPS + 2) * going.sum() / self.problem.n_neurons
             better = (found.decrement < 0.9 * best) | (found.objective < lowest - 1e-2 * self.target[fits])
             since = np.where(better, 0, since + 1)

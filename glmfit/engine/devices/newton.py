@@ -56,6 +56,7 @@ class Judgement(NamedTuple):
     drift: np.ndarray  # largest move of eta since the Hessian was made
     radius_squared: np.ndarray  # bound of x'H^-1 x over the rows: the longest of them, and the trace of the inverse
     resolved: np.ndarray  # whether the Hessian shows all directions
+    degrees: np.ndarray  # of freedom: trace of the inverse times the part of the Hessian that is not the ridge
     moved: np.ndarray  # whether some step has descended
 
     def of(self, which: np.ndarray) -> Self:
@@ -97,7 +98,7 @@ class DeviceNewton:
         x = _standardise(layout.put(X, dtype=X.dtype), counts, self._mean, 1 / self._scale)
         made = Shards(
             x=x,
-            y=layout.put(Y[:, neurons], filled_up(len(neurons), max(_TOGETHER)), dtype=Y.dtype),
+            y=layout.put_counts(Y, neurons, filled_up(len(neurons), max(_TOGETHER))),
             weight=layout.put(weight, dtype=np.float64),
             neuron=layout.everywhere(place),
             which=None if rows is None else layout.everywhere(rows[self._every]),
@@ -129,7 +130,7 @@ def _standardise(x, counts, mean, inverse):
 def _iterate(observation, rows: Shards, known, ridge, at):
     """Return parameters after some steps by the Hessians at some, and what a :class:`Judgement` needs."""
     weights, constant = rows.weights(), observation.constant or 1.0
-    y = rows.y[..., rows.neuron]
+    y = rows.y[..., rows.neuron].astype(at.dtype)
 
     def objective(eta, at):
         loss = jnp.where(weights > 0, observation.loss(y, eta) * weights, 0)
@@ -166,8 +167,10 @@ def _iterate(observation, rows: Shards, known, ridge, at):
     begun = start, at, objective(start, at), g, c, jnp.zeros(at.shape[1], bool)
     (eta, at, value, g, _, moved), _ = jax.lax.scan(step, begun, length=STEPS)
     decrement = jnp.sum(jnp.einsum("nlm,mn->nl", factor, g) ** 2, axis=1)
-    radius_squared = jnp.max(jnp.sum(rows.x * rows.x, axis=-1)) * jnp.sum(factor * factor, axis=(1, 2))
-    return at, value, decrement, rows.reach(eta - start), radius_squared, resolved, moved
+    inverse = jnp.sum(factor * factor, axis=1)  # its diagonal, (fit, column)
+    radius_squared = jnp.max(jnp.sum(rows.x * rows.x, axis=-1)) * inverse.sum(axis=1)
+    degrees = jnp.sum(inverse > 0, axis=1) - jnp.sum(inverse * ridge.T, axis=1)
+    return at, value, decrement, rows.reach(eta - start), radius_squared, resolved, degrees, moved
 
 
 def _factors(rows: Shards, c, ridge):

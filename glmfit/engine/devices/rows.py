@@ -39,7 +39,7 @@ class DeviceRows(HostRows):
             weight, which = self._weight(ALL, ALL), self.columns
         self.shards = Shards(
             x=layout.features(self),
-            y=layout.put(self.Y[:, neurons], self.width if each else None),
+            y=layout.put_counts(self.Y, neurons, self.width if each else None),
             weight=layout.put(weight),
             neuron=None if each else layout.everywhere(_fill(neuron, self.width)),
             which=None if which is None else layout.everywhere(_fill(which, self.width)),

@@ -26,7 +26,7 @@ class Shards(NamedTuple):
     """Rows where they lie: whole blocks on each device, (block, row, ...)."""
 
     x: jax.Array  # (block, row, column), features centred, then 1; 0 where no fit has weight
-    y: jax.Array  # (block, row, neuron)
+    y: jax.Array  # (block, row, neuron), whole numbers of 8 or 16 bits where counts are
     weight: jax.Array  # (block, row, 1 or set), 0 on rows that fill up
     neuron: jax.Array | None  # (fit,) index into y; None: each its own
     which: jax.Array | None  # (fit,) index into weight; None: all have one set
@@ -44,7 +44,7 @@ class Shards(NamedTuple):
     def derivatives(self, observation, eta) -> tuple[jax.Array, jax.Array]:
         """First and second derivative of the loss times weights; rows without weight may be anything."""
         y, w = self.y if self.neuron is None else self.y[..., self.neuron], self.weights()
-        r, c = observation.derivatives(y, eta)
+        r, c = observation.derivatives(y.astype(eta.dtype), eta)
         most = float(jnp.finfo(eta.dtype).max)  # times 0 it is 0, as infinity is not
         return jnp.clip(r, -most, most) * w, jnp.minimum(c, most) * w
 
@@ -85,6 +85,22 @@ class Layout:
         width = array.shape[1] if width is None else width
         whole = np.zeros((math.prod(self.shape), width), self.dtype if dtype is None else dtype)
         whole[: self.n_rows, slice(array.shape[1]) if at is None else at] = array
+        return self._lay(whole)
+
+    def put_counts(self, Y: np.ndarray, neurons: np.ndarray, width: int | None = None) -> jax.Array:
+        """Lay the responses of some neurons out, in the smallest numbers that hold counts; others as they are."""
+        width = len(neurons) if width is None else width
+        every = np.array_equal(neurons, np.arange(Y.shape[1]))
+        for dtype in (np.uint8, np.uint16, Y.dtype):
+            whole = np.zeros((math.prod(self.shape), width), dtype)
+
+            def fill(rows, whole=whole):
+                y, into = Y[rows] if every else Y[rows][:, neurons], whole[rows, : len(neurons)]
+                np.copyto(into, y, casting="unsafe")
+                return np.array_equal(into, y)
+
+            if all(over_tiles(fill, self.n_rows)) or dtype is Y.dtype:
+                break
         return self._lay(whole)
 
     def everywhere(self, array: np.ndarray) -> jax.Array:
