@@ -41,6 +41,14 @@ def test_sections_of_sampled_classes_on_a_gpu_run_on_a_cpu(tmp_path):
     assert done.stdout.count("rows_per_s") == 12 and "half way there" in done.stdout
 
 
+@pytest.mark.slow
+def test_sections_of_pairs_on_a_gpu_run_on_a_cpu(tmp_path):
+    command = [sys.executable, "benchmarks/gpu_pairs.py", "--scale", "0.001"]
+    done = subprocess.run([*command, "--cache", tmp_path], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "scattered pairs" in done.stdout and done.stdout.count("seconds_of_epoch") == 2
+
+
 @pytest.mark.parametrize("link", ["softplus", "exp"])
 def test_references_with_kinks_are_optima(benchmarks, link):
     problems, references = benchmarks("_problems"), benchmarks("_references")
