@@ -111,7 +111,7 @@ def spectral_basis(
     mean, scale, correlation, constant = _correlation(X, weights, centred)
     with one_thread_each():
         c, Q = np.linalg.eigh(correlation)
-    keep = c > _ABSENT * np.trace(correlation)
+    keep = _shown(c)
     rank = int(keep.sum())
     look_beyond = partial(_is_constant_along, X, weights, mean, scale, c, Q, keep)
     units = np.broadcast_to(units, scale.shape)
@@ -197,6 +197,20 @@ def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
         left_out = left_out - kept @ (kept.T @ product / values[keep, None])
         furthest, _ = moves(left_out)
     return bool(furthest <= _ROUNDING)
+
+
+def _shown(eigenvalues: np.ndarray) -> np.ndarray:
+    """Which eigenvalues of a correlation matrix are more than rounding."""
+    return eigenvalues > _ABSENT * eigenvalues.sum()
+
+
+def rank_of(moments: np.ndarray) -> int:
+    """Directions that the data distinguish, from the second moments of features of about one size and of 1, last."""
+    mean = moments[:-1, -1] / moments[-1, -1]
+    gram = moments[:-1, :-1] / moments[-1, -1] - np.outer(mean, mean)
+    scale, _ = _scale(np.diag(gram), mean, moments[-1, -1])
+    with one_thread_each():
+        return int(_shown(np.linalg.eigvalsh(gram / np.outer(scale, scale))).sum())
 
 
 def rough_standard(X, weights) -> tuple[np.ndarray, np.ndarray]:

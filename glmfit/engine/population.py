@@ -99,7 +99,8 @@ class PopulationProblem(OneNeuron):
         """Whether rows are arrays; otherwise they are read as they are needed, a slice at a time."""
         return isinstance(self.X, np.ndarray)
 
-    def _of_design(self, name: str, compute: Callable[[], Any]) -> Any:
+    def of_design(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Compute something of the features once."""
         if name not in self.design:
             self.design[name] = compute()
         return self.design[name]
@@ -107,13 +108,13 @@ class PopulationProblem(OneNeuron):
     @property
     def basis(self) -> SpectralBasis:
         """Spectral basis of the design; see docs/theory/spectral_basis.md."""
-        return self._of_design("basis", lambda: basis_of(self.X, self.weights, self.penalty))
+        return self.of_design("basis", lambda: basis_of(self.X, self.weights, self.penalty))
 
     @property
     def standard(self) -> tuple[np.ndarray, np.ndarray]:
         """Shift and scale of the coordinates in which Hessians are formed; any will do, near ones round less."""
         if self.in_memory:
-            return self._of_design("standard", lambda: rough_standard(self.X, self.weights))
+            return self.of_design("standard", lambda: rough_standard(self.X, self.weights))
         return self.basis.mean, self.basis.deviation  # single rows are slow to read
 
     @property
@@ -125,7 +126,7 @@ class PopulationProblem(OneNeuron):
             shift = np.where(np.abs(mean) > _FAR_FROM_0 * scale, mean, 0.0)
             return shift if shift.any() else None
 
-        return self._of_design("shift", far)
+        return self.of_design("shift", far)
 
     # ---------------------------------------------------------------- reference point and objective
 

@@ -195,6 +195,7 @@ class NewtonOnDevices(NewtonRun):
             self._judge(fits[going], found.of(going), ended[going])
             self._note(int(self.epochs.max()))
             self._show()
+        self.problem.of_design("rank", there.rank)
         for fit in fits[self.open[fits] & np.isnan(self.gap[fits])]:  # no budget was left for these
             self._finish(int(fit))
 

@@ -24,6 +24,7 @@ from glmfit.engine import solvers
 from glmfit.engine.devices import descent as device_cg
 from glmfit.engine.devices import layout_of, shards
 from glmfit.engine.devices import newton as device_newton
+from glmfit.engine.metric import basis_of
 from glmfit.engine.population import PopulationProblem
 from glmfit.estimators import choose_solver, cv_fits
 from glmfit.solvers import LoopOptions, Newton
@@ -258,6 +259,40 @@ def test_fits_whose_hessian_is_singular_end_on_the_host():
     np.testing.assert_array_equal(solution.status, alone.status)
     assert solution.status[0] == Status.SEPARABLE and np.all(solution.status[1:] == Status.CONVERGED)
     assert np.all(np.abs(solution.objective - alone.objective)[1:] <= (solution.gap + alone.gap)[1:])
+
+
+@pytest.mark.usefixtures("by_newton")
+@pytest.mark.parametrize("kind", ["plain", "weighted", "far and duplicate"])
+def test_its_hessians_tell_degrees_of_freedom_and_its_rows_the_rank(kind):
+    X, Y = recording(t=300)
+    weights = np.random.default_rng(0).integers(0, 3, 300).astype(float) if kind == "weighted" else None
+    if kind == "far and duplicate":
+        X = np.column_stack([X + 1e3, X[:, 0], np.full(300, 7.0)]).astype(np.float64)
+    made = newton_problem(X, Y, 1e-2, weights=weights)
+    at = Newton().run(made, options=LoopOptions(tol=1e-10)).params
+    assert made.design_rank == basis_of(X, made.weights, made.penalty).rank
+    assert made.design_rank == X.shape[1] - 2 * (kind == "far and duplicate")
+    w = np.ones(300) if weights is None else made.weights
+    c = SOFTPLUS.curvature(Y, X @ at.coef + at.intercept) * w[:, None] / 300
+    Z = np.column_stack([X - X.mean(axis=0), np.ones(300)])
+    for n, degrees in enumerate(made.degrees):
+        loss = Z.T @ (c[:, n, None] * Z)
+        whole = loss + np.diag([1e-2] * X.shape[1] + [0.0])
+        assert degrees == pytest.approx(np.trace(np.linalg.solve(whole, loss)), rel=1e-3)  # formed some steps before
+
+
+@pytest.mark.usefixtures("by_newton")
+@pytest.mark.parametrize("most, kind", [(255, np.uint8), (256, np.uint16), (70_000, np.float32)])
+def test_counts_lie_in_the_smallest_numbers_that_hold_them(most, kind):
+    X, Y = recording(t=300)
+    Y = Y.astype(np.float32)
+    Y[0, 0] = most
+    layout = layout_of(newton_problem(X, Y))
+    there = layout.put_counts(Y, np.array([0, 2]))
+    assert there.dtype == kind
+    np.testing.assert_array_equal(np.asarray(there).reshape(-1, 2)[:300], Y[:, [0, 2]])
+    Y[5, 1] = 0.5
+    assert layout.put_counts(Y, np.array([0, 1])).dtype == np.float32
 
 
 @pytest.mark.usefixtures("by_newton")

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...bounds import descent_step
 from ...compilation import jit
+from ..metric import rank_of
 from ..problem import Params
 from .shards import ALIGNED, Layout, Shards, filled_up, layout_of
 
@@ -108,6 +109,12 @@ class DeviceNewton:
             return made, None
         return made, layout.put(offset if offset.shape[1] == 1 else offset[:, index], dtype=np.float64)
 
+    def rank(self) -> int:
+        """Count the directions that the features distinguish."""
+        with jax.enable_x64(True):
+            moments = np.asarray(_moments(self._rows.x))
+        return rank_of(moments[: self._d + 1, : self._d + 1])
+
     def iterate(self) -> Judgement:
         """Make all Hessians, take some steps by each, and judge where they lead."""
         with jax.enable_x64(True):
@@ -124,6 +131,12 @@ def _standardise(x, counts, mean, inverse):
     z = jnp.where(counts, (x.astype(mean.dtype) - mean[None, None]) * inverse[None, None], 0)
     z = jnp.concatenate([z, counts.astype(z.dtype)], axis=-1)
     return jnp.pad(z, ((0, 0), (0, 0), (0, -z.shape[-1] % ALIGNED)))
+
+
+@jit
+def _moments(x):
+    """Add up products of columns over the rows that count."""
+    return jnp.einsum("btl,btm->lm", x, x)
 
 
 @partial(jit, static_argnums=0)

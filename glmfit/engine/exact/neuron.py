@@ -28,7 +28,7 @@ class OneNeuron(Problem):
     @property
     def design_rank(self) -> int:
         """Directions of the design that were resolved; all of them unless the basis or a neuron has shown otherwise."""
-        rank = self.basis.rank if "basis" in self.design else self.n_features
+        rank = self.basis.rank if "basis" in self.design else self.design.get("rank", self.n_features)
         return min([rank, *(found["rank"] for found in (self.found, *self.found_of.values()) if "rank" in found)])
 
     def hessian_of_one(self, at, dtype, inside=slice(None)):
