@@ -4,10 +4,10 @@
     python benchmarks/table.py --write
 
 Every solver of every package that minimises the objective climbs a ladder of tolerances or of iterations in a process
-of its own; the gap of what it returns is computed in float64. A fit that takes longer than 20 s is ended. Then the
-fastest settings of every package take turns: fresh processes, in each a first fit and later ones, three times. Loops
-over neurons that would take too long are timed on eight neurons. Merged into results/peers.json. `--nemos-tree` is the
-folder that has NeMoS' development branch as the package nemos (the src of a clone), which is compared as well;
+of its own; the gap of what it returns is computed in float64. A fit that takes longer than 20 s (`--cap-s`) is ended.
+Then the fastest settings of every package take turns: fresh processes, in each a first fit and later ones, three times.
+Loops over neurons that would take too long are timed on eight neurons. Merged into results/peers.json. `--nemos-tree`
+is the folder that has NeMoS' development branch as the package nemos (the src of a clone), which is compared as well;
 `--other-python` has packages that need an environment of their own. Close everything else first.
 """
 
@@ -35,7 +35,7 @@ MORE = (_peers_paths, _peers_classes, _peers_sampling, _peers_bands, _peers_pair
 
 GAPS = (1e-4, 1e-6)
 ENOUGH = 3e-7  # a rung below this is the last
-CAP_S = 20.0  # of one fit
+CAP_S = 20.0  # of one fit, unless told
 PART, LONG_S = 8, 10.0  # neurons that stand for all where a loop seems to take longer than this
 ROUNDS, LATER, SETTLE_S = 3, 2, 0.3  # later fits of a process; the threads of the one before stop spinning
 NEAR, MOST = 1.25, 2  # settings of a package that are timed again: close to its fastest, and at most so many
@@ -72,6 +72,7 @@ class Race:
     problem: object
     gap: Gap
     cache: Path
+    cap_s: float = CAP_S
 
     def start(self, rival: Rival, precision: str, limit_s: float) -> Contender:
         """Start the fresh process of a rival; wait until it has its data."""
@@ -107,7 +108,7 @@ class Race:
         """
         found, ended = [], None
         for precision, settings in rival.ladders:
-            run, most = self.start(rival, precision, CAP_S), 0
+            run, most = self.start(rival, precision, self.cap_s), 0
             part = self.part(run, rival, settings[0])
             for setting in settings:
                 run.fit(setting=setting, neurons=part)
@@ -130,9 +131,9 @@ class Race:
         """Time first and later fits of fresh processes, one process after the other, round after round."""
         for number in range(ROUNDS if scale == 1 else 1):
             for rung in rungs:
-                if number and sum(rung.first + rung.later) > CAP_S:
+                if number and sum(rung.first + rung.later) > self.cap_s:
                     continue
-                run = self.start(rung.rival, rung.precision, 6 * CAP_S)
+                run = self.start(rung.rival, rung.precision, 6 * self.cap_s)
                 for _ in range(1 + LATER):
                     time.sleep(SETTLE_S)
                     run.fit(setting=rung.setting, neurons=rung.neurons)
@@ -175,10 +176,10 @@ def figures(rival: Rival, rungs: list[Rung], ended: str | None, problem) -> dict
     return row
 
 
-def compare(name, cache, scale, section, *, data=None, nemos_tree=None, only=(), required=()) -> None:
+def compare(name, cache, scale, section, *, data=None, nemos_tree=None, cap_s=CAP_S, only=(), required=()) -> None:
     """Seconds to the gaps by every solver of every package, later fits and first ones."""
     problem = make_problem(name, cache, scale, data)
-    race = Race(problem, Gap(problem, cache), cache)
+    race = Race(problem, Gap(problem, cache), cache, cap_s)
     climbed = {}
     for rival in rivals(problem.link, nemos_tree):
         if not only or rival.name in only:
@@ -234,5 +235,6 @@ if __name__ == "__main__":
         "--nemos-tree", type=Path, help="source of NeMoS' development branch: the folder with nemos in it"
     )
     parser.add_argument("--other-python", type=Path, help="Python of an environment with other packages")
+    parser.add_argument("--cap-s", type=float, default=CAP_S, help="seconds of one fit, at most")
     given, rest = parser.parse_known_args()
     sys.exit(run_sections(__doc__, sections(**vars(given)), "peers.json", rest))
