@@ -22,6 +22,7 @@ _PRODUCTS = 2  # before the step that leads to a proof of first order
 _PROOFS = 4  # before the exact Hessian of the fit decides
 _CHEAP = 15  # steps: a Hessian that costs less is worth having after the first proof that failed
 _FREE_STEPS, _LOOK = 60, 10  # where there may be no optimum to come to; steps between looks in float64 there
+_ROUGH = 1e-2  # tolerance from which on it does show it
 _LEAST = 64e-16  # of an objective: a smaller gap is nobody's goal
 _FEW = 64  # fits that are not worth a group of their own
 _COPIES = 3  # arrays of rows times fits
@@ -121,7 +122,9 @@ class Run(Beginning):
                     self._leave(self.groups.pop())
                 elif ready.all() and group.first_order and not group.looks:
                     # Bounds by duality are as near as the gradient is, which single precision does not show.
-                    self._look(group)
+                    if self.options.tol < _ROUGH:
+                        self._look(group)
+                    group.looks = max(group.looks, 1)
                     group.refine(_PRODUCTS)  # the step to come is to be as good as one can be
                     group.advance(np.ones(len(ready), bool), group.aims * target, self.most_steps)
                 elif ready.all():
