@@ -11,8 +11,11 @@ import functools
 import math
 import os
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -48,17 +51,22 @@ class Workers:
     """
 
     waiting = 0  # threads beside one for each core, where some wait for a disk
+    kind = "passes"  # of tasks, which share threads
     _pool: ThreadPoolExecutor | None = None
 
     def __enter__(self):
         """Start threads."""
         self._open, workers = contextlib.ExitStack(), n_cores() + self.waiting
         self._open.enter_context(one_thread_each())
-        self._pool = _threads(workers, os.getpid()) if workers > 1 and not hasattr(_own, "is_worker") else None
+        alone = workers == 1 or hasattr(_own, "is_worker")
+        self._pool = None if alone else _threads(workers, self.kind, os.getpid())
+        self._begun: weakref.WeakSet = weakref.WeakSet()
         return self
 
     def __exit__(self, *error) -> None:
-        """Let go of them."""
+        """Let go of them, when what was begun has ended."""
+        for results in list(self._begun):
+            results.close()
         self._pool = None
         self._open.close()
 
@@ -72,7 +80,9 @@ class Workers:
 
         if self._pool is None or len(items) == 1:
             return map(quietly, items)
-        return _in_order([self._pool.submit(quietly, item) for item in items])
+        results = _in_order(self._pool, quietly, items)
+        self._begun.add(results)
+        return results
 
     def add(self, function, items) -> list[np.ndarray]:
         """Add up, in float64, what a function returns of every item, arrays in a tuple; few sums are held at a time."""
@@ -91,24 +101,33 @@ class Workers:
         return [sum(parts) for parts in zip(*self.each(several, shares), strict=True)]
 
 
+class Fitters(Workers):
+    """Threads for tasks that are whole fits: the passes of other fits need not wait for them."""
+
+    kind = "fits"
+
+
 @functools.cache
-def _threads(n: int, process: int) -> ThreadPoolExecutor:
+def _threads(n: int, kind: str, process: int) -> ThreadPoolExecutor:
     """Threads of a process, which has none of those that it was forked from."""
     return ThreadPoolExecutor(n, initializer=lambda: setattr(_own, "is_worker", True))
 
 
-def _in_order(futures: list[Future]) -> Iterator[Any]:
+def _in_order(pool: ThreadPoolExecutor, function, items) -> Iterator[Any]:
     """Yield results in order; nothing is under way any more when one has failed, or nobody waits for the others."""
-    futures.reverse()
+    futures: deque[Future] = deque()
     try:
+        for item in items:
+            futures.append(pool.submit(function, item))
         while futures:
-            result = futures[-1].result()
-            futures.pop()
+            result = futures[0].result()
+            futures.popleft()
             yield result
     finally:
         for future in futures:
             future.cancel()
         wait(futures)
+        futures.clear()
 
 
 def over_tiles(function: Callable[[slice], Any], n_rows: int, size: int = ROWS_OF_A_TILE) -> Iterator[Any]:
@@ -158,12 +177,26 @@ def small_blas(size: int) -> contextlib.AbstractContextManager:
     return one_thread_each() if size < _SMALL else contextlib.nullcontext()
 
 
-def one_thread_each() -> contextlib.AbstractContextManager:
-    """Context in which BLAS keeps to the thread that calls it."""
-    return _blas().limit(limits=1, user_api="blas")
+@contextlib.contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Context in which BLAS keeps to the thread that calls it, until nobody is in such a context any more."""
+    with _limited.lock:
+        _limited.n += 1
+        if _limited.n == 1:
+            _limited.by = _blas().limit(limits=1, user_api="blas")
+    try:
+        yield
+    finally:
+        with _limited.lock:
+            _limited.n -= 1
+            if not _limited.n:
+                _limited.by.restore_original_limits()
+                _memory.clear()
 
 
 _blas = functools.cache(ThreadpoolController)
+_limited = SimpleNamespace(n=0, by=None, lock=threading.Lock())
+_memory: dict[tuple[int, str], Any] = {}  # of every thread, until the work is done that it was for
 
 
 def n_cores() -> int:
@@ -308,14 +341,17 @@ def _weighted_program(observation: Observation):
 
 def scratch(shape: tuple[int, int]) -> np.ndarray:
     """Memory of this thread in float64, which the next call takes back: new memory costs as much as a product."""
-    size = shape[0] * shape[1]
-    if not hasattr(_own, "double") or len(_own.double) < size:
-        _own.double = np.empty(size)
-    return _own.double[:size].reshape(shape)
+    size, of = shape[0] * shape[1], (threading.get_ident(), "double")
+    memory = _memory.get(of)
+    if memory is None or len(memory) < size:
+        memory = _memory[of] = np.empty(size)
+    return memory[:size].reshape(shape)
 
 
 def _scratch() -> list[np.ndarray]:
     """Three tiles of this thread."""
-    if not hasattr(_own, "tiles"):
-        _own.tiles = [aligned_empty((TILE,), np.dtype(np.float32)) for _ in range(3)]
-    return _own.tiles
+    of = threading.get_ident(), "tiles"
+    memory = _memory.get(of)
+    if memory is None:
+        memory = _memory[of] = [aligned_empty((TILE,), np.dtype(np.float32)) for _ in range(3)]
+    return memory

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tiles import Workers
+from ..tiles import Fitters
 from .coordinates import Coordinates
 from .evidence import Optimum, Quadratic, evaluate, optimum
 from .held_out import HeldOut, evaluate_held_out
@@ -29,7 +29,7 @@ _AT_ONCE = 32  # fits
 def in_chunks(function: Callable[[slice], Any], n_fits: int) -> list[Any]:
     """Apply a function to some fits at a time, whose matrices stay in the cache, shared among threads."""
     some = [slice(k, min(k + _AT_ONCE, n_fits)) for k in range(0, n_fits, _AT_ONCE)]
-    with Workers() as workers:
+    with Fitters() as workers:
         return list(workers.each(function, some))
 
 

@@ -18,7 +18,7 @@ from ...engine.nested.blocks import Blocks
 from ...engine.nested.folded import held_out_by_solvers
 from ...engine.nested.moments import Moments, moments_serve
 from ...engine.nested.search import HeldOut, Nested, Responses
-from ...engine.tiles import Workers, one_thread_each
+from ...engine.tiles import Fitters, Workers, one_thread_each
 from ...estimators.parameters import precision
 from ...observations import NegativeBinomial, Observation
 
@@ -114,7 +114,7 @@ class Scorer:
     @contextmanager
     def workers(self) -> Iterator[Workers]:
         """Threads that share neurons; of a short recording one, as the others would wait for the interpreter."""
-        workers = Workers()
+        workers = Fitters()
         with workers if self.X.size >= _WORTH_THREADS else one_thread_each():
             yield workers
 

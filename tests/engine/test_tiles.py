@@ -1,0 +1,67 @@
+"""Threads that share tiles of rows: who does what, and what is left when something fails."""
+
+import threading
+import time
+
+import pytest
+
+from glmfit.engine import tiles
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    monkeypatch.setattr(tiles, "n_cores", lambda: 2)
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_threads_are_shared_and_work_within_them_is_done_alone():
+    seen = set()
+
+    def outer(i):
+        seen.add(threading.current_thread())
+        return sum(tiles.over_tiles(lambda rows: rows.stop - rows.start, 10_000, 1000)) + i
+
+    for _ in range(20):
+        with tiles.Workers() as workers:
+            assert list(workers.each(outer, list(range(8)))) == [10_000 + i for i in range(8)]
+    assert len(seen) <= 2 and threading.main_thread() not in seen
+    with tiles.Fitters() as workers:
+        others = list(workers.each(lambda _: threading.current_thread(), range(4)))
+    assert not seen & set(others)
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize("where", ["task", "consumer"])
+def test_nothing_is_under_way_when_work_has_failed(where):
+    running, done = threading.Semaphore(0), []
+
+    def task(i):
+        if i == 0 and where == "task":
+            running.acquire()  # another has begun
+            raise RuntimeError("task")
+        running.release()
+        time.sleep(0.02)
+        done.append(i)
+        return i
+
+    with pytest.raises(RuntimeError, match=where), tiles.Workers() as workers:
+        for _ in workers.each(task, list(range(50))):
+            raise RuntimeError("consumer")
+    ended = list(done)
+    time.sleep(0.1)
+    assert done == ended and len(done) < 50
+
+
+def test_blas_has_its_threads_again_whatever_the_order_in_which_contexts_end():
+    def threads():
+        return [lib["num_threads"] for lib in tiles._blas().info() if lib["user_api"] == "blas"]
+
+    before = threads()
+    first, second = tiles.one_thread_each(), tiles.one_thread_each()
+    first.__enter__()
+    second.__enter__()
+    assert set(threads()) == {1}
+    first.__exit__(None, None, None)
+    assert set(threads()) == {1}
+    second.__exit__(None, None, None)
+    assert threads() == before
