@@ -174,7 +174,9 @@ class NewtonOnDevices(NewtonRun):
 
     def run(self) -> Solution:
         """Fit, and keep the degrees of freedom if all Hessians have shown theirs."""
-        self.degrees = np.ones(self.problem.n_neurons)
+        self.degrees = np.where(self.open, np.nan, 1.0)  # what has no fit has the intercept
+        if self.epochs.any():  # those that a checkpoint has ended are not formed again
+            self.degrees[:] = np.nan
         solution = super().run()
         if np.isfinite(self.degrees).all():
             self.problem.degrees = self.degrees
@@ -195,7 +197,7 @@ class NewtonOnDevices(NewtonRun):
             self._judge(fits[going], found.of(going), ended[going])
             self._note(int(self.epochs.max()))
             self._show()
-        self.problem.of_design("rank", there.rank)
+        self.problem.of_design("rank", there.rank if self.problem.own is None else lambda: self.problem.basis.rank)
         for fit in fits[self.open[fits] & np.isnan(self.gap[fits])]:  # no budget was left for these
             self._finish(int(fit))
 

@@ -306,6 +306,9 @@ def test_newton_on_devices_goes_on_from_a_checkpoint_and_returns_what_it_has(tmp
         again = PopulationGLM(**given, max_epochs=1).fit(X, Y, checkpoint=tmp_path / "fit.npz")
     np.testing.assert_allclose(again.report_.objective, begun.report_.objective, rtol=1e-13)
     ended, at_once = PopulationGLM(**given).fit(X, Y, checkpoint=tmp_path / "fit.npz"), PopulationGLM(**given).fit(X, Y)
+    ended_again = PopulationGLM(**given).fit(X, Y, checkpoint=tmp_path / "fit.npz")
+    for resumed in (ended, ended_again):
+        np.testing.assert_allclose(resumed.report_.dispersion, at_once.report_.dispersion, rtol=1e-3)
     np.testing.assert_allclose(ended.coef_, at_once.coef_, rtol=1e-12)
     np.testing.assert_array_equal(ended.report_.epochs, at_once.report_.epochs)
     assert ended.report_.converged.all()

@@ -99,7 +99,7 @@ class DeviceNewton:
         x = _standardise(layout.put(X, dtype=X.dtype), counts, self._mean, 1 / self._scale)
         made = Shards(
             x=x,
-            y=layout.put_counts(Y, neurons, filled_up(len(neurons), max(_TOGETHER))),
+            y=layout.put_counts(Y, neurons, filled_up(len(neurons), max(_TOGETHER)), Y.dtype),
             weight=layout.put(weight, dtype=np.float64),
             neuron=layout.everywhere(place),
             which=None if rows is None else layout.everywhere(rows[self._every]),

@@ -87,11 +87,11 @@ class Layout:
         whole[: self.n_rows, slice(array.shape[1]) if at is None else at] = array
         return self._lay(whole)
 
-    def put_counts(self, Y: np.ndarray, neurons: np.ndarray, width: int | None = None) -> jax.Array:
-        """Lay the responses of some neurons out, in the smallest numbers that hold counts; others as they are."""
-        width = len(neurons) if width is None else width
+    def put_counts(self, Y: np.ndarray, neurons: np.ndarray, width: int | None = None, dtype=None) -> jax.Array:
+        """Lay the responses of some neurons out, in the smallest numbers that hold counts; others in ``dtype``."""
+        width, other = len(neurons) if width is None else width, np.dtype(self.dtype if dtype is None else dtype)
         every = np.array_equal(neurons, np.arange(Y.shape[1]))
-        for dtype in (np.uint8, np.uint16, Y.dtype):
+        for dtype in (np.dtype(np.uint8), np.dtype(np.uint16), other):
             whole = np.zeros((math.prod(self.shape), width), dtype)
 
             def fill(rows, whole=whole):
@@ -99,7 +99,7 @@ class Layout:
                 np.copyto(into, y, casting="unsafe")
                 return np.array_equal(into, y)
 
-            if all(over_tiles(fill, self.n_rows)) or dtype is Y.dtype:
+            if all(over_tiles(fill, self.n_rows)) or dtype == other:
                 break
         return self._lay(whole)
 
