@@ -122,8 +122,8 @@ def load_result(
     path : str or pathlib.Path
         The output folder of a batch, OUT, or a file of ``OUT/results``.
     session, model : str, optional
-        Which fit of the folder, by the names in the index, such as "track/rat1" and "place". One of them is enough if
-        it leaves only one fit.
+        Which fit of the folder, by the names of the manifest that was run last, such as "track/rat1" and "place". One
+        of them is enough if it leaves only one fit.
 
     Returns
     -------

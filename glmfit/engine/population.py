@@ -215,9 +215,15 @@ class PopulationProblem(OneNeuron):
         return Params(np.zeros((self.n_features, self.n_neurons)), self._null[0].copy())
 
     def no_worse_than_null(self, start: Params) -> Params:
-        """Put the fits that a start serves worse than a constant rate, or that have none, at that rate: one pass."""
-        null, known = self.null_params(), np.isfinite(start.intercept)
+        """Put the fits that a start serves worse than a constant rate, or that have none, at that rate: one pass.
+
+        What a start has along directions of the features that no row shows is taken off: no step would.
+        """
+        null, known, basis = self.null_params(), np.isfinite(start.intercept), self.basis
         start = Params(*(np.where(known, a, b) for a, b in zip(start, null, strict=True)))
+        if self.penalty.rotation_invariant and basis.rank < self.n_features:
+            coef = basis.whiten @ (basis.unwhiten @ start.coef)
+            start = Params(coef, start.intercept + basis.mean @ (start.coef - coef))
         with np.errstate(over="ignore", invalid="ignore"):
             better = self.evaluate(start).objective < self.null_objective
         return Params(*(np.where(better, a, b) for a, b in zip(start, null, strict=True)))

@@ -200,8 +200,10 @@ class PopulationGLM(PopulationModel):
             that unit, and units that are not named count throughout. X or y must be pynapple objects.
         init_params : tuple of array, optional
             Coefficients and intercepts to begin at, as ``(model.coef_, model.intercept_)`` of a fit to similar data. A
-            neuron that these serve worse than a constant rate, or whose numbers are not finite, begins at that rate.
-            Where the fit ends, and its proof, do not depend on it.
+            neuron that these serve worse than a constant rate, or whose numbers are not finite, begins at that rate. It
+            ends as near to an optimum, and as proved, as from anywhere else. Where there are several optima, without a
+            penalty, the start may decide which. Gaussian responses have no use for it, and a checkpoint that exists
+            goes before.
 
         Raises
         ------
@@ -236,7 +238,7 @@ class PopulationGLM(PopulationModel):
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
             design: dict = {}  # what is computed of the features alone
             given = None if init_params is None else read_init_params(init_params, data)
-            observation, start = self._at_dispersion(data, options, design)
+            observation, start = self._at_dispersion(data, options, design, given)
             sought = isinstance(observation, NegativeBinomial) and self.dispersion is None
             for left in reversed(range(_MOST_MOVES)):
                 form, problem = self._make_problem(data, observation, design)
@@ -347,7 +349,9 @@ class PopulationGLM(PopulationModel):
         settled = np.isin(solution.status, PROVED).all() and np.any(problem.penalty.strength)
         return bool(settled) and not problem.observation.is_quadratic
 
-    def _at_dispersion(self, data: Training, options: LoopOptions, design: dict) -> tuple[Observation, Params | None]:
+    def _at_dispersion(
+        self, data: Training, options: LoopOptions, design: dict, given: Params | None = None
+    ) -> tuple[Observation, Params | None]:
         """Choose the dispersion where the fit depends on it; second the parameters of a fit nearby."""
         family = self._family()
         dispersion = read_dispersion(self.dispersion, family, data.Y.shape[1])
@@ -358,7 +362,10 @@ class PopulationGLM(PopulationModel):
 
         def fit(some: Training, which: np.ndarray, dispersion: np.ndarray, start: Params | None, tol: float) -> Params:
             form, problem = self._make_problem(some, family.with_dispersion(dispersion), design, which)
-            start = start and Params(start.coef, start.intercept - form.shift)
+            if start is None and given is not None:
+                start = problem.no_worse_than_null(Params(given.coef[:, which], given.intercept[which] - form.shift))
+            elif start is not None:
+                start = Params(start.coef, start.intercept - form.shift)
             rough = replace(options, tol=tol, verbose=False, proves=False)
             solver = SOLVERS[choose_solver(problem)]()
             solution = solver.run(problem, start, key=key_for(solver, 0), options=form.options(rough))

@@ -58,7 +58,7 @@ def test_a_result_is_a_saved_model_with_its_provenance(finished):
         assert facts["key"] == path.stem and facts["host"] and facts["seconds"] > 0
 
 
-def test_a_result_is_found_by_the_names_in_the_index(finished):
+def test_a_result_is_found_by_the_names_in_the_manifest(finished):
     for path in finished.results():
         facts = header_of(path)
         found = load_result(finished.out, session=facts["session"], model=facts["model"])

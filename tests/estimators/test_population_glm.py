@@ -789,6 +789,19 @@ def test_a_start_that_is_worse_than_a_constant_rate_is_none(data):
     assert again.report_.converged.all()
 
 
+@pytest.mark.parametrize("strength", [0.0, 1e-3])
+def test_what_a_start_has_along_directions_that_no_row_shows_is_taken_off(data, strength):
+    X, counts = data
+    X = np.column_stack([X, np.zeros(len(X)), X[:, 0]])  # a place that was not visited, and a duplicate
+    given = {"regularizer_strength": strength} if strength else {"regularizer": None}
+    plain = PopulationGLM(**given).fit(X, counts)
+    start = plain.coef_.copy()
+    start[[5, 6]] += [[5.0], [0.3]]
+    again = PopulationGLM(**given).fit(X, counts, init_params=(start, plain.intercept_))
+    np.testing.assert_allclose(again.coef_, plain.coef_, atol=1e-2)
+    assert again.report_.gap_is_bound.all() and again.n_iter_ <= plain.n_iter_ + 2
+
+
 def test_what_is_no_start_is_refused(data):
     X, counts = data
     model = PopulationGLM(regularizer_strength=1e-3)
