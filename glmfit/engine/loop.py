@@ -122,7 +122,7 @@ class Run(Beginning):
                     self._leave(self.groups.pop())
                 elif ready.all() and group.first_order and not group.looks:
                     # Bounds by duality are as near as the gradient is, which single precision does not show.
-                    if self.options.tol < _ROUGH:
+                    if np.min(self.options.tol) < _ROUGH:
                         self._look(group)
                     group.looks = max(group.looks, 1)
                     group.refine(_PRODUCTS)  # the step to come is to be as good as one can be
