@@ -30,6 +30,13 @@ COLORS = {
 }
 _MORE_COLORS = ("#56B4E9", "#B8A800", "#5D3A9B", "#000000", "#8B4513", "#A6CEE3")
 _WHEN = {"warm": "later fit", "cold": "first fit"}
+_SOME = (
+    "w_maze_place-softplus",
+    "open_field_coupling-softplus",
+    "P1-exp",
+    "w_maze_place-exp-one",
+    "softmax-10",
+)  # for README
 
 
 def shown(content: dict) -> dict[str, dict]:
@@ -140,6 +147,12 @@ def render_peers_in_short(content: dict) -> str:
         lines.append(f"| {title(name, section['figures']['problem'])} | " + " | ".join(cells) + " |")
     note = ["", r"\* Some of the neurons timed, and multiplied."] if any(r"\*" in line for line in lines) else []
     return "\n".join([*lines, *note, "", _provenance(content)])
+
+
+def render_some_peers(content: dict) -> str:
+    """Make the short table of a few problems of different kinds."""
+    sections = {name: section for name, section in content["sections"].items() if name in _SOME}
+    return render_peers_in_short(content | {"sections": sections})
 
 
 def _in_short(peers: dict, package: str, least: list[float]) -> str:

@@ -15,7 +15,14 @@ import sys
 from pathlib import Path
 
 from _format import DESIGNS, HEAD, provenance, row
-from _peers_table import draw_peers, render_losses, render_others, render_peers, render_peers_in_short
+from _peers_table import (
+    draw_peers,
+    render_losses,
+    render_others,
+    render_peers,
+    render_peers_in_short,
+    render_some_peers,
+)
 from _questions_table import compile_lines, coupling_lines, nested_lines, render_question
 from _suite_table import render_reasons, render_suite
 
@@ -24,6 +31,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "poisson_population.json"
 START, END = "<!-- benchmark table -->", "<!-- end of benchmark table -->"
 PEERS = ROOT / "benchmarks" / "results" / "peers.json"
 PEERS_START, PEERS_END = "<!-- peers table -->", "<!-- end of peers table -->"
+SOME_START, SOME_END = "<!-- some peers table -->", "<!-- end of some peers table -->"
 SHORT_START, SHORT_END = "<!-- short peers table -->", "<!-- end of short peers table -->"
 OTHERS_START, OTHERS_END = "<!-- other packages table -->", "<!-- end of other packages table -->"
 LOSSES_START, LOSSES_END = "<!-- losses table -->", "<!-- end of losses table -->"
@@ -151,6 +159,7 @@ TABLES = {
     START: (RESULTS, render, END),
     PEERS_START: (PEERS, render_peers, PEERS_END),
     SHORT_START: (PEERS, render_peers_in_short, SHORT_END),
+    SOME_START: (PEERS, render_some_peers, SOME_END),
     LOSSES_START: (PEERS, render_losses, LOSSES_END),
     OTHERS_START: (PEERS, render_others, OTHERS_END),
     FULL_START: (RECORDINGS, render_recordings_in_full, FULL_END),
