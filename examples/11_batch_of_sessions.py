@@ -141,9 +141,9 @@ print(summary.to_string(float_format="%.2g"))
 
 # %%
 table["held_out"], table["norm"] = np.nan, np.nan
-for key, rows in table.groupby("key"):
-    model = load_result(out / "results" / f"{key}.npz")
-    number = int(rows.session.iloc[0].split("=")[1])
+for (session, name), rows in table.groupby(["session", "model"]):
+    model = load_result(out, session, name)
+    number = int(session.split("=")[1])
     test = load(number, part="test").matrices
     X = pd.DataFrame(test["X"], columns=model.feature_names_in_)
     score = model.score(X, test["y"], per_neuron=True)
