@@ -17,7 +17,8 @@ def render_suite(content: dict) -> str:
     for name, section in sections.items():
         figures = section["figures"]
         commit = f" ({figures['commit']})" if figures.get("commit") else ""
-        tree = _TREES.get(name, name) + commit
+        share = f", {figures['share']:.0%} of the tests" if figures.get("share", 1.0) < 1 else ""
+        tree = _TREES.get(name, name) + commit + share
         lines.append(_row(tree, "its own", figures["own"]))
         lines += [_row(tree, f"`{solver}[glmfit]`", found) for solver, found in figures["solvers"].items()]
     return "\n".join([*lines, "", provenance([_without_nemos(section) for section in sections.values()]) + "."])

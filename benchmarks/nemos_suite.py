@@ -1,8 +1,10 @@
 """NeMoS' own tests of solvers and models, run with each solver of glmfit in the place of NeMoS' own.
 
     python benchmarks/nemos_suite.py --tree 0.2.8=FOLDER --tree 0.2.9=FOLDER [--sections 0.2.9] [--solvers SAGA]
+        [--share 0.1]
 
-A folder is a source tree of NeMoS with src/ and tests/, whose packages are installed; NeMoS itself need not be.
+A folder is a source tree of NeMoS with src/ and tests/, whose packages are installed; NeMoS itself need not be. A share
+of the tests takes minutes instead of hours.
 """
 
 from __future__ import annotations
@@ -124,13 +126,23 @@ def compared(tests: dict[str, dict], own: dict[str, dict]) -> dict:
     }
 
 
-def suite(_cache, scale: float, section: Section, *, tree: Path | None, commit: str | None, only: list[str]) -> None:
+def suite(
+    _cache,
+    scale: float,
+    section: Section,
+    *,
+    tree: Path | None,
+    commit: str | None,
+    only: list[str],
+    share: float = 1.0,
+) -> None:
     """Tests of NeMoS by every solver of glmfit, and by NeMoS' own."""
     if tree is None:
         raise SystemExit(f"section {section.name} needs its tree: --tree {section.name}=FOLDER")
+    scale *= share
     own, seconds, whole = run_tests(tree, OWN, scale)
     own = merged(own)
-    section.note(commit=commit, own=counts(own) | {"seconds": seconds, "complete": whole}, solvers={})
+    section.note(commit=commit, share=share, own=counts(own) | {"seconds": seconds, "complete": whole}, solvers={})
     for solver in only or solvers_of(tree):
         records, seconds, whole = run_tests(tree, solver, scale)
         found = compared(merged(records), own) | {"seconds": seconds, "complete": whole}
@@ -157,12 +169,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--tree", type=tree_of, action="append", default=[], metavar="NAME[@COMMIT]=FOLDER")
     parser.add_argument("--solvers", type=lambda text: text.split(","), default=[], help="of glmfit; all if not given")
+    parser.add_argument("--share", type=float, default=1.0, help="of the tests")
     options, rest = parser.parse_known_args()
     trees = {name: (path, commit) for name, path, commit in options.tree}
     sections = {}
     for name in SECTIONS:
         tree, commit = trees.get(name, (None, None))
-        sections[name] = functools.partial(suite, tree=tree, commit=commit, only=options.solvers)
+        sections[name] = functools.partial(suite, tree=tree, commit=commit, only=options.solvers, share=options.share)
         sections[name].__doc__ = suite.__doc__
     if trees and not any(given.startswith("--sections") for given in rest):
         rest += ["--sections", ",".join(trees)]
