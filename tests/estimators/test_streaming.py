@@ -15,7 +15,9 @@ import zarr
 
 from glmfit import PopulationGLM, design
 from glmfit.design import RowSource
+from glmfit.engine import tiles
 from glmfit.engine.checkpoint import Checkpoint
+from glmfit.engine.host import HostRows
 from glmfit.files import load_npz, save_npz
 
 T, D, N, SMALL = 6000, 5, 4, 1e5  # bytes that such a recording does not fit in
@@ -501,3 +503,17 @@ def test_exposures_of_neurons_and_rare_neurons_and_one_neuron_are_streamed(tmp_p
     rare = PopulationGLM("exp", "Ridge", 1e-2, max_memory=10).fit(mapped[0], np.load(tmp_path / "Y.npy", mmap_mode="r"))
     assert rare.report_.converged.all()
     np.testing.assert_allclose(rare.coef_, PopulationGLM("exp", "Ridge", 1e-2).fit(X, Y).coef_, atol=5e-3)
+
+
+def test_the_rows_that_guide_a_streamed_fit_may_be_several_tiles(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiles, "n_cores", lambda: 2)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60_000, 4)).astype(np.float32)
+    Y = rng.poisson(np.logaddexp(0, X @ rng.normal(size=(4, 40)) * 0.3 - 1))
+    np.save(tmp_path / "x.npy", X)
+    seen, along = [], HostRows.along
+    monkeypatch.setattr(HostRows, "along", lambda rows, p: (seen.append(rows.n_rows), along(rows, p))[1])
+    model = PopulationGLM(regularizer_strength=1e-3, max_memory=6e7)
+    model.fit(np.load(tmp_path / "x.npy", mmap_mode="r"), Y)
+    assert model.report_.converged.all()
+    assert max(seen) > tiles.rows_of_a_tile(40) and len(X) not in seen
