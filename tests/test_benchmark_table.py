@@ -58,7 +58,9 @@ def content(*requirements, **environment):
     return {"order": ["p1", "p2"], "sections": {"p1": section}}
 
 
-KINDS = ["", "PEERS_", "SHORT_", "LOSSES_", "OTHERS_", "FULL_", "NESTED_", "COUPLING_", "COMPILE_"]
+KINDS = [
+    "", "PEERS_", "SOME_", "SHORT_", "LOSSES_", "OTHERS_", "FULL_", "SUITE_", "REASONS_", "NESTED_", "COUPLING_", "COMPILE_",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
