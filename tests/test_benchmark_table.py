@@ -59,7 +59,8 @@ def content(*requirements, **environment):
 
 
 KINDS = [
-    "", "PEERS_", "SOME_", "SHORT_", "LOSSES_", "OTHERS_", "FULL_", "SUITE_", "REASONS_", "NESTED_", "COUPLING_", "COMPILE_",
+    "", "PEERS_", "SOME_", "SHORT_", "LOSSES_", "OTHERS_", "FULL_", "SUITE_", "REASONS_", "NESTED_", "COUPLING_",
+    "COMPILE_",
 ]  # fmt: skip
 
 
