@@ -32,7 +32,8 @@ REASONS = (
     (
         "reads what only NeMoS' own solver has inside",
         r"",
-        r"has no attribute '(solver_state|_solver|_solver_loss_fun|fun\w*|stepsize|linesearch|_replace|\w*reference_point)'",
+        r"has no attribute '(solver_state|_solver|_solver_loss_fun|fun\w*|stepsize|linesearch|_replace"
+        r"|\w*reference_point)'",
     ),
     ("asks SVRG for its own errors", r"svrg", r"DID NOT RAISE"),
     ("wants as many iterations as it allows", r"maxiter", r"num_steps|reached_max_steps"),
