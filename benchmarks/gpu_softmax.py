@@ -229,7 +229,7 @@ SECTIONS = {
     "steps": steps,
     "loss-10000": losses(200_000, 10_000, 10.0),
     "loss-100000": losses(1_000_000, 100_000, 15.0),
-    # An epoch of Adam takes a minute, so that only what was best of fewer classes is run.
+    # An epoch of Adam takes half a minute, so that only what was best of fewer classes is run.
     "loss-1000000": losses(2_000_000, 1_000_000, 60.0, (0.003,), ("SampledSoftmax",)),
 }
 

@@ -57,7 +57,7 @@ class StreamedRows(Workers):
     def __enter__(self) -> Self:
         """Start threads, some of which wait for rows while the others compute."""
         super().__enter__()
-        self.guide._pool, self.guide._begun = self._pool, self._begun
+        self.lend_to(self.guide)
         return self
 
     def _there(self, fits, look):

@@ -46,8 +46,8 @@ class Workers:
     """Threads among which work is shared while they are entered as a context; BLAS keeps to one thread meanwhile.
 
     NumPy lets go of the interpreter lock, so that threads share the elementwise work, which BLAS threads would not.
-    All share the threads of the process, which live on: many cores take longer to start threads than to do a pass. A
-    thread that is itself one of them does its work alone.
+    All share the threads of the process, which live on: where cores are many, starting a thread for each costs time in
+    every pass. A thread that is itself one of them does its work alone.
     """
 
     waiting = 0  # threads beside one for each core, where some wait for a disk
@@ -69,6 +69,10 @@ class Workers:
             results.close()
         self._pool = None
         self._open.close()
+
+    def lend_to(self, other: "Workers") -> None:
+        """Let others use the threads, for as long as this is entered."""
+        other._pool, other._begun = self._pool, self._begun
 
     def each(self, function, items) -> Iterator:
         """Apply a function to every item, in order, shared among threads."""
