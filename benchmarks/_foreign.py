@@ -64,14 +64,14 @@ class Foreign:
 
 
 @functools.cache
-def find(pythons, package: str) -> Foreign | None:
+def find(pythons, package: str, limit_s: float = 1800.0) -> Foreign | None:
     """Return the first of some Pythons, and of our own, that has a package, or None.
 
     ``pythons`` is a path, several of them with commas between, or None.
     """
     for python in [*(p for p in str(pythons or "").split(",") if p), None]:
         try:
-            return Foreign(python, package)
+            return Foreign(python, package, limit_s)
         except LookupError:
             continue
     return None

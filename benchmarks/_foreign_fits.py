@@ -102,6 +102,9 @@ def softmax(
             start = time.perf_counter()
             model.fit(X, y)
             seconds.append(time.perf_counter() - start)
+            if seconds[-1] > limit_s:
+                break
+        seconds += [min(seconds)] * (repeats - len(seconds))
         coef = np.asarray(model.coef_)
         found["coef"].append(coef.T if package == "sklearn" else coef)
         found["intercept"].append(np.ravel(model.intercept_))

@@ -16,7 +16,7 @@ from _foreign import find
 
 GOALS = (1e-4, 1e-6)
 TOLS = tuple(10.0**-k for k in range(2, 11))
-LIMIT_S = 20.0
+LIMIT_S, PROCESS_S = 10.0, 600.0  # of a fit, after which looser tolerances are enough; of all fits of a solver
 SOLVERS = {
     "glmfit": ("auto",),
     "cyanure": ("auto", "qning-svrg", "catalyst-miso", "acc-svrg"),
@@ -101,16 +101,20 @@ def few(name: str, load):
         repeats = 3 if scale == 1 else 1
         at, absent, values = {}, {}, {}
         for package, solvers in SOLVERS.items():
-            foreign = find(other_python if package == "cyanure" else None, package)
+            foreign = find(other_python if package == "cyanure" else None, package, PROCESS_S)
             if foreign is None:
                 absent[package] = "is in no Python given (--other-python)"
                 continue
             how = {"package": package, "strength": strength, "limit_s": LIMIT_S}
             for solver in solvers:
                 for precision in ("float32",) if package == "glmfit" else ("float32", "float64"):
-                    made = foreign.call(
-                        "softmax", arrays, solver=solver, precision=precision, tols=TOLS, repeats=repeats + 1, **how
-                    )
+                    how |= {"solver": solver, "precision": precision, "tols": TOLS, "repeats": repeats + 1}
+                    try:
+                        made = foreign.call("softmax", arrays, **how)
+                    except TimeoutError as error:
+                        absent[f"{package} {solver}, {precision}"] = str(error)
+                        print(f"    {package} {solver}, {precision}: {error}", flush=True)
+                        continue
                     for tol, coef, b, seconds in zip(
                         TOLS, *(made[k] for k in ("coef", "intercept", "seconds")), strict=False
                     ):

@@ -17,7 +17,7 @@ from _common import Section, timed
 EPOCHS = (3, 10, 30)
 RATES = (0.003, 0.01, 0.03)
 SAMPLING = {"glmfit auto": "auto", "glmfit ImplicitSGD": "ImplicitSGD", "glmfit UMax": "UMax"}
-N_HELD, LIMIT_S, BATCH = 5000, 300.0, 256
+N_HELD, LIMIT_S, BATCH = 5000, 150.0, 256
 
 
 def softmax_data(n: int, d: int, K: int):
