@@ -342,7 +342,7 @@ def reach_problem(file: Path, n_lags: int = 10, n_basis: int = 5) -> tuple[Probl
     """Motor cortex while reaching: position and velocity of the hand through raised cosines; (training, held out).
 
     A bin's features are the movement in that bin and the nine after it (motor cortex leads the hand), every signal
-    through five raised cosines; signals that never change are left out (the hand moves in a plane). The last fifth
+    through five raised cosines; signals that never change are dropped (the hand moves in a plane). The last fifth
     of the recording is held out, ten bins between the two; features are standardised by their training mean and
     deviation.
     """

@@ -3,7 +3,7 @@
     python benchmarks/defaults.py --data FOLDER [--sections w_maze_place ...]
 
 The seven designs of recordings (see _designs.py) with `PopulationGLM()`, five contiguous folds, D2 of the whole
-population on the rows left out; the grid has a strength every half decade (`EVERY`: of some neurons, every decade).
+population on the held-out rows; the grid has a strength every half decade (`EVERY`: of some neurons, every decade).
 The section `classes` does the same for
 `SoftmaxGLM()` by held-out accuracy and log-loss compared with scikit-learn's `LogisticRegression()`.
 """

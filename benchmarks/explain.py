@@ -71,7 +71,7 @@ def _poisson(strengths=STRENGTHS):
 
 
 def poisson(_cache, scale: float, section: Section, *, folder: Path) -> None:
-    """500 neurons, 200 000 bins, 45 features, 9 groups left out, 5 folds, 10 strengths chosen in the training folds.
+    """500 neurons, 200 000 bins, 45 features, 9 groups dropped in turn, 5 folds, 10 strengths chosen within them.
 
     scikit-learn's PoissonRegressor (newton-cholesky) makes the same fits in a loop; one model of one neuron is timed, a
     tenth of that neuron's fits, and the rest extrapolated.

@@ -297,7 +297,7 @@ def streams(cache: Path, scale: float, section: Section) -> None:
         process = subprocess.Popen(command, env=environment)
         try:
             process.wait(rng.uniform(0.4, 1.0) * seconds)
-            ended += 1  # it was at its end already, which is no kill: begin anew
+            ended += 1  # it was at its end already, which is no kill: start over
             (folder / "state.npz").unlink(missing_ok=True)
         except subprocess.TimeoutExpired:
             process.kill()

@@ -9,7 +9,7 @@ epochs timed. Recorded designs, which are not shipped, are fitted by "auto", and
 epochs timed.
 
 Ceilings, with T rows, D = d + 1 columns and N neurons. An epoch visits T rows: it multiplies Z v and Z'r, 2 T D N
-floating-point operations times two, 4 T D N in all (what is done per entry of eta is left out). It cannot move less
+floating-point operations times two, 4 T D N in all (what is done per entry of eta is not counted). It cannot move less
 than Z once, counts and table once each, and the table back: 4 (T D + 3 T N) bytes. Divided by what the device does,
 measured in the same run by a product of two 8 192 x 8 192 matrices (in full single precision, which the fits use, and
 in the device's default precision, TF32 on NVIDIA's) and by a copy of 2 GB, they are two times no epoch can beat. What

@@ -4,7 +4,7 @@
 
 The paper's protocol: rows of norm 1, no intercept, no ridge; 50 epochs, steps times 0.9 per epoch; the first step is
 10^j / N, j = -3 to 3, the best of them on a tenth of the rows. Biased methods take 100 rows and 5 classes a step,
-vanilla SGD and U-max one row and 5 classes, Implicit one and one. Beside it: the best step on all rows, one row a step
+vanilla SGD and U-max one row and 5 classes, Implicit one and one. Also: the best step on all rows, one row a step
 for the biased methods, other members of the family, all of them in spectral coordinates, the exact solver, and digits
 with a fifth of the labels drawn at random, which no model separates.
 

@@ -187,9 +187,9 @@ def main(arguments=None) -> int:
             continue
         table = make(json.loads(file.read_text(encoding="utf-8")))
         for path in pages(start):
-            beside = path.with_suffix(".tmp")
-            beside.write_text(fill(path.read_text(encoding="utf-8"), table, start, end), encoding="utf-8")
-            os.replace(beside, path)
+            filled = path.with_suffix(".tmp")
+            filled.write_text(fill(path.read_text(encoding="utf-8"), table, start, end), encoding="utf-8")
+            os.replace(filled, path)
             print(f"filled {path.relative_to(ROOT)}")
     draw_peers(json.loads(PEERS.read_text(encoding="utf-8")), FIGURE)
     return 0

@@ -51,7 +51,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "glmfit"
 html_show_sourcelink = False
 html_css_files = ["site.css"]
-# One file of MathJax that needs no fonts, from the package that carries it, in place of a content delivery network.
+# One file of MathJax that needs no fonts, from the package that carries it, instead of a content delivery network.
 mathjax_folder = Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax"
 html_static_path = ["_static", str(mathjax_folder / "tex-svg.js")]
 mathjax_path = "tex-svg.js"

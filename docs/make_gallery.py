@@ -2,7 +2,7 @@
 
 An example is a script in cells (``# %%``), the one source of its notebook. The notebook is executed and kept with all
 that it prints and draws, and with the SHA-256 of its source: tests/test_gallery.py fails when the example has changed.
-Its last figure becomes the thumbnail. Recordings are taken from ../shared/data beside the checkout, or simulated.
+Its last figure becomes the thumbnail. Recordings are taken from ../shared/data next to the checkout, or simulated.
 """
 
 import base64

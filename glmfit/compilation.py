@@ -98,7 +98,7 @@ def compiled_programs() -> int:
 
 def _note_fork() -> None:
     global _forked
-    # jax does not say in public whether it has started; what was compiled tells, too, but for its first moments.
+    # jax does not say in public whether it has started; what was compiled tells as well, except at the very start.
     started = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", _programs)
     _forked = _forked or bool(started)
 

@@ -49,7 +49,7 @@ def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
 
 @contextlib.contextmanager
 def whole_or_absent(path: Path) -> Iterator[BinaryIO]:
-    """Open a file beside ``path`` to be written; it takes the place of ``path`` if nothing is raised."""
+    """Open a file next to ``path`` to be written; it takes the place of ``path`` if nothing is raised."""
     # Not a tempfile: those are for the owner's eyes only, and a model is often read by colleagues.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:

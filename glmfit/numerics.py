@@ -51,7 +51,7 @@ def elementwise(formula: Callable, *arrays: Any) -> Any:
     floating = [a.dtype for a in arrays if hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jnp.floating)]
     dtype = floating[-1] if floating else xp.asarray(0.0).dtype
     if xp is jnp:
-        dtype = jax.dtypes.canonicalize_dtype(dtype)  # NumPy's float64 beside JAX arrays, x64 mode off
+        dtype = jax.dtypes.canonicalize_dtype(dtype)  # NumPy's float64 with JAX arrays, x64 mode off
     shape = np.broadcast_shapes(*(np.shape(a) for a in arrays))
     alone = threading.current_thread() is threading.main_thread()
     most = _BLOCK_SIZE if alone else _BLOCK_SIZE_OF_A_THREAD

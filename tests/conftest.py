@@ -63,8 +63,8 @@ def rng():
 
 @pytest.fixture(scope="session")
 def shared_data():
-    """Folder of real recordings beside the checkout; the test is skipped where there is none."""
+    """Folder of real recordings next to the checkout; the test is skipped where there is none."""
     folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
-        pytest.skip("no ../shared/data beside the checkout: real recordings are not shipped with the package")
+        pytest.skip("no ../shared/data next to the checkout: real recordings are not shipped with the package")
     return folder

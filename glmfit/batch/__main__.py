@@ -44,12 +44,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(printable(f"{kind}{error}"), file=sys.stderr)
         return _BAD_INPUT if isinstance(error, _BAD_PATH | ValueError) else 1
     except KeyboardInterrupt:
-        print("stopped; what was done stays. Run the same command again to go on.", file=sys.stderr)
+        print("stopped; completed fits are kept. Run the same command again to continue.", file=sys.stderr)
         return _INTERRUPTED
     except SystemExit as stop:
         if stop.code not in ENDING:
             raise
-        told = f"told to end ({ENDING[stop.code]}); what was done stays. Run the same command again to go on."
+        told = f"told to end ({ENDING[stop.code]}); completed fits are kept. Run the same command again to continue."
         with contextlib.suppress(OSError):  # a terminal that is gone
             print(told, file=sys.stderr, flush=True)
         return stop.code
@@ -95,7 +95,7 @@ def _add_shared(command: argparse.ArgumentParser) -> None:
     add("--sbatch-option", dest="extra", action="append", metavar="--OPTION=X", help="further option")
     add("--prologue", action="append", metavar="COMMAND", help="shell command before Python")
     add("--interface", metavar="ib0", help="network interface of scheduler and workers")
-    add("--host", metavar="NAME", help="this machine's address as the nodes see it, in place of it")
+    add("--host", metavar="NAME", help="address of this machine as the nodes see it")
 
 
 def _slurm(options: argparse.Namespace) -> dict:

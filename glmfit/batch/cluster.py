@@ -117,7 +117,7 @@ def _closed(cluster: SpecCluster) -> Iterator[None]:
         try:
             cluster.close()
         except Exception as error:
-            what = f"the cluster did not close in order ({type(error).__name__}: {error}); what was done stays. "
+            what = f"the cluster did not close in order ({type(error).__name__}: {error}); completed fits are kept. "
             advice = "Look whether processes or jobs of it are left (on SLURM: squeue --me)."
             warnings.warn(what + advice, UserWarning, stacklevel=2)
 

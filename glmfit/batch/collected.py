@@ -48,7 +48,7 @@ def collect(out: str | Path) -> Collected:
     Parameters
     ----------
     out : str or pathlib.Path
-        Output folder of a batch; what is missing or damaged is left out, counted and named.
+        Output folder of a batch; what is missing or damaged is skipped, counted and named.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def collect(out: str | Path) -> Collected:
     strength is that of the unit's penalty, chosen by cross-validation or given; nan where coefficients have strengths
     of their own, as those of a default ridge do. Where it was chosen, held_out_score is the mean of its score over the
     folds, held_out_se the standard error of this mean (of folds as if independent, nan for a single one), and scoring
-    says which score. Folds without a score (nan in ``cv_scores_``) are left out. Other models have nan, and scoring "".
+    says which score. Folds without a score (nan in ``cv_scores_``) are ignored. Other models have nan, and scoring "".
 
     Results of PopulationGAM give the index columns more: edf, the effective degrees of freedom with the intercept's,
     edf.TERM and strength.TERM of each term (strength.TERM.0, strength.TERM.1 of one with several penalties), and

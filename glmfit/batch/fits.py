@@ -301,7 +301,7 @@ def _remembered(make: Callable[[dict], Any], spec: dict) -> Any:
     """Make something, or return what was made last if that is it: tasks come session by session."""
     with _lock:  # a client of the user's may have workers of several threads
         if make not in _last or _last[make][0] != spec:
-            _last.pop(make, None)  # let go before loading anew
+            _last.pop(make, None)  # released before the next is loaded
             _last[make] = spec, make(spec)
         return _last[make][1]
 

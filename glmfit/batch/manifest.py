@@ -74,7 +74,7 @@ class Manifest:
         Parameters
         ----------
         identify : callable, optional
-            From a source (dict) to the identity of its data (str), in place of reading all files anew.
+            From a source (dict) to the identity of its data (str), instead of reading all files again.
 
         Returns
         -------

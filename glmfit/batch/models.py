@@ -54,7 +54,7 @@ def read_model(
     names = tuple(dict.fromkeys(right.get("data", data)))
     for name in names:
         if name not in data:
-            problems.add(path, f'data names "{name}", which is no [[data]]{guess(name, data)}')
+            problems.add(path, f'data names "{name}", which is not a [[data]] name{guess(name, data)}')
     sources = [data[name] for name in names if name in data]
     parameters, grid = right.get("parameters", {}), right.get("grid", {})
     members = _members(problems, path, parameters, grid, estimator, values)

@@ -143,7 +143,7 @@ def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:
     write_text(out / "tasks.json", json.dumps(about | {"tasks": [task.to_json() for task in tasks]}))
     copy = out / f"manifest{manifest.path.suffix}"
     if manifest.path.resolve() != copy.resolve() or copy.is_symlink():
-        with whole_or_absent(copy) as file:  # in place of a link, not through it
+        with whole_or_absent(copy) as file:  # instead of a link, not through it
             file.write(manifest.path.read_bytes())
 
 
@@ -170,7 +170,7 @@ def _read_plan(out: Path, make: Callable[[Any], Any], of_each: Callable[[dict], 
         why = "it is not the output folder of a batch, or no run has got as far as planning."
         raise FileNotFoundError(f"{out} has no tasks.json: {why}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}); start the run again, it will be written anew.") from error
+        raise ValueError(f"{path} is damaged ({error}); start the run again, which rewrites it.") from error
 
 
 def share(tasks: list[Task], shard: tuple[int, int]) -> list[Task]:

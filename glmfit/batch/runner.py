@@ -64,7 +64,7 @@ class Summary:
         parts = [f"{self.n_found + self.n_done} of {self.n_tasks} fits done{before}"]
         parts += [f"{self.n_damaged} results were damaged"] if self.n_damaged else []
         parts += [f"{len(self.failed)} failed"] if self.failed else []
-        parts += [f"{self.n_missing} missing: run again to go on"] if self.n_missing else []
+        parts += [f"{self.n_missing} missing: run again to continue"] if self.n_missing else []
         lines = [", ".join(parts) + f"; {self.seconds:.1f} s, results in {self.out / 'results'}"]
         lines += [f"stopped: {self.stopped}"] if self.stopped else []
         lines += shorten(map(_failed, self.failed))

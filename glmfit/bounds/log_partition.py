@@ -92,7 +92,7 @@ def log_partition_bound(
     Raises
     ------
     ValueError
-        If shapes do not fit, numbers are not finite, or every outcome is left out.
+        If shapes do not fit, numbers are not finite, or every outcome is excluded.
 
     References
     ----------
@@ -116,7 +116,7 @@ def log_partition_bound(
         if log_weights.shape != scores.shape:
             raise ValueError(f"log_weights has shape {log_weights.shape}; one per outcome is needed, {scores.shape}.")
         if not (log_weights < np.inf).all():
-            raise ValueError("log_weights hold nan or +inf; they must be finite, or -inf where an outcome is left out.")
+            raise ValueError("log_weights hold nan or +inf; they must be finite, or -inf where an outcome is excluded.")
         scores = scores + log_weights
     found = partition_bounds(features[None], scores[None], order)
     return LogPartitionBound(theta, float(found.log_norm[0]), found.gradient[0], found.factors[0])
@@ -243,9 +243,9 @@ def _sweep(scores: np.ndarray, order: str) -> _Sweep:
     scores = np.ascontiguousarray(scores.T)
     top = scores.max(axis=0)
     if np.isneginf(top).any():
-        raise ValueError("every outcome of some row is left out (log weight or score -inf).")
+        raise ValueError("every outcome of some row is excluded (log weight or score -inf).")
     if not np.isfinite(top).all():
-        raise ValueError("scores hold nan or +inf; they must be finite, or -inf where a class is left out.")
+        raise ValueError("scores hold nan or +inf; they must be finite, or -inf where a class is excluded.")
     place = None
     if order != "given":
         place = np.argsort(scores if order == "ascending" else -scores, axis=0, kind="stable")

@@ -171,7 +171,7 @@ def _read(alpha, beta):
 
 
 def _largest_ritz(alpha, beta, used):
-    """Largest eigenvalue of each leading tridiagonal matrix, exhausted steps left out."""
+    """Largest eigenvalue of each leading tridiagonal matrix, exhausted steps excluded."""
     n_steps, n = alpha.shape
     matrix = np.zeros((n, n_steps, n_steps))
     steps = np.arange(n_steps)

@@ -133,7 +133,7 @@ def _refuse_words(value: Any, name: str) -> None:
             found += [f"{column!r} (with {first!r})" for first in words if type(first).__name__ != "NAType"][:1]
     if found:
         encode = f"Encode them, for example by pandas.get_dummies({name}, dtype=float), or leave them out."
-        advice = "Leave them out." if name == "y" else encode  # dummies of names are no counts
+        advice = "Exclude them." if name == "y" else encode  # dummies of names are no counts
         raise ValueError(f"{name} has columns that are not numbers: {_some(found)}. {advice}")
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     if kind in "mMcUS":

@@ -161,7 +161,7 @@ def read_training(
 
 
 def read_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None, epochs=None) -> Recording:
-    """Check features, responses and weights for a score; rows with NaN are left out, single responses masked."""
+    """Check features, responses and weights for a score; rows with NaN are dropped, single responses masked."""
     data = read_recording(estimator, X, y, sample_weight, offset, exposure, epochs, reset=False)
     rows, data = _without_nan(data, estimator._family().neutral)
     total_weights(data)
@@ -246,7 +246,7 @@ def _read_counts(y, small: bool) -> np.ndarray:
 
 
 def warn_of_fractions(fraction: np.ndarray, Y=None, name: str = "y") -> None:
-    """Warn of neurons, bool (neuron,), with counts that are no integers."""
+    """Warn of neurons, bool (neuron,), with counts that are not integers."""
     if fraction.any():
         said = _NOT_INTEGER.format(name, int(fraction.sum()), len(fraction))
         warn_user(_TIMES if arrays.looks_like_times(Y) else said)

@@ -24,7 +24,7 @@ _FORMS = (
 _HINTS = {
     "poisson": " Did you pass z-scored data? Pass the counts themselves.",
     "poisson-exp": " Did you pass z-scored data? Pass the counts themselves.",
-    "logistic": " (-1 and 1 will do as well, throughout.)",
+    "logistic": " (-1 and 1 also work, if used throughout.)",
 }
 
 
@@ -115,7 +115,7 @@ def read_responses(
             raise ValueError(
                 f"{name} has {n_different} different {side.entities}, but the largest id is {size - 1}: ids count from "
                 "0 and every number below the largest gets an embedding. Renumber them with numpy.unique(ids, "
-                f"return_inverse=True), or give the number of {side.entities} in place of their features."
+                f"return_inverse=True), or give the number of {side.entities} instead of their features."
             )
     return checked
 

@@ -17,7 +17,7 @@ from .counts import Training, weights_of
 
 @dataclass(frozen=True)
 class StandardForm:
-    """Responses, weights and loss of a problem of the engine that is a population's, but for constants of a neuron.
+    """Responses, weights and loss of a problem of the engine that is a population's, up to constants of a neuron.
 
     Counts of a negative binomial of dispersion 1/r become shares y / (y + r) of y + r trials, measured values and gamma
     responses are taken relative to their mean; everything else stays as it is. With F the objective of the population

@@ -163,12 +163,12 @@ def spike_identities(
     features : pynapple.Tsd or pynapple.TsdFrame
         Covariates over time, (time,) or (time, feature), at any sampling.
     ep : pynapple.IntervalSet, optional
-        Spikes outside are left out. Those outside of the features' time support always are.
+        Spikes outside are ignored. Those outside of the features' time support always are.
     method : {"nearest", "linear"}
         Whether a spike gets the covariates of the sample nearest in time, within the epoch, or those interpolated
         between two samples.
     max_distance_s : float, optional
-        Spikes farther than this from the nearest sample (a lost tracker) are left out.
+        Spikes farther than this from the nearest sample (a lost tracker) are ignored.
 
     Returns
     -------

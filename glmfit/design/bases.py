@@ -261,7 +261,7 @@ class Basis:
 def check_name(name: Any) -> None:
     """Raise ValueError for what is no name of a term."""
     if not isinstance(name, str) or not name:
-        raise ValueError(f"name is {name!r}; it must be a text that is not empty: it names the term and its features.")
+        raise ValueError(f"name is {name!r}; it must be a non-empty string, which names the term and its features.")
 
 
 def as_values(values: Any, name: str) -> np.ndarray:

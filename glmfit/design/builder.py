@@ -243,14 +243,14 @@ def _epochs(session: Session, design: dict[str, Any], signals: dict[str, Signal]
 
 
 def _counts(session: Session, design: dict, bins: Bins, seconds: float) -> tuple[np.ndarray, list[str], dict]:
-    """Count spikes, (bin, unit), of the units of a design; these units, and those left out with the reason."""
+    """Count spikes, (bin, unit), of the units of a design; these units, and those excluded, with the reason."""
     left_out = {unit: f"{n} spikes" for unit, n in session.few_spikes.items()}
     units = list(session.spikes)
     if "units" in design:
         missing = [unit for unit in design["units"] if unit not in units]
         if missing:
             few = [f"{unit} ({left_out[unit]})" for unit in missing if unit in left_out]
-            reason = f" Left out by min_spikes are {', '.join(few)}." if few else ""
+            reason = f" Excluded by min_spikes: {', '.join(few)}." if few else ""
             raise ValueError(f"the design names units that the session has not: {', '.join(missing)}.{reason}")
         units, left_out = [unit for unit in units if unit in design["units"]], {}
     counts = _bins.count(bins, [session.spikes[unit] for unit in units])
@@ -260,7 +260,7 @@ def _counts(session: Session, design: dict, bins: Bins, seconds: float) -> tuple
         left_out |= {unit: f"{rate:.3g} Hz" for unit, rate, keep in zip(units, rates, kept, strict=True) if not keep}
         counts, units = counts[:, kept], [unit for unit, keep in zip(units, kept, strict=True) if keep]
     if not units and (design["target"] == COUNTS or "history" in design):
-        raise ValueError(f"no unit is left; left out are {left_out}." if left_out else "the session has no spikes.")
+        raise ValueError(f"no unit is left; excluded: {left_out}." if left_out else "the session has no spikes.")
     return counts, units, left_out
 
 

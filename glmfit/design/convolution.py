@@ -44,7 +44,7 @@ class Convolution(KnownRows):
 
     Notes
     -----
-    Rows whose window reaches before their epoch's first bin, or over a NaN of the signal, are left out: they are all
+    Rows whose window reaches before their epoch's first bin, or over a NaN of the signal, are dropped: they are all
     NaN. These are the features that NeMoS computes, NaN rows included, to rounding.
 
     A row comes out the same to the last bit whatever run it is read in: rows are computed in blocks of up to 16 whose

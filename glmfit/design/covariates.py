@@ -88,7 +88,7 @@ def product_part(table: dict[str, Any], of: Recorded) -> Part:
 
 
 def history_part(table: dict[str, Any], of: Recorded) -> Part:
-    """Make the features of the past of all units."""
+    """Make the history features of all units."""
     basis = basis_of(table["basis"], "history", of.bins)
     bases = tuple(replace(basis, name=f"history_{unit}") for unit in of.units)
     names = [name for one in bases for name in one.feature_names]

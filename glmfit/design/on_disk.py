@@ -34,7 +34,7 @@ class OpenFile:
 
 
 def stamp(path, number: int | None = None) -> dict[str, Stamp]:
-    """State of a file or folder by its path; of one that is opened anew for every read unless a descriptor is given."""
+    """State of a file or folder by its path, opened for every read unless a descriptor is given."""
     at_path = _state(path)
     return {str(path): Stamp(at_path if number is None else _state(number), at_path)}
 

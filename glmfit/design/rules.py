@@ -68,7 +68,7 @@ def is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | bool) or is_number(value)
 
 
-TEXT = Rule("a text that is not empty", lambda value: isinstance(value, str) and value)
+TEXT = Rule("a non-empty string", lambda value: isinstance(value, str) and value)
 NAMED = Rule("a name of letters, digits, _ . and -", lambda value: isinstance(value, str) and NAME.fullmatch(value))
 BOOLEAN = Rule("true or false", lambda value: isinstance(value, bool))
 TABLE = Rule("a table", lambda value: isinstance(value, dict))

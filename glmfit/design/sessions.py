@@ -35,11 +35,11 @@ class Session:
     epochs : dict, optional
         Name -> pynapple IntervalSet, or an array of starts and stops in s, (epoch, 2).
     X, y, sample_weight, offset, exposure : array-like, optional
-        As the estimator's ``fit`` takes them, in place of a recording.
+        As the estimator's ``fit`` takes them, instead of a recording.
     feature_names, neuron_names : sequence of str, optional
         Names of the columns of X and of y.
     min_spikes : int
-        Units with fewer spikes are left out.
+        Units with fewer spikes are excluded.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Session:
         By name: sorted times of a unit, s; times, values (sample, column), names of columns and support of a signal;
         (epoch, 2), s. Empty for matrices.
     few_spikes : dict of int
-        Units left out, with the number of their spikes.
+        Units excluded, with the number of their spikes.
     support : numpy.ndarray or None
         Time support of the spikes, (interval, 2), s: that of a TsGroup, from the first to the last spike otherwise.
     matrices : dict of numpy.ndarray, or None

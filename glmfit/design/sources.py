@@ -70,7 +70,7 @@ def hstack(sources: Iterable[Any]) -> RowSource:
     -------
     RowSource
         All columns, (time, column), float64 if any part is. Rows that one of them leaves out, and rows of arrays in
-        memory with a NaN, are left out. Columns have names if those of any part have; the others are then called x and
+        memory with a NaN, are dropped. Columns have names if those of any part have; the others are then called x and
         their number. Where two parts have a name in common, all names begin with ``part`` and the number of the part.
 
     Raises
@@ -160,7 +160,7 @@ class ChunkedRows(KnownRows):
 
 
 class ArrayRows(KnownRows):
-    """Rows of an array in memory, dense or sparse; those with a NaN are left out."""
+    """Rows of an array in memory, dense or sparse; those with a NaN are dropped."""
 
     def __init__(self, array: Any, what: str | None):
         values = plain(array)

@@ -1,4 +1,4 @@
-"""Where fits begin: their rows, in memory or read anew in every pass, and the parameters that they start from."""
+"""Where fits begin: their rows, in memory or read again in every pass, and the parameters that they start from."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ class Beginning:
     """Rows of the fits of a run, and where they start: at the models without features unless told."""
 
     sample: PopulationProblem | None = None  # some of the rows in memory, where the others are read
-    held_bytes: int | None = None  # of rows at a time, where they are read anew in every pass
+    held_bytes: int | None = None  # of rows at a time, where they are read again in every pass
     is_of_sample = False  # whether they start where fits of the sample ended
 
     def _begin(self) -> None:

@@ -37,7 +37,7 @@ def bounds_of(run, cg: Descent, target: np.ndarray, params: Params) -> tuple[np.
     first = SpectralFloor.cost_in_steps(problem.n_rows, problem.n_features, len(fits)) < _CHEAP
     useful = (estimate <= target) & ~run.curved[fits] & (first | (cg.proofs > 0))
     left = ~(bound <= target) & (~some | useful | (not smooth))
-    # Products in single precision must show every direction; those left out must be 0 where features are centred.
+    # Products in single precision must show every direction; those excluded must be 0 where features are centred.
     shown = problem.basis.tame or cg.rows.dtype == np.float64
     centred = problem.basis.rank == problem.n_features or np.all(cg.rows.mean == problem.basis.mean)
     if not (shown and centred and left.any()):
@@ -110,7 +110,7 @@ class RidgeFloor:
 class SpectralFloor:
     """The shared metric times a lower bound of the smallest eigenvalue of every Hessian in it, from some rows.
 
-    Rows left out only lower a Hessian, so that a bound for a tenth of the rows is one for all of them.
+    Dropping rows only lowers a Hessian, so that a bound for a tenth of the rows is one for all of them.
     """
 
     def __init__(self, cg: Descent, seed: tuple[int, ...], failure_probability: float, rotated: bool):

@@ -66,7 +66,7 @@ class Checkpoint:
             header, arrays = load_npz(self.path)
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"checkpoint {self.path} cannot be read ({error}). Nothing was changed: delete it to begin anew, or "
+                f"checkpoint {self.path} cannot be read ({error}). Nothing was changed: delete it to start over, or "
                 "give another path."
             ) from error
         self._check(header)
@@ -92,13 +92,13 @@ class Checkpoint:
         if different:
             raise ValueError(
                 f"checkpoint {self.path} belongs to another fit; it differs in {', '.join(different)}. Nothing was "
-                "changed: give another path for this fit, or delete the file to begin anew."
+                "changed: give another path for this fit, or delete the file to start over."
             )
 
     def _damaged(self, how: str) -> ValueError:
         return ValueError(
             f"checkpoint {self.path} is damaged ({how}). Nothing was changed: put a whole copy in its place, "
-            "or delete it to begin anew."
+            "or delete it to start over."
         )
 
 

@@ -17,7 +17,7 @@ _MOST_ROWS = 16384  # of a tile, and numbers of it, of which Hessians are made
 _MOST_OF_A_TILE = 1 << 18
 _RUN = 256  # neighbouring rows drawn together
 _FEW_PRODUCTS = 2e8  # in Hessians, done before threads have started
-_NEGLIGIBLE = 1e-3  # of the mean curvature: rows below it are left out of a Hessian that only guides
+_NEGLIGIBLE = 1e-3  # of the mean curvature: rows below it are skipped in a Hessian that only guides
 
 
 class HostRows(Tiles):

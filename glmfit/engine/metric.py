@@ -49,7 +49,7 @@ class SpectralBasis:
         return self.look_beyond()
 
     def settles(self, rotation_invariant: bool, coef: np.ndarray) -> np.ndarray:
-        """Whether nothing is to be gained along the directions left out, with a penalty of that kind, (column,)."""
+        """Whether nothing is to be gained along the excluded directions, with a penalty of that kind, (column,)."""
         if self.rank == len(self.variance):
             return np.ones(coef.shape[1], bool)
         if rotation_invariant:
@@ -170,7 +170,7 @@ def basis_of(X: np.ndarray, weights: np.ndarray | None, penalty) -> SpectralBasi
 
 
 def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
-    """Whether no row that counts moves along the eigenvectors left out, but for rounding: some units of its terms."""
+    """Whether no row that counts moves along the excluded eigenvectors, up to rounding: some units of its terms."""
     left_out = vectors[:, ~keep]
     if not left_out.shape[1]:
         return True

@@ -35,7 +35,7 @@ class PopulationProblem(OneNeuron):
     X : numpy.ndarray
         Features, (time, feature), float32 or float64, finite. Or what gives rows for a slice, from several threads, and
         has ``shape``, ``dtype``, a length and ``chunk_rows``, the rows that are best read at once: they are then read
-        anew in every pass.
+        again in every pass.
     Y : numpy.ndarray
         Responses, (time, neuron), such as the observation model allows: counts, say. Or what gives rows, as X.
     observation : Observation

@@ -108,7 +108,7 @@ class ProximalDescent(Descent):
         self._formed[fits] = True
 
     def doubt(self, which: np.ndarray) -> None:
-        """Form models of some fits anew, from all rows; see :meth:`Descent.doubt`."""
+        """Rebuild the models of some fits from all rows; see :meth:`Descent.doubt`."""
         super().doubt(which)
         self._formed &= ~which
 

@@ -147,6 +147,6 @@ class Solution:
     memory_bytes: int | None = None
 
     def only(self) -> Self:
-        """Outcome of a single fit with numbers in place of arrays."""
+        """Outcome of a single fit with numbers instead of arrays."""
         per_fit = "status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs"
         return replace(self, **{name: getattr(self, name)[0].item() for name in per_fit})

@@ -1,4 +1,4 @@
-"""Rows that are read anew in every pass: fits are where their parameters say, and some rows in memory show the way.
+"""Rows that are read again in every pass: fits are where their parameters say, and some rows in memory show the way.
 
 Theory: docs/theory/streaming.md.
 """

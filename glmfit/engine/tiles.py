@@ -50,7 +50,7 @@ class Workers:
     every pass. A thread that is itself one of them does its work alone.
     """
 
-    waiting = 0  # threads beside one for each core, where some wait for a disk
+    waiting = 0  # threads besides one for each core, where some wait for a disk
     kind = "passes"  # of tasks, which share threads
     _pool: ThreadPoolExecutor | None = None
 

@@ -33,7 +33,7 @@ SAMPLING = by_name(
     stochastic.ImplicitSGD, stochastic.UMax, stochastic.SampledSoftmax, stochastic.SoftmaxProx,
     stochastic.SGD, stochastic.OVE, stochastic.NCE, stochastic.ImportanceSampling,
 )  # fmt: skip
-# They see all classes of the rows they visit, and begin anew with every run: nothing for a stream.
+# They see all classes of the rows they visit, and start over with every run: nothing for a stream.
 VISITING = by_name(stochastic.StochasticMajorization, stochastic.SoftmaxSGD)
 SOLVERS = {**EXACT, **SAMPLING, **VISITING}
 

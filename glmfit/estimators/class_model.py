@@ -69,7 +69,7 @@ class ClassModel(Model):
             Weight of each row, >= 0; the loss is divided by their sum, so that a common factor matters to the default
             strength alone, which is one over that sum, as with scikit-learn's ``C = 1``.
         offset : array-like, (row, class), optional
-            Added to the scores, classes in the order of ``classes_``; a row with a NaN is left out.
+            Added to the scores, classes in the order of ``classes_``; a row with a NaN is dropped.
 
         Warns
         -----
@@ -241,7 +241,7 @@ class ClassModel(Model):
         Returns
         -------
         DoubleSum
-            Value, auxiliary variables and gradients; rows with a NaN are left out.
+            Value, auxiliary variables and gradients; rows with a NaN are dropped.
 
         Raises
         ------

@@ -190,7 +190,7 @@ class Fits:
         if silent.any():
             warn_user(
                 f"{int(silent.sum())} of {len(silent)} neurons have folds without a spike that cannot be scored; those "
-                "folds are left out for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes."
+                "folds are skipped for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes."
             )
         unproved = status == Status.UNPROVED
         failed = ~np.isin(status, (*PROVED, Status.UNPROVED, Status.INTERRUPTED))

@@ -34,7 +34,7 @@ class ClassReport(CertifiedReport):
     class_totals : numpy.ndarray
         (Weighted) rows or counts of every class, (class,).
     n_rows, n_dropped, n_empty, n_classes : int
-        Rows fitted, rows left out because of a NaN, and because they have no counts; classes.
+        Rows fitted, rows dropped because of a NaN, and because they have no counts; classes.
     epochs, row_evals : int
         Steps of Newton or passes of a sampling solver; rows evaluated, all passes counted (a sampling solver sees a
         handful of classes at each).
@@ -97,7 +97,7 @@ class ClassReport(CertifiedReport):
         least, most = (f"{x:.6g}" for x in (self.class_totals.min(), self.class_totals.max()))
         lines = [
             f"{self.solver_name}: {self.status.label}; {self.n_rows} rows"
-            + (f" ({', '.join(left_out)} left out)" if left_out else "")
+            + (f" ({', '.join(left_out)} dropped)" if left_out else "")
             + f", {self.n_features} features, {self.n_classes} classes ({least} to {most} rows or counts each)",
             self._seconds(),
             f"gap F-F*: {gap}",

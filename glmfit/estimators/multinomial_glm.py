@@ -47,7 +47,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
 
     Notes
     -----
-    Guarantee: as in `SoftmaxGLM`. Rows with a NaN in X, y or offset are left out and counted, and so are rows without
+    Guarantee: as in `SoftmaxGLM`. Rows with a NaN in X, y or offset are dropped and counted, and so are rows without
     counts, which say nothing of shares. Counts need not be integers: weights of any kind are shares all the same.
     Counts given as a sparse matrix are never made dense.
 
@@ -128,7 +128,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         Parameters
         ----------
         X, y, sample_weight, offset :
-            As in :meth:`fit`; rows with NaN or without counts are left out.
+            As in :meth:`fit`; rows with NaN or without counts are dropped.
         score_type : {"D2", "log-likelihood"}
             Share of the deviance explained over the best constant shares of these rows; or mean log-likelihood per
             row, with the multinomial coefficient.

@@ -141,7 +141,7 @@ def choose_solver(problem: PopulationProblem) -> str:
 
     - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if the features have full
       rank and single precision resolves all their directions;
-    - "ProximalNewton" for penalties with kinks on all coefficients, but for up to three neurons of short recordings;
+    - "ProximalNewton" for penalties with kinks on all coefficients, except for up to three neurons of short recordings;
     - "Newton" otherwise, for up to three neurons, with fewer than 32 rows per feature, where blocks of rows say little
       about the whole, and where it takes about half a second at most, measured by ``N T (d + 56)``: it compiles
       nothing, and the first fit by SAGA takes some seconds to compile;
@@ -170,7 +170,7 @@ def choose_class_solver(problem) -> str:
     """Name the solver for a problem: "ConjugateGradients", "SampledSoftmax" or "ImplicitSGD".
 
     ConjugateGradients, which ends at a proved distance from the optimum, while a pass over rows and classes is
-    affordable: rows times (features + 30) times classes, the nonzeros in place of rows times features for sparse ones,
+    affordable: rows times (features + 30) times classes, the nonzeros instead of rows times features for sparse ones,
     at most 2e11. At the limit a fit takes minutes on two cores. Beyond, what samples classes, whose steps do not grow
     with their number: SampledSoftmax, and for sparse features, which do not go in batches, ImplicitSGD. Sections
     "crossover", "classes_9000", "classes_10000" and "sampled" of benchmarks/softmax_fits.py time them.

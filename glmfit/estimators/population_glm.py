@@ -42,7 +42,7 @@ class PopulationGLM(PopulationModel):
     .. math:: F_n(w, b) = \frac1T \sum_t [f(\eta_{tn}) - y_{tn}\log f(\eta_{tn})] + \text{penalty}(w)
 
     and for other responses the mean of minus their log-likelihood in the place of the bracket, in units of the
-    dispersion and but for terms in y alone (docs/theory/observation_models.md). This is the objective of NeMoS; the
+    dispersion and except for terms in y alone (docs/theory/observation_models.md). This is the objective of NeMoS; the
     defaults differ (docs/how_to/use_with_nemos.md). The intercept is never penalised.
 
     Parameters
@@ -66,7 +66,7 @@ class PopulationGLM(PopulationModel):
         list or a slice).
     solver_name : {"auto", "ConjugateGradients", "ProximalNewton", "SAGA", "Newton", "LeastSquares"}
         Algorithm. "auto" takes ConjugateGradients for smooth penalties (none, ridge) and ProximalNewton for those with
-        kinks, LeastSquares for Gaussian responses, but for some cases (:func:`glmfit.estimators.choose_solver` has the
+        kinks, LeastSquares for Gaussian responses, with exceptions (:func:`glmfit.estimators.choose_solver` has the
         rule); the report names the one that ran.
     tol, max_epochs : float, int
         Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop, see Notes; budget, in steps of each neuron
@@ -312,7 +312,7 @@ class PopulationGLM(PopulationModel):
         -----
         Neighbouring strengths are stepped together, about fifty fits at a time, from where those before have ended.
         Every fit is proved as by :meth:`fit`, to ``tol``. ``solver_name`` and ``regularizer_strength`` play no part,
-        but for the ratio of an elastic net.
+        except for the ratio of an elastic net.
 
         Examples
         --------

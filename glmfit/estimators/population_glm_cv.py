@@ -51,7 +51,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         others twelve from the smallest that leaves no neuron a coefficient down to a thousandth of it.
     cv : int, pynapple IntervalSet, splitter or iterable
         Folds: a number of contiguous blocks of rows (neighbouring bins are correlated, shuffled rows would leak);
-        epochs, each left out in turn; several IntervalSets, each left out as a whole (``[epochs[i::5] for i in
+        epochs, each held out in turn; several IntervalSets, each held out as a whole (``[epochs[i::5] for i in
         range(5)]`` makes five folds of many epochs); a scikit-learn splitter; or pairs of (train, test) row indices.
     scoring : {"log-likelihood", "D2"}
         Of the held-out rows, per neuron: mean log-likelihood per bin, or share of the deviance explained over their own
@@ -76,7 +76,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         Strengths tried, increasing, (strength,).
     cv_scores_ : numpy.ndarray
         Scores of the held-out rows, (strength, fold, neuron); nan where the score is not defined: a neuron without
-        spikes in the rows fitted, or for D2 in those left out. -inf where the rate of a row left out overflows.
+        spikes in the rows fitted, or for D2 in those held out. -inf where the rate of a held-out row overflows.
     strength_, best_strength_, one_se_strength_ : numpy.ndarray
         Chosen by the rule, and by either, (neuron,).
     coef_path_, intercept_path_ : numpy.ndarray
@@ -161,7 +161,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         ConvergenceWarning
             If some neurons did not converge in the last fit.
         UserWarning
-            If some neurons have no spikes in the rows fitted of some folds, which are left out for them, some fits
+            If some neurons have no spikes in the rows fitted of some folds, which are skipped for them, some fits
             of the cross-validation did not converge, Ctrl-C ended it early, ``cv`` is an IntervalSet of more than 20
             epochs, or even the smallest strength leaves next to nothing of the coefficients although the features are
             informative.

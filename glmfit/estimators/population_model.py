@@ -155,7 +155,7 @@ class PopulationModel(RegressorMixin, Model):
         Parameters
         ----------
         X, y, sample_weight, offset, exposure, epochs :
-            As in :meth:`fit`; rows with NaN in X are left out, and bins with NaN in y for that neuron.
+            As in :meth:`fit`; rows with NaN in X are dropped, and bins with NaN in y for that neuron.
         score_type : {"D2", "pseudo-r2-McFadden", "log-likelihood"}
             D2: share of the deviance explained over the best constant mean of these rows (with an offset, over the best
             intercept); of Gaussian responses this is R2. McFadden: 1 - log-likelihood / log-likelihood of that constant
@@ -168,13 +168,13 @@ class PopulationModel(RegressorMixin, Model):
         -------
         float or numpy.ndarray of shape (neuron,)
             Larger is better; D2 and McFadden are at most 1, and nan for a neuron without spikes in these rows. A neuron
-            whose bins are all masked, here or in the fit, has nan, and is left out of the score of the population.
+            whose bins are all masked, here or in the fit, has nan, and is excluded from the score of the population.
 
         Warns
         -----
         UserWarning
             If neurons without spikes in the fit have some in these rows: their rate is 0, so that their score is -inf,
-            and they are left out of that of the population.
+            and they are excluded from that of the population.
         """
         check_choice("score_type", score_type, ("D2", "pseudo-r2-McFadden", "log-likelihood"))
         check_is_fitted(self)
@@ -190,7 +190,7 @@ class PopulationModel(RegressorMixin, Model):
                 shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
                 warn_user(
                     f"{len(names)} of {len(impossible)} neurons had no spikes in the fit but have some in these rows "
-                    f"({shown}): their rate is 0 and their score -inf. They are left out of the score of the "
+                    f"({shown}): their rate is 0 and their score -inf. They are excluded from the score of the "
                     "population."
                 )
                 model, null = (a if a is None else a[~impossible] for a in (model, null))

@@ -120,7 +120,7 @@ def report_of(kind: type, *sources, **facts):
 
 
 def null_is_best(status, objective, null_objective):
-    """Whether a converged fit is that without features, but for rounding: a ratio to what it explains says nothing."""
+    """Whether a converged fit is that without features, up to rounding: a ratio to what it explains says nothing."""
     rounding = _ROUNDING * (1 + np.abs(null_objective))
     return (status == Status.CONVERGED) & (null_objective - objective <= rounding)
 
@@ -157,7 +157,7 @@ class FitReport(CertifiedReport):
     epochs, row_evals : numpy.ndarray, int
         Epoch of the last work on the neuron; rows evaluated per neuron, certificates included.
     n_rows, n_dropped, rank, n_features : int
-        Rows fitted, and left out because of a NaN; directions of the design the data distinguish, and features.
+        Rows fitted, and dropped because of a NaN; directions of the design the data distinguish, and features.
     step_certificate, failure_probability : StepCertificate or None, float
         Theorem and constants of the step size, None for solvers without one; over the population, that a certificate
         fails (random starts of Lanczos), 0 where no bound involves randomness.
@@ -220,7 +220,7 @@ class FitReport(CertifiedReport):
             + (f", {silent} without spikes" if silent else "")
             + self._masked_words()
             + f"; {self.n_rows} rows, {self.n_features} features (rank {self.rank})"
-            + (f", {self.n_dropped} rows with NaN left out" if self.n_dropped else ""),
+            + (f", {self.n_dropped} rows with NaN dropped" if self.n_dropped else ""),
             f"{self._seconds()}, {self.row_evals / self.n_rows:.0f} passes over the rows in all",
         ]
 
@@ -255,7 +255,7 @@ class FitReport(CertifiedReport):
         if self.rank < self.n_features and not self.gap_is_bound.all():
             lines.append(
                 f"X varies too little along {self.n_features - self.rank} of {self.n_features} directions: they are "
-                "left out, and gaps that are estimates are those of the other directions."
+                "excluded, and gaps that are estimates are those of the other directions."
             )
         if self.runaway:
             lines += self._runaway_lines()

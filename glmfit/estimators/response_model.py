@@ -150,7 +150,7 @@ class ResponseModel(ResponsePrediction):
         stimulus_weight, neuron_weight : array-like, (stimulus,) and (neuron,), optional
             Factors a and b >= 0 of the imputation weight; default 1.
         prior_factors : tuple of array-like, (stimulus, any) and (neuron, any), optional
-            Prior of pairs that were not recorded, the products of their rows, in place of ``prior``.
+            Prior of pairs that were not recorded, the products of their rows, instead of ``prior``.
 
         Warns
         -----
@@ -158,7 +158,7 @@ class ResponseModel(ResponsePrediction):
             If the fit did not converge.
         UserWarning
             For stimuli or neurons of which nothing can be learnt, more components than linear towers can have, and
-            counts that are no integers.
+            counts that are not integers.
         """
         with WholeFit(self):
             settings = Settings(self)

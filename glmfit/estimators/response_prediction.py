@@ -64,7 +64,7 @@ class ResponsePrediction(Model):
         stimuli, neurons : array-like of int, optional
             Ids of the fit; default all of them.
         stimulus_features, neuron_features : array-like or SciPy sparse, (entity, feature), optional
-            In place of ids: stimuli or neurons that the fit has not seen. They get the mean bias of those it has.
+            Instead of ids: stimuli or neurons that were not fitted. They get the mean bias of those that were.
 
         Returns
         -------
@@ -138,7 +138,7 @@ class ResponsePrediction(Model):
         k : int
             Of the recall. A stimulus with fewer responding neurons can have them all.
         exclude : optional
-            Responses of the fit, in any form: their pairs are left out of a recall, as answers and as candidates.
+            Responses of the fit, in any form: their pairs are excluded from a recall, as answers and as candidates.
         stimulus_features, neuron_features : array-like or SciPy sparse, (entity, feature), optional
             Of unseen stimuli or neurons, as in :meth:`predict`; the mean response of an unseen neuron is that of an
             average one.

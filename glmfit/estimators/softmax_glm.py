@@ -57,7 +57,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     early_stopping : bool
         Sampling solvers: leave out a tenth of the rows, keep the epoch that predicts them best, and end five epochs
         after it; a step that is to be chosen is shortened while that predicts them better. The optimum of F is then not
-        what is sought. With fewer than 10 rows none is left out; exact solvers and streams have no use for it.
+        what is sought. With fewer than 10 rows none is held out; exact solvers and streams have no use for it.
 
     Attributes
     ----------
@@ -74,8 +74,8 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     Guarantee: with ``report_.gap_is_bound``, ``F - F* <= report_.gap``, proved by duality or self-concordance in
     float64. Sampling solvers come near the optimum and do not converge in a finite time; the report says how near.
     Those that sample classes take their steps on centred, whitened features.
-    Rows with a NaN in X or offset, or without a label (NaN, None), are left out and counted.
-    Cost: exact solvers some tens of passes of N D K products (nonzeros in place of N D); sampling solvers m D per
+    Rows with a NaN in X or offset, or without a label (NaN, None), are dropped and counted.
+    Cost: exact solvers some tens of passes of N D K products (nonzeros instead of N D); sampling solvers m D per
     step, whatever the number of classes and rows.
 
     Examples
@@ -252,7 +252,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         Parameters
         ----------
         X, y, sample_weight, offset :
-            As in :meth:`fit`; rows with NaN are left out.
+            As in :meth:`fit`; rows with NaN are dropped.
         score_type : {"accuracy", "log-likelihood", "pseudo-r2-McFadden"}
             Share of right labels (labels the fit did not see count as wrong, with a warning if it saw none: numbers
             given as text are other labels); mean log-probability of the labels (ValueError for one the fit did not

@@ -45,7 +45,7 @@ class RowView(_View):
     def __getitem__(self, rows) -> np.ndarray:
         x = super().__getitem__(rows)
         with np.errstate(over="ignore", invalid="ignore"):
-            suspect = not np.isfinite(np.sum(x))  # cheap, and right but for an overflow
+            suspect = not np.isfinite(np.sum(x))  # cheap, and right except for an overflow
         if suspect and not np.isfinite(x).all():
             place, column = np.argwhere(~np.isfinite(x))[0]
             row = np.arange(len(self))[rows][place]
@@ -131,7 +131,7 @@ def bytes_in_memory(shape, n_neurons: int, dtype) -> int:
 
 
 def _read_streamed(estimator, source: RowSource, y, sample_weight, offset, exposure, epochs) -> Training:
-    """Check what rows are read from, but for the features; what does not count has weight 0."""
+    """Check what rows are read from, except for the features; what does not count has weight 0."""
     watch = Watch([source, y, offset, exposure])  # weights are copied
     data = _look(estimator, source, y, sample_weight, offset, exposure, epochs, reset=True)
     weights = data.weights
@@ -163,7 +163,7 @@ def _positive(weights: np.ndarray | None) -> np.ndarray | None:
 
 
 def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, epochs, reset: bool) -> Training:
-    """Check a recording but for its features, once: rows that lack these or the offset get the weight 0."""
+    """Check a recording except for its features, once: rows that lack these or the offset get the weight 0."""
     data = door.read_recording(estimator, source, y, sample_weight, offset, exposure, epochs, reset)
     n_rows, observation = len(source), estimator._family()
     missing = np.zeros(n_rows, bool) if source.left_out is None else np.asarray(source.left_out, bool)

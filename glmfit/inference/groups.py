@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class GroupTable(Display):
-    """What a model loses when a group of features is left out and the rest is fitted anew.
+    """What a model loses when a group of features is dropped and the rest is refitted.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ def drop_groups(
     exposure: PerRow = None,
     epochs: Mapping[Any, Any] | None = None,
 ) -> GroupTable:
-    r"""Fit the model anew without each group of features, and test what is lost.
+    r"""Refit the model without each group of features, and test what is lost.
 
     Parameters
     ----------

@@ -108,7 +108,7 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
     -----
     If counts are Poisson with these rates given the past, the u are independent and uniform, whatever the width of the
     bins (docs/theory/inference.md): the random places are the correction of Haslinger, Pipa and Brown for discrete
-    time, for bins of any number of spikes. Bins with a NaN are left out and time closed over them. The interval that
+    time, for bins of any number of spikes. Bins with a NaN are dropped and time closed over them. The interval that
     the recording cuts off at its end is not used. Rates fitted to these very spikes follow them a little too closely,
     and p-values are then somewhat too large. For a Bernoulli model of short bins give ``-log(1 - p)``, the rate at
     which a bin has a spike with the probability p. Negative binomial counts are not Poisson given the past;

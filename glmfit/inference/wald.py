@@ -36,7 +36,7 @@ NO_OPTIMUM = (Status.NO_SPIKES, Status.ALL_ONES, Status.NO_DATA, Status.SEPARABL
 _MOST_FEATURES = 2000
 _SMOOTH = ("UnRegularized", "Ridge")
 _ROUNDING = 1e-6  # of objectives of the same data
-_GIVEN = SimpleNamespace(curvature=lambda y, eta: y)  # an observation whose curvature stands in place of the counts
+_GIVEN = SimpleNamespace(curvature=lambda y, eta: y)  # an observation whose curvature stands in for the counts
 _ABSENT = 1e-12  # curvature below this share of the largest, diagonal scaled to one: the data do not see it
 
 

@@ -25,7 +25,7 @@ _WHOLE = (
 
 
 def by_element(formula: Callable) -> Callable:
-    """Let a formula for arrays of one namespace and dtype take all that `elementwise` takes; None is left out."""
+    """Let a formula for arrays of one namespace and dtype take all that `elementwise` takes; None is omitted."""
     signature = inspect.signature(formula)
 
     @functools.wraps(formula)
@@ -70,9 +70,9 @@ class Observation(eqx.Module):
     the broadcast shape and the dtype of eta, and float32 is never promoted. Losses are in nats.
 
     A model defines `loss`, `derivative`, `curvature`, `curvature_bound`, `mean`, `link`, `log_likelihood`, `sample` and
-    `wrong`, and more where it knows better. Its public methods but for the last two are formulas: what they are given
+    `wrong`, and more where it knows better. Its public methods except the last two are formulas: what they are given
     has been brought to one namespace (`namespace(eta)`) and one floating dtype, and only arguments that are None are
-    left out.
+    omitted.
     """
 
     name: eqx.AbstractClassVar[str]

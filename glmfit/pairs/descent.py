@@ -98,7 +98,7 @@ class GaussNewton(TwoSidedSolver):
         product with random signs); it then follows how well the quadratic model predicted the decrease. 0 for none
         at all.
     curvature : {"gauss-newton", "exact"}
-        "exact" takes the Hessian in place of the Gauss-Newton matrix, so that convergence is fast where residuals are
+        "exact" takes the Hessian instead of the Gauss-Newton matrix, so that convergence is fast where residuals are
         not small; conjugate gradients end where they meet a direction of negative curvature.
 
     Notes

@@ -58,7 +58,7 @@ class AllPairs(eqx.Module):
     Pt, Qt : jax.Array or None
         Prior ``Pt Qt'`` of unobserved pairs; None where it is ``base`` or 0.
     prior_is_base : bool
-        Whether the prior is ``base``, which then is left out of the residual factors exactly.
+        Whether the prior is ``base``, which is then omitted from the residual factors exactly.
     strength, bias_strength : jax.Array
         lambda and lambda_b.
     constant : jax.Array

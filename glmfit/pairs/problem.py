@@ -45,7 +45,7 @@ class AllPairsProblem:
     strength : float
         Ridge lambda >= 0 of the towers' parameters.
     biases : bool
-        Whether entities have a number of their own added to the linear predictor, the right ones beside the mean.
+        Whether entities have a number of their own added to the linear predictor, the right ones added to the mean.
     bias_strength : float
         Ridge of the biases.
     layout : {"auto", "blocks", "triples", "dense"}
@@ -183,7 +183,7 @@ class AllPairsProblem:
         rows = np.random.default_rng(seed).permutation(self.n_left)[: n_batches * size].reshape(n_batches, size)
         start = np.searchsorted(pairs.left, np.arange(self.n_left + 1))
         length = np.diff(start)
-        # Four standard errors above the mean are enough for nearly all draws: other lengths are compiled anew.
+        # Four standard errors above the mean are enough for nearly all draws: other lengths are compiled again.
         usual = np.ceil(size * length.mean() + 4 * np.sqrt(size) * length.std())
         usual = min(int(usual), int(np.sort(length)[-size:].sum()))
         most = int(length[rows].sum(axis=1).max(initial=0))

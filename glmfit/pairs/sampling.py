@@ -166,7 +166,7 @@ class LeftBatches(_Sampler):
         check_whole("batch_size", self.batch_size, 1)
 
     def batches(self, problem, key):
-        """Visit every left entity once, but for what is left over."""
+        """Visit every left entity once, except for what is left over."""
         batches = problem.left_batches(min(self.batch_size, problem.n_left), seed_of(key))
         return batches, (), batches[0].size / problem.n_left
 

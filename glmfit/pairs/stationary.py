@@ -231,7 +231,7 @@ class _Run:
             self.state = self.state.at(self.state.theta, *seen, 1)
 
     def _judge(self) -> Status | None:
-        """Look: non-finite first, then converged, then nothing left but rounding; None to go on."""
+        """Look: non-finite first, then converged, then nothing left but rounding; None to continue."""
         self._look()
         state, flat = self.state, self.state.gradient_norm
         seen = state.epoch, self.clock.seconds, state.objective, flat

@@ -67,7 +67,7 @@ def plot_binned_residuals(
         Fitted, with any observation model.
     X, y, offset, exposure, epochs :
         As in :meth:`glmfit.PopulationGLM.fit`, of the fit or held out. Time bins with a NaN, and those that are masked
-        for the neuron, are left out.
+        for the neuron, are dropped.
     neuron : int
         Which one.
     against : {"mean", "time"}, int, str or array-like of shape (time,)
@@ -130,11 +130,11 @@ def plot_calibration(
         Fitted; a dict gives names for the legend. The last is drawn strongest.
     X, y, offset, exposure, epochs :
         As in :meth:`glmfit.PopulationGLM.fit`, of the fit or held out. Time bins with a NaN, and those that are masked
-        for the neuron, are left out. Counts must be whole numbers.
+        for the neuron, are dropped. Counts must be whole numbers.
     neuron : int
         Which one.
     level : float
-        Probability of a band, in (0, 1): of every point, but for measured values of the whole curve. Bins are taken
+        Probability of a band, in (0, 1): of every point, except for measured values of the whole curve. Bins are taken
         for independent, and the coefficients for known.
     n_bins : int
         How many intervals of the predicted probability of a yes.

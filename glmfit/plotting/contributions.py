@@ -54,7 +54,7 @@ def plot_contributions(
 
     Points: a point per neuron and group, with a bar of one standard error to each side. Map: a column per neuron, a row
     per group, red where the group helps and blue where it harms. With a null, points are filled, and squares of the map
-    have a dot, where the q-value is at most ``level``. What cannot be scored is left out, on the map grey.
+    have a dot, where the q-value is at most ``level``. What cannot be scored is omitted, and grey on the map.
 
     Parameters
     ----------

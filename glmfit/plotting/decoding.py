@@ -143,7 +143,7 @@ def plot_responses(
     responses : array-like of shape (stimulus, neuron) or ResponseModel
         Responses, NaN where there is none; or a fitted model, whose completed table is drawn.
     rows, columns : array-like of int, optional
-        Stimuli and neurons in the order to draw them (some may be left out); default as they are.
+        Stimuli and neurons in the order to draw them (some may be omitted); default as they are.
     limits : tuple of float, optional
         Responses at the ends of the colours; 0, or the least if that is negative, and the 99th percentile when left
         out.

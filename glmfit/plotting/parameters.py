@@ -147,7 +147,7 @@ def plot_recovery(
     Parameters
     ----------
     true, estimated : array-like of one shape
-        Pairs with a NaN are left out.
+        Pairs with a NaN are dropped.
     """
     true = numbers(true, "true", "an array of numbers")
     estimated = read_like("estimated", estimated, "true", true.shape)

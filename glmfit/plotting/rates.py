@@ -52,7 +52,7 @@ def plot_rate_against_spikes(
     counts : array-like of shape (time,), optional
         Spikes per bin; a bin with k spikes gets k ticks.
     smooth_s : float, optional
-        Smooth by a Gaussian of this standard deviation, s: the predictions, and beside them the counts, so that
+        Smooth by a Gaussian of this standard deviation, s: the predictions, and the counts next to them, so that
         the two can be compared.
     """
     time, bin_s = read_bins(time_s, bin_s)
@@ -146,7 +146,7 @@ def plot_tuning(
     Parameters
     ----------
     covariate, counts : array-like of shape (time,)
-        Value of the covariate, and spikes, in every time bin; bins with a NaN are left out.
+        Value of the covariate, and spikes, in every time bin; bins with a NaN are dropped.
     rate : array-like of shape (time,) or dict of str to such, optional
         Expected counts per bin, as ``predict`` returns them, averaged over the same bins as the counts, so that both
         see the other covariates as they were. A dict gives names for the legend (drawn by the caller).
@@ -224,7 +224,7 @@ def plot_residuals(
     """Draw how many spikes came beyond those expected, window by window, in units of their standard deviation.
 
     These are Pearson residuals, (spikes - expected) / sqrt(expected). Grey: two standard deviations, which Poisson
-    counts of these rates leave about once in twenty windows. Bins with a NaN are left out of both sums.
+    counts of these rates leave about once in twenty windows. Bins with a NaN are excluded from both sums.
 
     Parameters
     ----------

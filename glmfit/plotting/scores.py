@@ -38,7 +38,7 @@ def plot_scores(scores: ArrayLike, *, xlabel: str = "pseudo-$R^2$", ax: Axes | N
     Parameters
     ----------
     scores : array-like of shape (neuron,)
-        At most 1; NaN (a neuron without spikes) is left out.
+        At most 1; NaN (a neuron without spikes) is omitted.
     """
     scores = read_numbers("scores", scores, "neuron")
     scores = scores[np.isfinite(scores)]

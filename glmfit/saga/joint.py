@@ -23,7 +23,7 @@ from .walk import Position, SpectralView
 
 _SMOOTH_STEPS, _GAP_STEPS, _LEFT = 8, 16, 1e-3  # of Lanczos; of conjugate gradients, and what they may leave
 _STALLED = 10  # epochs without progress
-_MOVED = 4.0  # fall of the gradient's norm after which the curvature is looked at anew
+_MOVED = 4.0  # fall of the gradient's norm after which the curvature is evaluated again
 _FLAT = 1e-6  # of the largest curvature: what single precision does not tell from none
 
 

@@ -134,7 +134,7 @@ class SAGA:
         if self.certificate == "anchored":
             assumptions.append(
                 "linear predictors stay within radius of their values where the step was certified; looked at "
-                f"each check (check_every = {self.check_every}). Neurons that left and were certified anew: "
+                f"each check (check_every = {self.check_every}). Neurons that left and were certified again: "
                 f"{int(np.sum(walk.left > 0))}"
             )
         if self.step_scale > 1:

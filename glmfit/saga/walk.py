@@ -241,7 +241,7 @@ class Walk(Position):
         self._certify(np.ones(n, bool))
 
     def visit(self, active: np.ndarray, n_epochs: int) -> None:
-        """Go some epochs with the fits ``active``, bool (fit,), undo what went wrong, and certify anew who left."""
+        """Go some epochs with the fits ``active``, bool (fit,), undo what went wrong, and certify those that left."""
         for _ in range(n_epochs):
             self.visit_rows(np.where(active, self.step, 0.0), self.metric, self.solver.sampling)
         before = self.objective

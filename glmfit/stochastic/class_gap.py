@@ -67,7 +67,7 @@ def _settling_step(problem, sums) -> np.ndarray:
 
 
 def _dual(problem, params: Params, sums) -> tuple[float, float, float]:
-    """Value of a feasible point of the dual, at most F* but for its rounding; the gap of the best intercepts."""
+    """Value of a feasible point of the dual, at most F* up to rounding; the gap of the best intercepts."""
     strength, n_rows = problem.strength, problem.n_rows
     objective, gradient, entropy, tilt, _ = sums
     share, mix = _feasible_mix(problem, gradient.intercept)
@@ -94,7 +94,7 @@ def _feasible_mix(problem, grad_intercept) -> tuple[float, np.ndarray]:
     if not problem.fit_intercept:
         return 0.0, np.full(problem.n_classes, 1 / problem.n_classes)
     missing = -problem.n_rows * grad_intercept  # observed minus expected
-    missing = missing - total * (missing.sum() / total.sum())  # which add up to 0, but for rounding
+    missing = missing - total * (missing.sum() / total.sum())  # which add up to 0, up to rounding
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.max(np.where(missing < 0, -missing / total, 0.0))
     if not ratio > 0:

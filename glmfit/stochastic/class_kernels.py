@@ -51,7 +51,7 @@ class Weights(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Steps of an epoch to take and the numbers they need, none of which compiles anything anew."""
+    """Steps of an epoch to take and the numbers they need, none of which compiles anything again."""
 
     start: Any  # of those drawn, the first to take
     stop: Any

@@ -129,7 +129,7 @@ def until_rounding(newton, start):
 
 
 def known_number(newton, start):
-    """Take as many steps as numbers that are not absurd need: a GPU would ask the host after each whether to go on."""
+    """Take as many steps as numbers that are not absurd need: a GPU would ask the host after each for the next."""
     for _ in range(_USUAL if start.dtype.itemsize == 4 else _USUAL + 2):
         start = newton(start)
     return start

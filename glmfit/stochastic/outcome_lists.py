@@ -115,7 +115,7 @@ class LogLinearProblem(LogLinear):
         return hessian, self._centred()
 
     def _centred(self) -> Iterator[np.ndarray]:
-        """Features of the rows that count, from the middle of their outcomes; 0 for outcomes that are left out."""
+        """Features of the rows that count, from the middle of their outcomes; 0 for outcomes that are excluded."""
         for f, log_h, weight in self._tiles():
             there = np.isfinite(log_h)[:, :, None]
             middle = np.sum(f * there, axis=1, keepdims=True) / np.sum(there, axis=1, keepdims=True)
@@ -187,7 +187,7 @@ def _read_log_weights(log_weights, rows: list[np.ndarray]) -> list[np.ndarray]:
             raise ValueError(f"log_weights of row {i} have shape {h.shape}; one per outcome is needed, {f.shape[:1]}.")
         if not (h < np.inf).all() or np.isneginf(h).all():
             raise ValueError(
-                f"log_weights of row {i} must be finite, or -inf where an outcome is left out, which some must not be."
+                f"log_weights of row {i} must be finite, or -inf where an outcome is excluded, but not all of them."
             )
     return found
 

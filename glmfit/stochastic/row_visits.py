@@ -149,7 +149,7 @@ class StochasticMajorization(RowVisitor):
         Rows per step (of the batch B). Where a pass ends hardly depends on it; tens of rows at a time cost less than
         single ones.
     rank : int, optional
-        Of the curvature beside its diagonal, for many parameters: never less than the sum itself, so the bounds
+        Of the off-diagonal curvature, for many parameters: never less than the sum itself, so the bounds
         stay bounds and steps are shorter, and a larger ``gain`` may pay. None keeps the whole inverse, for up to 3000
         parameters, (features + 1)(classes - 1).
     gain : float

@@ -17,7 +17,7 @@ _MOST_TRIALS, _MOST_LONGER = 12, 6
 _MOST_STEPS, _MOST_EPOCHS, _LEAST_EPOCHS = 50_000, 8, 3
 _ROWS_PER_CLASS, _LEAST_ROWS = 10, 20_000
 _MOST_SCORES = 40_000_000
-_TOO_FEW = 4  # rows, below which none can be left out
+_TOO_FEW = 4  # rows, below which none can be held out
 _HELD_OUT = 0.1
 
 
@@ -130,7 +130,7 @@ def tune_step(
         `first_step`, and from there on three times as long or as short while that is better.
     judge : {"objective", "held-out"}
         By the objective over all rows (of many, over some), or by the mean loss of a tenth of the rows tried, which is
-        left out: with a weak ridge the best step then stops short of the optimum.
+        held out: with a weak ridge the best step then stops short of the optimum.
     epochs : int, optional
         Of a trial; 3 to 8 and no more than the schedule has, fewer for more rows, by default.
 

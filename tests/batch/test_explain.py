@@ -326,7 +326,7 @@ BAD = [
     (3, 'model "m": explain is 3; it must be a table.'),
     ({"group": {}}, 'explain: group is not known here; did you mean "groups"?'),
     ({"groups": {}}, "explain: groups is empty"),
-    ({"groups": {"a": []}}, "explain, groups: a is []; it must be a text that is not empty, or a list of names of cov"),
+    ({"groups": {"a": []}}, "explain, groups: a is []; it must be a non-empty string, or a list of names of cov"),
     ({"groups": {"a b": "place"}}, 'explain, groups: "a b" is no name of a group; it must be a name of letters'),
     ({"groups": {"full": "place"}}, 'explain, groups: "full" is the name of a model that is always there'),
     ({"groups": {"a": "plce"}}, 'explain, groups: a names "plce", which is no covariate of the design and no feature '

@@ -78,7 +78,7 @@ def test_ctrl_c_ends_the_workers_too(make_batch):
     family = [p.pid for p in psutil.Process(driver.pid).children(recursive=True)]
     driver.send_signal(signal.SIGINT)
     _, said = driver.communicate(timeout=90)
-    assert driver.returncode == 130 and "again to go on" in said, said
+    assert driver.returncode == 130 and "again to continue" in said, said
     assert "Traceback" not in said
     assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in family)
     assert not list((batch.out / "failed").iterdir()) and not (batch.out / "run.lock").exists()

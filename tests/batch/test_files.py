@@ -246,7 +246,7 @@ def test_a_run_that_is_stopped_goes_on(make_batch, how, code):
     batch.wait_for(2, first)
     first.send_signal(how)
     _, said = first.communicate(timeout=90)
-    assert first.returncode == code and "again to go on" in said, said
+    assert first.returncode == code and "again to continue" in said, said
     n = len(batch.results())
     assert 2 <= n < 8 and not (batch.out / "run.lock").exists() and not list((batch.out / "failed").iterdir())
     again = run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
@@ -341,7 +341,7 @@ def test_shards_share_the_work(make_batch):
 
 
 def changing(folder, seeds):
-    """A manifest of as many sessions, each with counts of its seed, and a function that writes a session anew."""
+    """A manifest of as many sessions, each with counts of its seed, and a function that rewrites a session."""
     X = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
 
     def write(name, seed):

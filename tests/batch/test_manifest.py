@@ -247,7 +247,7 @@ estimator = "PopulationGLM"
 
 @pytest.fixture
 def module(tmp_path, request):
-    """Name of a module with loaders, beside the manifest."""
+    """Name of a module with loaders, next to the manifest."""
     name = "loaders_" + "".join(c if c.isalnum() else "_" for c in request.node.name)
     (tmp_path / f"{name}.py").write_text(MODULE)
     before = list(sys.path)
@@ -345,7 +345,7 @@ BAD = [
     ("track/*.npz", "trick/*.npz", 'data "track": files: nothing matches "trick/*.npz" in '),
     ('files = "track/*.npz"\n', "", 'data "track": files is missing'),
     ("track/*.npz", "batch.toml", 'data "track": the format of batch.toml is not known'),
-    ('["sim/*.npz"]', "[3]", 'data "sim": files is [3]; it must be a text that is not empty, or a list of them.'),
+    ('["sim/*.npz"]', "[3]", 'data "sim": files is [3]; it must be a non-empty string, or a list of them.'),
     ('spikes = { times = "st", unit = "su" }\n', "",
      'data "track": spikes is missing; for npz it must name two arrays'),
     ('unit = "su"', 'units = "su"', 'data "track", spikes: units is not known here; did you mean "unit"?'),
@@ -357,7 +357,7 @@ BAD = [
     ('estimator = "PopulationGLM"\n', 'estimator = "PopulationGlm"\n',
      'model "place": estimator is "PopulationGlm"; did you mean "PopulationGLM"?'),
     ('data = ["track"]', 'data = ["trac"]',
-     'model "place": data names "trac", which is no [[data]]; did you mean "track"?'),
+     'model "place": data names "trac", which is not a [[data]] name; did you mean "track"?'),
     ('data = ["track"]', "data = []", 'model "place": data is []; it must be a list of names of data.'),
     ("tol = 1e-6", "tol = -1", 'model "place", parameters: tol is -1; it must be a finite number above 0.'),
     ("tol = 1e-6", "toll = 1", 'model "place", parameters: toll is no parameter of PopulationGLM; did you mean "tol"?'),

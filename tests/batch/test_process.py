@@ -35,7 +35,7 @@ def test_a_stop_in_the_middle_of_an_import_is_a_stop(make_batch, capsys, how, co
     with open(batch.folder / "sessions_for_tests.py", "a") as file:
         file.write(f"import signal\nsignal.raise_signal({int(how)})\n")
     assert main(["run", str(batch.manifest), "--out", str(batch.out), "--scheduler", "serial"]) == code
-    assert "again to go on" in capsys.readouterr().err and not batch.results()
+    assert "again to continue" in capsys.readouterr().err and not batch.results()
 
 
 @every_signal

@@ -59,7 +59,7 @@ def test_a_fit_that_ends_its_process_goes_last_and_is_given_up(make_batch, mode)
     assert "1 failed" in batch.run(*mode, code=1)  # left alone from now on
     batch.run(*mode, name="retry", code=9)
     (key,) = begun(batch.out)
-    assert len(deaths(batch.out, key)) == 1  # counted anew
+    assert len(deaths(batch.out, key)) == 1  # counted again
 
 
 @pytest.mark.thorough
@@ -480,7 +480,7 @@ def test_a_terminal_that_is_gone_is_said_like_the_others(make_batch):
     batch.wait_for(1, process)
     process.send_signal(signal.SIGHUP)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 129 and "told to end (SIGHUP); what was done stays" in said
+    assert process.returncode == 129 and "told to end (SIGHUP); completed fits are kept" in said
 
 
 # -- files made to do harm
@@ -666,10 +666,10 @@ def test_a_list_of_tasks_that_is_none_is_named_and_written_anew(finished, tmp_pa
     listed = json.loads((out / "tasks.json").read_text())
     listed["tasks"][0].update(changes)
     (out / "tasks.json").write_text(json.dumps(listed))
-    with pytest.raises(ValueError, match=r"tasks\.json is damaged .*written anew"):
+    with pytest.raises(ValueError, match=r"tasks\.json is damaged .*rewrites it"):
         status(out)
     if "key" in changes:  # nothing else is read
-        with pytest.raises(ValueError, match=r"tasks\.json is damaged .*written anew"):
+        with pytest.raises(ValueError, match=r"tasks\.json is damaged .*rewrites it"):
             collect(out)
     assert run(finished.manifest, out=out, scheduler="serial", progress=False).n_found == 2
     assert status(out).complete

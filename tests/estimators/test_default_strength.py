@@ -122,7 +122,7 @@ def test_rows_that_are_read_get_the_same_default(rng, tmp_path):
 def test_every_solver_ends_at_the_optimum_of_the_default(rng, solver):
     """Strengths in units of the features are a plain ridge in other coordinates."""
     X = rng.normal(size=(3000, 5)) * [0.1, 1, 10, 100, 100] + 3
-    X[:, 4] = X[:, 3] - X[:, 2]  # and a direction that is left out
+    X[:, 4] = X[:, 3] - X[:, 2]  # and a direction that is excluded
     Y = rng.poisson(np.logaddexp(0, X @ [[3, 0], [0.3, 0.1], [0.03, 0.02], [0, 0], [0, 0]]))
     model = PopulationGLM(solver_name=solver, max_epochs=5000).fit(X, Y)
     assert model.report_.converged.all() and model.report_.gap_is_bound.all()

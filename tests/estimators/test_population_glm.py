@@ -198,7 +198,7 @@ def test_rows_with_nan_are_left_out_and_counted(data):
     clean = PopulationGLM().fit(X[~bad], Y[~bad], weights[~bad])
     np.testing.assert_array_equal(model.coef_, clean.coef_)
     assert model.report_.n_dropped == 12 and model.report_.n_rows == T - 12
-    assert "12 rows with NaN left out" in str(model.report_)
+    assert "12 rows with NaN dropped" in str(model.report_)
     missing = np.isnan(X).any(axis=1)
     rate = model.predict(X)
     assert np.all(np.isnan(rate[missing])) and np.all(rate[~missing] > 0)

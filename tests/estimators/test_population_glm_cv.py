@@ -49,7 +49,7 @@ def blocks(n):
 
 
 def exact(X, Y, strength, train, test, weights=None):
-    """Coefficients by Newton's method in NumPy and mean log-likelihood of the rows left out, without factorials."""
+    """Coefficients by Newton's method in NumPy and mean log-likelihood of the held-out rows, without factorials."""
     w = None if weights is None else weights[train]
     found = oracle.newton("softplus", X[train], Y[train], strength, w)
     value = -oracle.loss("softplus", Y[test], X[test] @ found[0] + found[1])
@@ -228,7 +228,7 @@ def test_epochs_are_shown_without_a_warning():
 def test_a_neuron_without_spikes_in_a_fold_is_scored_on_the_others(data):
     X, Y = data
     Y = Y.copy()
-    Y[T // 4 :, 0] = 0  # spikes in the first of four blocks alone: none to fit when it is left out
+    Y[T // 4 :, 0] = 0  # spikes in the first of four blocks alone: none to fit when it is held out
     Y[:, 2] = 0
     with pytest.warns(UserWarning, match="2 of 3 neurons have folds without a spike that cannot be scored"):
         model = PopulationGLMCV(**TIGHT, cv=4).fit(X, Y)
@@ -240,7 +240,7 @@ def test_a_neuron_without_spikes_in_a_fold_is_scored_on_the_others(data):
 
 @pytest.mark.parametrize("scoring", ["log-likelihood", "D2"])
 def test_a_strength_that_fails_in_a_fold_is_not_scored_on_the_others(scoring):
-    """A row left out with a rate beyond any number; it would be no count at any other strength, either."""
+    """A held-out row with a rate beyond any number; it would be no count at any other strength, either."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(90, 2))
     y = rng.poisson(np.exp(X.sum(axis=1)))

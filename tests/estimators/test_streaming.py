@@ -145,7 +145,7 @@ def test_a_history_that_is_never_a_matrix_is_fitted_as_one(tmp_path):
     whole = PopulationGLM(regularizer_strength=1e-3).fit(matrix, Y)
     assert read.report_.n_dropped == whole.report_.n_dropped == 12
     assert list(read.feature_names_in_) == X.columns
-    # The mean is over all rows or over those that count: the same, but for what is left out.
+    # The mean is over all rows or over those that count: the same, but for what is dropped.
     assert np.all(np.abs(read.report_.objective - whole.report_.objective) <= read.report_.gap + whole.report_.gap)
 
 
@@ -404,11 +404,11 @@ def test_a_checkpoint_that_cannot_be_written_or_read(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr("glmfit.engine.checkpoint.save_npz", full)
-        with pytest.warns(UserWarning, match=r"fit.npz could not be written, and the fit goes on .*No space left"):
+        with pytest.warns(UserWarning, match=r"fit.npz could not be written, and the fit continues .*No space left"):
             model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-2).fit(X, Y, checkpoint=file)
     assert model.report_.converged.all()
     file.write_bytes(b"not a file of ours")
-    with pytest.raises(ValueError, match=r"fit.npz cannot be read .*delete it to begin anew"):
+    with pytest.raises(ValueError, match=r"fit.npz cannot be read .*delete it to start over"):
         PopulationGLM(solver_name="SAGA").fit(X, Y, checkpoint=file)
     assert file.read_bytes() == b"not a file of ours"
     with pytest.raises(TypeError, match="checkpoint is 3"):
@@ -435,7 +435,7 @@ def test_a_damaged_checkpoint_is_refused_and_left_alone(tmp_path, damage):
         header[damage] = None
     save_npz(file, header, arrays)
     before = file.read_bytes()
-    with pytest.raises(ValueError, match=r"fit\.npz is damaged \(.*delete it to begin anew") as caught:
+    with pytest.raises(ValueError, match=r"fit\.npz is damaged \(.*delete it to start over") as caught:
         model.fit(X, Y, checkpoint=file)
     assert file.read_bytes() == before
     assert damage in ("facts", "arrays", "more") or name in str(caught.value)

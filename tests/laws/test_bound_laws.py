@@ -219,7 +219,7 @@ def test_certified_smoothness_is_never_below_the_exact_one_nor_far_above(kind):
 
 @pytest.mark.thorough
 def test_a_fold_is_at_most_as_rough_as_its_share_allows():
-    """L_fold <= L T/T_train (and not <= L: spec 4), rows with weight zero left out."""
+    """L_fold <= L T/T_train (and not <= L: spec 4), rows with weight zero dropped."""
     X, Y = recording(seed=3)
     Y[7] = 60  # one bursting row rules the smoothness: a fold that keeps it is rougher than the whole
     train = np.arange(T) < T // 3

@@ -182,7 +182,7 @@ def test_double_precision_is_kept_wherever_rows_are(link, devices, x64):
     assert np.all(solution.status == Status.CONVERGED) and np.all(gap <= 1e-13)
 
 
-# ---------------------------------------------------------------- rows that are read anew in every pass
+# ---------------------------------------------------------------- rows that are read again in every pass
 
 
 class Stream:

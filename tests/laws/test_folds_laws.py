@@ -79,7 +79,7 @@ def test_one_solve_fits_all_columns_with_bounds_that_hold(weighted):
 def test_a_column_without_spikes_in_its_fold_leaves_the_others_alone():
     problem, X, Y, train, _, strength, fold, neuron = make()
     Y = Y.copy()
-    Y[T // FOLDS :, 0] = 0  # the first neuron fires in the first block only: left out by fold 0
+    Y[T // FOLDS :, 0] = 0  # the first neuron fires in the first block only: held out by fold 0
     problem = FoldedProblem(X, Y, problem.observation, penalties.Ridge(strength), neuron, fold, train)
     solution = ConjugateGradients().run(problem, options=LoopOptions(tol=1e-4))
     silent = (neuron == 0) & (fold == 0)

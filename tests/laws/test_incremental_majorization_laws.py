@@ -144,9 +144,9 @@ def test_differences_add_up_and_are_dropped_now_and_then(rng):
     np.testing.assert_allclose(at.gradient, gradient, atol=1e-12)
     assert at.bound == pytest.approx(bound, rel=1e-12)
     spoiled = at._replace(curvature=2 * at.curvature, age=surrogates._FORM_ANEW)
-    anew = rows.visit(spoiled, [np.arange(0)], ORDER, 0.0)
-    np.testing.assert_allclose(anew.curvature, curvature, atol=1e-12 * np.abs(curvature).max())
-    assert anew.age == 1 and anew.passes == at.passes + 1
+    after = rows.visit(spoiled, [np.arange(0)], ORDER, 0.0)
+    np.testing.assert_allclose(after.curvature, curvature, atol=1e-12 * np.abs(curvature).max())
+    assert after.age == 1 and after.passes == at.passes + 1
 
 
 @every_variant

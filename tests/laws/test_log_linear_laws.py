@@ -18,7 +18,7 @@ RELAXATIONS = (0.5, 1.0, 1.5, 1.9)
 
 
 def listed(rng, n=12, d=3, scale=1.0, strength=0.02):
-    """Rows of two to five outcomes with uneven weights, some left out, and the same as the oracle takes it."""
+    """Rows of two to five outcomes with uneven weights, some excluded, and the same as the oracle takes it."""
     features = [scale * rng.normal(size=(rng.integers(2, 6), d)) + rng.normal() for _ in range(n)]
     log_h, observed = [], []
     for f in features:

@@ -23,7 +23,7 @@ def models():
         n, d = rng.integers(2, 9), rng.integers(1, 5)
         features = rng.normal(size=(n, d))
         log_weights = rng.normal(size=n)
-        if seed % 2:  # some are left out, the first among them
+        if seed % 2:  # some are excluded, the first among them
             log_weights[: n // 2] = -np.inf
         if seed == 2:
             features[-1] = features[0]
@@ -169,7 +169,7 @@ def test_a_small_z_is_not_its_limit():
         ({"log_weights": np.zeros(2)}, r"log_weights has shape \(2,\); one per outcome is needed, \(3,\)"),
         ({"log_weights": np.array([0, np.nan, 0])}, "log_weights hold nan or .inf; they must be finite, or -inf"),
         ({"log_weights": np.array([0, np.inf, 0])}, "log_weights hold nan or .inf"),
-        ({"log_weights": np.full(3, -np.inf)}, "every outcome of some row is left out"),
+        ({"log_weights": np.full(3, -np.inf)}, "every outcome of some row is excluded"),
         ({"order": "averaged"}, "order is 'averaged'; it must be one of 'given', 'descending', 'ascending'"),
     ],
 )
@@ -183,7 +183,7 @@ def test_bad_models_are_refused(change, message):
 
 
 def scores(dtype=np.float64, n_classes=5, n_rows=60, seed=0):
-    """Rows of scores, small and large, some with classes left out."""
+    """Rows of scores, small and large, some with classes excluded."""
     rng = np.random.default_rng(seed)
     s = rng.normal(size=(n_rows, n_classes)) * rng.choice([0.1, 1, 10, 1e4], (n_rows, 1))
     s[:9] += 1e4
@@ -323,9 +323,9 @@ def test_descending_order_has_the_least_trace_and_determinant_of_all(spread):
     [
         (np.zeros(3), r"scores has shape \(3,\); it must be \(row, class\)"),
         (np.zeros((3, 0)), r"scores has shape \(3, 0\); it must be \(row, class\)"),
-        ([[0.0, np.nan]], "scores hold nan or .inf; they must be finite, or -inf where a class is left out"),
+        ([[0.0, np.nan]], "scores hold nan or .inf; they must be finite, or -inf where a class is excluded"),
         ([[0.0, np.inf]], "scores hold nan or .inf"),
-        ([[0.0, 1.0], [-np.inf, -np.inf]], "every outcome of some row is left out"),
+        ([[0.0, 1.0], [-np.inf, -np.inf]], "every outcome of some row is excluded"),
     ],
 )
 def test_bad_scores_are_refused(s, message):

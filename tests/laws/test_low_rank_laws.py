@@ -110,7 +110,7 @@ def test_the_printed_sign_of_the_inverse_is_wrong():
 
 
 def test_without_the_cross_terms_it_would_not_be_a_bound():
-    """q = V'p + r: what is left out, V'p r' + r p'V, has trace 0, so a negative eigenvalue."""
+    """q = V'p + r: what is omitted, V'p r' + r p'V, has trace 0, so a negative eigenvalue."""
     held, q = LowRankPlusDiagonal(np.zeros(2), 1), np.array([1.0, 1.0])
     held.add([1.0, 0.0])
     truth = held.dense() + np.outer(q, q)

@@ -447,7 +447,7 @@ def test_certified_gap_of_a_sparse_penalty_covers_a_bad_share_between_duplicates
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("scale, ridge", [(1.0, 0.0), (1e4, 0.0), (1e4, 1e-6)])
 def test_nothing_is_proved_along_a_direction_the_data_see_but_do_not_resolve(dtype, scale, ridge):
-    """Left out, it may hold a better model: two columns that differ by 1e-7, or by the rounding of a sum.
+    """Dropped, it may hold a better model: two columns that differ by 1e-7, or by the rounding of a sum.
 
     With a ridge duality bounds what that model gains; without one nothing does.
     """

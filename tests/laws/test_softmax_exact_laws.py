@@ -167,9 +167,7 @@ def test_blocks_are_those_of_the_hessian(sparse, rng):
             p = np.zeros((D + 1, K))
             p[j, k] = 1 / np.append(scale, 1)[j]
             product = cg.rows.products(p)[:, k] / np.append(scale, 1)
-            np.testing.assert_allclose(
-                block[:, j], product, rtol=2e-2, atol=1e-3
-            )  # rows that count little are left out
+            np.testing.assert_allclose(block[:, j], product, rtol=2e-2, atol=1e-3)  # rows that count little are skipped
 
 
 def test_probabilities_do_not_see_a_common_shift(rng):

@@ -260,7 +260,7 @@ def test_leaving_the_certified_set_is_detected_and_certified_anew(link):
     assert honest(solution, true_gap(link, X, Y, solution, best))
     objective = solution.history["objective"]
     assert np.all(np.diff(objective, axis=0) <= 2e-6 * (1 + np.abs(objective[:-1])))
-    assert "left and were certified anew: 3" in solution.step_certificate.assumptions[1]
+    assert "left and were certified again: 3" in solution.step_certificate.assumptions[1]
 
 
 @pytest.mark.thorough

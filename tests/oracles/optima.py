@@ -45,7 +45,7 @@ class Optimum(NamedTuple):
 
 
 def neuron(link, X, y, weights=None, exposure=None, offset=None, ridge=0.0, block=None, kink=()):
-    """Neuron in float64 of the rows that count, with all that was left out filled in; no NaN."""
+    """Neuron in float64 of the rows that count, with all that was dropped filled in; no NaN."""
     n_rows, n_features = X.shape
     weights = np.ones(n_rows) if weights is None else np.asarray(weights, float)
     exposure = np.ones(n_rows) if exposure is None else np.asarray(exposure, float)
@@ -241,7 +241,7 @@ def optimum(p):
 
 
 def _belongs(p, at, out):
-    """Whether no block that was left out should be moved: the conditions of the optimum, where the others meet them."""
+    """Whether no excluded block should be moved: the conditions of the optimum, where the others meet them."""
     eta = np.asarray(predictor(p, at.coef, at.intercept), float)
     pull = p.weights * derivative(p.link, p.y, p.exposure, eta) / (p.weights @ p.exposure)
     X = p.X - p.weights @ p.X / p.weights.sum()  # the sum of pull is 0

@@ -48,7 +48,7 @@ def minimum(X, Y, offset, strength):
     found = []
     for scale in (0.0, 1.0, 10.0):
         v = scale * np.random.default_rng(0).normal(size=K * (d + 1))
-        for _ in range(3):  # started anew, as its memory is of another place
+        for _ in range(3):  # started again, as its memory is of another place
             v = minimize(
                 objective, v, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "ftol": 1e-16, "gtol": 1e-12}
             ).x

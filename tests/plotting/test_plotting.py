@@ -478,7 +478,7 @@ def test_strengths_are_called_by_their_penalty(chosen, regularizer, words):
     assert plotting.plot_strengths(chosen).get_ylabel() == f"{words} strength"
 
 
-# ------------------------------------------------------------------------- fits beside data
+# ------------------------------------------------------------------------- fits next to data
 
 
 def outline(band):

@@ -97,7 +97,7 @@ def _distances(q, coef, intercept, status, bounded, gap, target, tally):
     unsure = optima.rounding(q, coef, intercept) + optima.rounding(q, best.coef, best.intercept)
     wrong = []
     if true < -unsure - best.uncertainty - 1e-17 * (1 + abs(float(best.objective))):
-        wrong.append(f"the oracle is {-true:.2e} above the fit: mend it")
+        wrong.append(f"the oracle is {-true:.2e} above the fit: fix it")
     below, late = bounded and gap < true - unsure, status == Status.CONVERGED and true > target + unsure
     if below or late:  # long doubles have their limits, too
         exact = [optima.exact_objective(q, *at) for at in ((coef, intercept), (best.coef, best.intercept))]

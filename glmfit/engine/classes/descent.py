@@ -162,7 +162,7 @@ class ClassDescent(Descent):
             self.trace[-1] = self.estimate
 
     def refresh(self) -> None:
-        """Evaluate all there is anew: one pass."""
+        """Evaluate everything again: one pass."""
         self.arrive(self.rows.place(self.at))
 
     def newton_gap(self) -> float:

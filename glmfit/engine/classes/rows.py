@@ -194,7 +194,7 @@ class ClassRows(HostRows):
 
 
 class LeanClassRows(ClassRows):
-    """Rows that keep parameters in place of scores, which are computed where they are asked for, some rows at a time.
+    """Rows that keep parameters instead of scores, which are computed where they are asked for, some rows at a time.
 
     Memory does not grow with rows times classes. The length of a step is guessed from some rows; its end tells.
     """

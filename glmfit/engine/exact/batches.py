@@ -102,7 +102,7 @@ class Fingerprint:
         self._sums = found if self._sums is None else [a + b for a, b in zip(self._sums, found, strict=True)]
 
     def agrees(self, other: Self) -> bool:
-        """Whether the sums are the same but for rounding."""
+        """Whether the sums are the same up to rounding."""
         if self._sums is None or other._sums is None:
             return self._sums is other._sums
         pairs = zip(self._sums[::2], other._sums[::2], other._sums[1::2], strict=True)
@@ -129,7 +129,7 @@ class BatchNewton:
     -----
     `add` takes a batch, `end` the step: to where the quadratic model of a fit and its penalty have their least, or back
     to a quarter of the last step where that led uphill. Hessians, in float64, are those of the point itself, so that
-    the bound of the gap there is exact but for rounding. With a penalty with kinks it is by duality. Cost of a pass:
+    the bound of the gap there is exact up to rounding. With a penalty with kinks it is by duality. Cost of a pass:
     T d^2 a fit that is not proved; memory: d^2 a fit.
     """
 

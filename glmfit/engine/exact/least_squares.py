@@ -175,7 +175,7 @@ class LeastSquaresRun(Run):
         self._judge(fits, Params(coef, intercept), decrement, n_kept)
 
     def _judge(self, fits, params: Params, decrement: np.ndarray, n_kept: np.ndarray) -> None:
-        """Bound the gaps; where directions were left out only if those are what the features lack, to the last bit.
+        """Bound the gaps; where directions were excluded only if those are what the features lack, to the last bit.
 
         Exact Newton steps finish what is not proved.
         """

@@ -32,7 +32,7 @@ class NewtonSystem:
     ``matrix`` has the ridge inside, (column, column), intercept last; ``reach`` is the largest squared norm of a row
     ``[(x - mean) / scale, 1]``. A matrix in single precision only guides and ``proves`` nothing.
 
-    Directions whose curvature is below 1e-13 of the largest, after scaling the diagonal to one, are left out:
+    Directions whose curvature is below 1e-13 of the largest, after scaling the diagonal to one, are excluded:
     the data do not see them (duplicate or constant columns), or the neuron is separable.
     """
 
@@ -70,7 +70,7 @@ class NewtonSystem:
         return Step(np.append(coef, step[-1] - self.mean @ coef), decrement, decrement)
 
     def misses(self, gradient: np.ndarray) -> bool:
-        """Whether part of a gradient lies along the directions left out, where nothing limits the descent."""
+        """Whether part of a gradient lies along the excluded directions, where nothing limits the descent."""
         g = self._centred(gradient)
         outside = g - self.matrix @ (self.factor.T @ (self.factor @ g))
         return bool(np.max(np.abs(outside)) > 1e-10 * np.max(np.abs(g)) + 1e-15)

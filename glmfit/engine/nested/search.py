@@ -103,11 +103,11 @@ class Nested:
         Features of each model, bool (model, feature).
     strengths : numpy.ndarray
         Of a ridge on coefficients of the features as given, increasing and positive, (strength,). One is taken; of
-        several each held-out block gets the one with the best score on the other blocks, each left out in turn, too.
+        several each held-out block gets the one with the best score on the other blocks, each held out in turn, too.
     tol, cv_tol : float
         Relative gap of the fits whose losses are returned, and of those that choose the strengths.
     loose : float, optional
-        Gap in nats that is near enough for the fits whose losses are returned, in place of what ``tol`` asks for.
+        Gap in nats that is near enough for the fits whose losses are returned, instead of what ``tol`` asks for.
     """
 
     blocks: Blocks

@@ -359,7 +359,7 @@ def _cells(X, groups: Sequence, shift: np.ndarray, only: np.ndarray | None) -> l
 
 
 def _hashes(present: np.ndarray) -> np.ndarray:
-    """Tell rows (row, column) of a bool array apart by one number each, but for collisions, which cost nothing much."""
+    """Tell rows (row, column) of a bool array apart by one number each; collisions are harmless."""
     packed = np.packbits(present, axis=1)
     words = np.zeros((len(packed), -(-packed.shape[1] // 8) * 8), np.uint8)
     words[:, : packed.shape[1]] = packed

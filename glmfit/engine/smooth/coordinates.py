@@ -26,7 +26,7 @@ class Mixed(NamedTuple):
 
 
 class Coordinates:
-    """Centred features turned term by term; what no penalty touches and other features have already is left out.
+    """Centred features turned term by term; what no penalty touches and other features have already is omitted.
 
     With parameters g (coordinate,) and the intercept g_0 of centred features, coefficients are ``turn @ g``.
 

@@ -2,7 +2,7 @@
 
 Theory: docs/theory/smooth_terms.md. With the Hessian H of the loss (nats) and z = H g - gradient at the point where
 both were taken, the penalised optimum of the quadratic model at strengths exp(rho) is g = A^-1 z, A = H + S, and minus
-the logarithm of the marginal likelihood is, but for constants, -z'g / 2 + log det A / 2 - log det+ S / 2.
+the logarithm of the marginal likelihood is, up to constants, -z'g / 2 + log det A / 2 - log det+ S / 2.
 """
 
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class Optimum(NamedTuple):
 
     at: np.ndarray  # (fit, coordinate + 1)
     inverse: np.ndarray  # of A, (fit, coordinate + 1, coordinate + 1)
-    criterion: np.ndarray  # minus the log marginal likelihood, nats but for a constant, (fit,)
+    criterion: np.ndarray  # minus the log marginal likelihood, nats up to a constant, (fit,)
     gradient: np.ndarray  # by the logarithms of strengths, (fit, penalty)
     curvature: np.ndarray  # (fit, penalty, penalty)
     ratio: np.ndarray  # of generalised Fellner-Schall: by which it multiplies each strength, (fit, penalty)

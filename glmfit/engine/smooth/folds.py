@@ -16,7 +16,7 @@ _MOST = 40  # rounds
 
 
 class FoldSearch:
-    """Strengths of some neurons of a population by the loss of rows that are left out.
+    """Strengths of some neurons of a population by the loss of held-out rows.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class FoldSearch:
         return done
 
     def _look(self, active: np.ndarray) -> tuple[HeldOut, np.ndarray, np.ndarray]:
-        """Model the losses of every fold; losses of the rows fitted, (fit, fold), and of those left out, (fit,)."""
+        """Model the losses of every fold; losses of the rows fitted, (fit, fold), and of those held out, (fit,)."""
         n, n_folds = len(active), self.fitted.shape[1]
         at, fits = self.at[active].reshape(n * n_folds, -1), np.repeat(self.fits[active], n_folds)
         loss, held = np.zeros((2, n, n_folds))

@@ -13,7 +13,7 @@ from .evidence import FLOOR, Optimum, Quadratic, optimum, times
 
 
 class HeldOut(NamedTuple):
-    """Quadratic models of the losses of the rows fitted, and left out, in every fold; nats, in coordinates.
+    """Quadratic models of the losses of the rows fitted, and held out, in every fold; nats, in coordinates.
 
     Hessians (fit, fold, coordinate + 1, coordinate + 1) and gradients (fit, fold, coordinate + 1) at ``start``.
     """
@@ -38,7 +38,7 @@ class HeldOut(NamedTuple):
 
 
 def evaluate_held_out(model: HeldOut, space: Coordinates, rho: np.ndarray) -> Optimum:
-    """Loss of the rows left out, with derivatives by log strengths (fit, penalty); optima are (fit, fold, ...)."""
+    """Loss of the held-out rows, with derivatives by log strengths (fit, penalty); optima are (fit, fold, ...)."""
     strengths, p = np.exp(rho), space.n_coordinates
     n, n_folds = model.share.shape
     criterion, at, inverses = np.zeros(n), np.zeros_like(model.start), np.zeros_like(model.fitted[0])

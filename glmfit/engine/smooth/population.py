@@ -224,7 +224,7 @@ class SmoothPopulation:
         return solution, outcome
 
     def _choose_by_folds(self, fits: np.ndarray, outcome: Outcome) -> None:
-        """Choose the strengths of some neurons by the loss of rows left out."""
+        """Choose the strengths of some neurons by the loss of held-out rows."""
         search = FoldSearch(self, fits)
         search.run()
         outcome.strengths[:, fits] = np.exp(search.rho.T) / self.n_observed[fits]

@@ -162,7 +162,7 @@ class ClassFits:
         if lacking:
             warn_user(
                 f"{lacking} of {n_folds} folds have held-out rows of classes that are not in the rows fitted, which no "
-                f"strength can predict: they are left out of the scores (up to {100 * share:.2g} % of a fold). Where "
+                f"strength can predict: they are excluded from the scores (up to {100 * share:.2g} % of a fold). Where "
                 "rows may be shuffled, cv=sklearn.model_selection.StratifiedKFold(5) puts all classes into all folds."
             )
         status = self.status[:, done]

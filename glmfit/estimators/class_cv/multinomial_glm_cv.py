@@ -10,7 +10,7 @@ from .model import ClassModelCV
 class MultinomialGLMCV(ClassModelCV, MultinomialGLM):
     r"""Multinomial model of counts whose ridge strength, one for all categories, is chosen by cross-validation.
 
-    Every strength is fitted to every fold and scored on the rows left out of it; the model is then fitted to all rows
+    Every strength is fitted to every fold and scored on the rows held out from it; the model is then fitted to all rows
     at the strength chosen. Objective and conventions are those of `MultinomialGLM`.
 
     Parameters
@@ -37,7 +37,7 @@ class MultinomialGLMCV(ClassModelCV, MultinomialGLM):
     Notes
     -----
     Guarantee, cost and Ctrl-C: as in `SoftmaxGLMCV`. Held-out counts of a category without counts in the rows fitted
-    are left out of the score of their fold, for all strengths, with a warning: what is scored is how the other counts
+    are excluded from the score of their fold, for all strengths, with a warning: what is scored is how the other counts
     of the row are shared.
 
     Examples

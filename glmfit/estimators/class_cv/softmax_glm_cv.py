@@ -10,7 +10,7 @@ from .model import ClassModelCV
 class SoftmaxGLMCV(ClassModelCV, SoftmaxGLM):
     r"""Softmax model of labels whose ridge strength, one for all classes, is chosen by cross-validation.
 
-    Every strength is fitted to every fold and scored on the rows left out of it; the model is then fitted to all rows
+    Every strength is fitted to every fold and scored on the rows held out from it; the model is then fitted to all rows
     at the strength chosen. Objective and conventions are those of `SoftmaxGLM`.
 
     Parameters
@@ -54,9 +54,9 @@ class SoftmaxGLMCV(ClassModelCV, SoftmaxGLM):
     -----
     Guarantee: the last fit's as in `SoftmaxGLM`; the fits of the cross-validation have the same certificates, in
     ``cv_gap_``. That the strength chosen is the best is not proved: it rests on held-out scores.
-    Held-out rows of a class that is not in the rows fitted are left out of the score of their fold, for all strengths,
-    with a warning: no strength can predict them, and they would make every score minus infinity. Rows with a NaN in X
-    or offset, or without a label, are left out of everything.
+    Held-out rows of a class that is not in the rows fitted are excluded from the score of their fold, at all
+    strengths, with a warning: no strength can predict them, and they would make every score minus infinity. Rows with
+    a NaN in X or offset, or without a label, are dropped.
     Cost: as of separate fits, from starts that are near; the rows of a fold are copied, one fold at a time.
 
     Ctrl-C keeps the folds that were fitted and scored at every strength, with a warning that says how many;

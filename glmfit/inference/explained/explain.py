@@ -260,5 +260,5 @@ def _warn(found: Explanation) -> None:
     if empty.any() and found.status == "complete":
         warn_user(
             f"{int(empty.any(axis=0).sum())} of {len(found.neuron)} neurons have folds that cannot be fitted or "
-            "scored, for want of spikes or rows; those folds are left out for them. Fewer or longer folds have spikes."
+            "scored, for want of spikes or rows; those folds are skipped for them. Fewer or longer folds have spikes."
         )

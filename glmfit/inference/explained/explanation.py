@@ -230,7 +230,7 @@ class Explanation(Display):
             spared, loose = possible - int(self.n_draws.sum()), int(self.n_loose.sum())
             tail.append(f"of {possible} draws {spared} were spared, and {loose} decided by loose bounds")
         if self.status != "complete":
-            tail.append("interrupted: pass the same checkpoint again to go on")
+            tail.append("interrupted: pass the same checkpoint again to continue")
         return Summary(head, self.to_frame(), tail)
 
     # ---------------------------------------------------------------- files

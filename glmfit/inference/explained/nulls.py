@@ -102,7 +102,7 @@ class CircularShift(Null):
     Notes
     -----
     Guarantee: the p-value is valid where the series within every trial or session looks the same from any point of the
-    circle, as a stationary one does but for the place where its ends meet. Drifts over a session break that: use a
+    circle, as a stationary one does except for the place where its ends meet. Drifts over a session break that: use a
     `LinearShift`, or designs of other sessions.
     """
 
@@ -262,11 +262,11 @@ class _Given(Null):
                 raise ValueError(f"{what} {k} of the null are not finite in rows that count for the fit.")
             yield array
         if k + 1 < self.n:
-            raise ValueError(f"the null gives {k + 1} arrays of {what} in place of n={self.n}.")
+            raise ValueError(f"the null gives {k + 1} arrays of {what} instead of n={self.n}.")
 
 
 class Designs(_Given):
-    """Pseudosessions, or designs of other sessions: features in place of those of the recording (Harris 2020).
+    """Pseudosessions, or designs of other sessions: features instead of those of the recording (Harris 2020).
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ class Designs(_Given):
 
 
 class Counts(_Given):
-    """Counts in place of those of the recording: of a simulation, or shuffled as the experiment allows.
+    """Counts instead of those of the recording: of a simulation, or shuffled as the experiment allows.
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ class Counts(_Given):
 
 
 def segments_of(within: Any, rows: Rows, name: str) -> list[np.ndarray]:
-    """Rows of every trial or session, in their order, as indices of those of the fit; rows in none are left out."""
+    """Rows of every trial or session, in their order, as indices of those of the fit; rows in none are dropped."""
     if within is None:
         return [np.arange(len(rows.given))]
     if is_epochs(within) or are_epochs(within):

@@ -101,7 +101,7 @@ class Scorer:
         """Bring other counts of all rows into the form of the engine; masks and weights stay where they are."""
         if not self.form.is_plain:
             raise ValueError(
-                "counts in place of those of the recording are for Poisson, Bernoulli and Binomial responses, which "
+                "counts instead of those of the recording are for Poisson, Bernoulli and Binomial responses, which "
                 "need no unit of their own; shift or permute the others."
             )
         bad, needs = self.observation.wrong(Y)

@@ -58,7 +58,7 @@ def fit_smooth(
     is a `Smooth` then, with the strengths chosen and ``solver_name="SAGA[glmfit]"``, so that ``clone(model).fit(X, y)``
     gives the same again. The loss of Gaussian responses is twice ours in NeMoS, and so are the strengths there.
 
-    Rows with a missing value are left out, as NeMoS does. A neuron without spikes, of which nothing is known, has
+    Rows with a missing value are dropped, as NeMoS does. A neuron without spikes, of which nothing is known, has
     strengths of 1.
 
     Examples

@@ -106,7 +106,7 @@ def _computes(link, functions) -> bool:
     """Whether a link is one of these functions, or a copy: what joblib sends to another process is one."""
     if any(link is function for function in functions):
         return True
-    # What jax makes of them, traced anew: they may read what changes.
+    # What jax makes of them, traced again: they may read what changes.
     steps = [jax.make_jaxpr(lambda x, of=of: of(x))(np.zeros(2, np.float32)) for of in (link, functions[0])]
     return str(steps[0]) == str(steps[1])
 
