@@ -91,10 +91,13 @@ def glmfit_paths(given, tol: float, repeats: int = 1) -> dict:
 def softmax(
     given, package: str, solver: str, precision: str, tols: list, strength: float, repeats: int, limit_s: float
 ):
-    """Softmax with a ridge at one tolerance after the other, until a fit takes too long; (tolerance, ...)."""
+    """Softmax with a ridge at one tolerance after the other, until a fit takes too long, or ten of them all together.
+
+    Returns arrays (tolerance, ...).
+    """
     X, y = np.ascontiguousarray(given["X"], precision), given["y"]
     make = {"cyanure": _cyanure, "sklearn": _sklearn, "glmfit": _glmfit}[package](solver, strength, len(y))
-    found = {"coef": [], "intercept": [], "seconds": []}
+    found, spent = {"coef": [], "intercept": [], "seconds": []}, 0.0
     for tol in tols:
         seconds = []
         for _ in range(repeats):
@@ -109,7 +112,8 @@ def softmax(
         found["coef"].append(coef.T if package == "sklearn" else coef)
         found["intercept"].append(np.ravel(model.intercept_))
         found["seconds"].append(seconds)
-        if min(seconds) > limit_s:
+        spent += sum(seconds)
+        if min(seconds) > limit_s or spent > 10 * limit_s:
             break
     return {name: np.array(values) for name, values in found.items()}
 

@@ -16,7 +16,7 @@ from _foreign import find
 
 GOALS = (1e-4, 1e-6)
 TOLS = tuple(10.0**-k for k in range(2, 11))
-LIMIT_S, PROCESS_S = 10.0, 600.0  # of a fit, after which looser tolerances are enough; of all fits of a solver
+LIMIT_S, PROCESS_S = 8.0, 240.0  # of a fit that is not the last of its solver; of all fits of a solver
 SOLVERS = {
     "glmfit": ("auto",),
     "cyanure": ("auto", "qning-svrg", "catalyst-miso", "acc-svrg"),
