@@ -21,7 +21,7 @@ from .reading import Data
 ESTIMATORS = (*COUNT_ESTIMATORS, "SoftmaxGLM", "MultinomialGLM")  # imported when they are needed
 _SET_ELSEWHERE = {
     "random_state": "is set by the manifest's seed",
-    "pad_shapes": "is without effect since version 0.2; leave it out",
+    "pad_shapes": "is without effect since version 0.2; remove it",
     "devices": "is not for batches: a worker has one device",
     "verbose": "is not for batches: nobody would see it",
 }
