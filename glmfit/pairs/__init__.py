@@ -1,4 +1,4 @@
-"""Responses of all pairs of two towers: problems that are not convex, and what finds their stationary points."""
+"""Two-tower models of the responses of all pairs: nonconvex problems and solvers that find stationary points."""
 
 from .descent import GaussNewton, TowerLBFGS
 from .objective import AllPairs

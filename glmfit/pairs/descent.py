@@ -15,14 +15,15 @@ from .objective import magnitude, norm
 from .problem import AllPairsProblem
 from .stationary import StationaryState, TwoSidedSolver
 
-_SLACK = 10  # times the rounding of the objective's terms: what a step may seem to go uphill
-_WEIGH_EVERY = 20  # epochs between looks at the size of the objective's terms, where steps are easily found
-_ARMIJO, _HALVINGS = 1e-4, 20
+_SLACK = 10  # times the rounding of the objective's terms: how far a step may seem to go uphill
+_WEIGH_EVERY = 20  # epochs between evaluations of the size of the objective's terms, if line searches are short
+_ARMIJO, _CURVATURE, _HALVINGS = 1e-4, 0.9, 20
+_PORTION = 10  # steps of L-BFGS that a GPU takes before the host reads anything
 _FLOOR = 1e-10  # of the damping
 
 
 class Memory(NamedTuple):
-    """What L-BFGS knows besides the state."""
+    """State of L-BFGS, in addition to that of the run."""
 
     gradient: jax.Array  # all of it in one vector
     curvature: Any  # optax's memory
@@ -36,9 +37,9 @@ class TowerLBFGS(TwoSidedSolver):
     Parameters
     ----------
     history_size : int
-        Pairs of vectors remembered; each costs 4 flops per parameter in every iteration.
+        Pairs of vectors stored; each costs 4 flops per parameter in every iteration.
     max_line_search : int
-        Evaluations per step, at most.
+        Maximum number of evaluations per step.
 
     Notes
     -----
@@ -49,9 +50,9 @@ class TowerLBFGS(TwoSidedSolver):
     An epoch is one iteration: one pass for the objective and its gradient, rarely two. Memory: ``2 history_size``
     times the parameters.
 
-    With perceptrons its first long steps can end among large embeddings that nearly cancel, where single precision has
-    nothing left to go by: there `TowerAdam` is the default. Sources: Liu and Nocedal (1989), On the limited memory BFGS
-    method for large scale optimization; Hager and Zhang (2006), Algorithm 851.
+    With perceptrons, its long first steps can end at large embeddings that nearly cancel, where single precision has no
+    digits left: there `TowerAdam` is the default. Sources: Liu and Nocedal (1989), On the limited memory BFGS method
+    for large scale optimization; Hager and Zhang (2006), Algorithm 851.
     """
 
     usual_epochs: ClassVar[int] = 2000
@@ -68,9 +69,30 @@ class TowerLBFGS(TwoSidedSolver):
         return state._replace(memory=_start(state.theta, gradient, self.history_size))
 
     def start_at(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
-        """Begin where another method has got to."""
+        """Start from the current point of another method."""
         begun = self.init_state(problem, state.theta, key=None)
         return state._replace(magnitude=begun.magnitude, evaluations=state.evaluations + 2, memory=begun.memory)
+
+    def advance(self, problem: AllPairsProblem, state: StationaryState, target: float, most: int) -> StationaryState:
+        """Take steps of length one on a GPU, up to ten at a time, and one with a line search where these end."""
+        if most == 1 or not in_portions(state.theta):
+            return super().advance(problem, state, target, most)
+        size, n_weighed = state.magnitude, 0
+        if state.epoch % _WEIGH_EVERY >= _WEIGH_EVERY - _PORTION:
+            size, n_weighed = magnitude(problem.data, state.theta), 1
+        numbers = map(state.dtype.type, (state.objective, state.gradient_norm, size, target))
+        theta, memory, trace = _unit_steps(
+            problem.data, state.theta, *numbers, min(most, _PORTION), state.memory, self.history_size
+        )
+        trace, size = jax.device_get((trace, size))  # the wait
+        tried, taken = (int(n) for n in trace[:, 2:].sum(axis=0))
+        seen = tuple((value, flat) for value, flat, *_ in trace[:taken].tolist())
+        last = seen[-1] if taken else (state.objective, state.gradient_norm)
+        state = state.at(theta, *last, tried + n_weighed, magnitude=float(size), memory=memory)
+        state = state._replace(epoch=state.epoch + taken, passed=seen[:-1])
+        if tried == taken:
+            return state
+        return super().advance(problem, state, target, most - taken)._replace(passed=seen)
 
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Take one step."""
@@ -90,28 +112,27 @@ class GaussNewton(TwoSidedSolver):
     Parameters
     ----------
     max_products : int
-        Products with the Gauss-Newton matrix per step, at most. Too few do harm with perceptrons.
+        Maximum number of products with the Gauss-Newton matrix per step. Too few do harm with perceptrons.
     forcing : float
-        In (0, 1): a system is solved to this residual relative to the gradient.
+        In (0, 1): residual to which a system is solved, relative to the gradient.
     damping : float
-        First multiple of the identity that is added to the matrix, in units of its mean diagonal (estimated by one
-        product with random signs); it then follows how well the quadratic model predicted the decrease. 0 for none
-        at all.
+        Initial multiple of the identity that is added to the matrix, in units of its mean diagonal (estimated by one
+        product with random signs); it then adapts to how well the quadratic model predicted the decrease. 0 for none.
     curvature : {"gauss-newton", "exact"}
-        "exact" takes the Hessian instead of the Gauss-Newton matrix, so that convergence is fast where residuals are
-        not small; conjugate gradients end where they meet a direction of negative curvature.
+        "exact" uses the Hessian instead of the Gauss-Newton matrix, for fast convergence if residuals are not small;
+        conjugate gradients then stop at a direction of negative curvature.
 
     Notes
     -----
     Guarantee: the objective never rises by more than ten times the rounding of its terms (Armijo's condition, at most
-    20 halvings). The Gauss-Newton matrix is positive semi-definite whatever the imputation weight, as observed and
-    imputed parts are summed and not clipped; any iterate of the conjugate gradients is therefore a direction of
-    descent. So is any before negative curvature is met, which is all that the exact Hessian needs.
+    20 halvings). The Gauss-Newton matrix is positive semi-definite for any imputation weight because observed and
+    imputed parts are summed and not clipped; any iterate of the conjugate gradients is therefore a descent direction.
+    With the exact Hessian, so is any iterate before negative curvature is met, which is all it needs.
 
-    An epoch is one step. Cost: a pass for objective and gradient, and a product for each iteration of the conjugate
-    gradients, which costs about two passes. Memory: some vectors of all parameters, and with the exact Hessian some
-    numbers for every observed pair. Near a solution with nonzero residual the convergence of Gauss-Newton is linear,
-    not quadratic: for a tight tolerance `TowerLBFGS` is faster. Theory and source: docs/theory/all_pairs.md; see also
+    An epoch is one step. Cost: a pass for objective and gradient, and a product (about two passes) for each iteration
+    of the conjugate gradients. Memory: some vectors of all parameters and, with the exact Hessian, some numbers per
+    observed pair. Near a solution with nonzero residual the convergence of Gauss-Newton is linear, not quadratic: for a
+    tight tolerance `TowerLBFGS` is faster. Theory and source: docs/theory/all_pairs.md; see also
     Martens (2010), Deep learning via Hessian-free optimization.
     """
 
@@ -129,7 +150,7 @@ class GaussNewton(TwoSidedSolver):
         check_choice("curvature", self.curvature, ("gauss-newton", "exact"))
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
-        """Measure the matrix, and remember gradient and damping."""
+        """Measure the matrix, and store gradient and damping."""
         if not self.damping:
             return state._replace(memory=(gradient, 0.0))
         damping = self.damping * float(_mean_diagonal(problem.data, state.theta, key))
@@ -148,7 +169,7 @@ class GaussNewton(TwoSidedSolver):
 
 @functools.partial(jit, static_argnames="history_size")
 def _start(theta: Any, gradient: Any, history_size: int) -> Memory:
-    """Remember the gradient and nothing else."""
+    """Initialise the memory with the gradient alone."""
     import optax
 
     x = ravel_pytree(theta)[0]
@@ -161,8 +182,8 @@ def _start(theta: Any, gradient: Any, history_size: int) -> Memory:
 def _step(data, theta, value, size, memory: Memory, history_size: int, max_line_search: int):
     """Take a step that meets the strong Wolfe conditions: parameters, objective and norm of the gradient; the memory.
 
-    A step that would go uphill by more than the rounding of terms of that ``size`` is not taken; then, and where
-    the curvature condition could not be met, what was remembered is forgotten.
+    A step that would go uphill by more than the rounding of terms of that ``size`` is rejected. Then, and if the
+    curvature condition could not be met, the curvature memory is cleared.
     """
     import optax
 
@@ -176,7 +197,7 @@ def _step(data, theta, value, size, memory: Memory, history_size: int, max_line_
     change, found = search.update(-direction, search.init(x), x, **known)
     good = (found.value <= value + slack) & jnp.all(jnp.isfinite(found.grad))
     keep = good & (found.info.curvature_error <= 0)
-    curvature = curvature._replace(  # pairs of weight 0 are as if they were not there
+    curvature = curvature._replace(  # pairs of weight 0 have no effect
         count=jnp.where(keep, curvature.count, 0), weights_memory=jnp.where(keep, curvature.weights_memory, 0.0)
     )
     curvature = jax.tree.map(lambda new, old: new.astype(old.dtype), curvature, memory.curvature)
@@ -186,9 +207,49 @@ def _step(data, theta, value, size, memory: Memory, history_size: int, max_line_
     return (back(moved), value, norm(gradient)), Memory(gradient, curvature, found.info.num_linesearch_steps)
 
 
+def in_portions(theta: Any) -> bool:
+    """Whether parameters are on a device whose work the host should not interrupt after every step."""
+    return next(iter(jax.tree.leaves(theta)[0].devices())).platform != "cpu"
+
+
+@functools.partial(jit, static_argnames="history_size")
+def _unit_steps(data, theta, value, flat, size, target, most, memory: Memory, history_size: int):
+    """Take up to ten steps of length one while each meets the Wolfe conditions and the gradient is above the target.
+
+    There is no search, so that nothing is read in between: the first length nearly always serves. Returns parameters,
+    the memory, and for every step the objective, the norm of the gradient, and whether it was tried and taken, (step,
+    4). Conditions and ``size`` are those of `_step`.
+    """
+    import optax
+
+    (x, back), info = ravel_pytree(theta), jnp.finfo(value.dtype)
+    slack, method = _SLACK * info.eps * size, optax.scale_by_lbfgs(history_size)
+
+    def step(carry, k):
+        x, value, flat, memory, going = carry
+        direction, curvature = method.update(memory.gradient, memory.curvature, x)
+        curvature = jax.tree.map(lambda new, old: new.astype(old.dtype), curvature, memory.curvature)
+        low, up = data.value_and_gradient(back(x - direction))
+        up = ravel_pytree(up)[0]
+        slope, after = -jnp.vdot(memory.gradient, direction), -jnp.vdot(up, direction)
+        hidden = (low <= value + slack) & (after <= (2 * _ARMIJO - 1) * slope)
+        lower = (low <= value + _ARMIJO * slope) | hidden
+        tried = going & (flat > target) & (k < most)
+        taken = tried & lower & (jnp.abs(after) <= -_CURVATURE * slope) & jnp.all(jnp.isfinite(up))
+        new = x - direction, low, norm(up), Memory(up, curvature, jnp.ones_like(memory.trials))
+        x, value, flat, memory = jax.tree.map(
+            lambda new, old: jnp.where(taken, new, old), new, (x, value, flat, memory)
+        )
+        return (x, value, flat, memory, taken), jnp.stack([value, flat, tried, taken]).astype(value.dtype)
+
+    start = x, value, flat, memory, jnp.asarray(True)
+    (x, _, _, memory, _), trace = jax.lax.scan(step, start, jnp.arange(_PORTION))
+    return back(x), memory, trace
+
+
 @jit
 def _mean_diagonal(data, theta, key):
-    """Estimate of the mean diagonal of the Gauss-Newton matrix, by random signs."""
+    """Estimate the mean diagonal of the Gauss-Newton matrix, by random signs."""
     x, back = ravel_pytree(theta)
     signs = jax.random.rademacher(key, x.shape, x.dtype)
     return jnp.vdot(signs, ravel_pytree(data.gauss_newton(theta)(back(signs)))[0]) / x.size

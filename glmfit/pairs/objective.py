@@ -17,7 +17,7 @@ from .towers import Features, TwoTowers
 
 
 class Tables(NamedTuple):
-    """Rows of both sides whose inner products are all that the objective sees."""
+    """Rows of both sides whose inner products are all that the objective uses."""
 
     P: Any  # the linear predictor is P Q'
     Q: Any
@@ -28,8 +28,8 @@ class Tables(NamedTuple):
 class PairSample(NamedTuple):
     """A draw of pairs."""
 
-    observed: Piece  # drawn evenly with replacement
-    n_pairs: jax.Array  # out of how many
+    observed: Piece  # drawn uniformly with replacement
+    n_pairs: jax.Array  # number of pairs drawn from
     left: jax.Array  # pairs to impute, drawn by the cost factors of either side whether observed or not
     right: jax.Array
 
@@ -46,27 +46,27 @@ class AllPairs(eqx.Module):
     Attributes
     ----------
     loss : Observation
-        Of the observed pairs.
+        Loss of the observed pairs.
     left, right : Features
-        What the towers see.
+        Inputs of the towers.
     observed : tuple of Piece
         The observed pairs, each once: blocks of equal shape, or scattered pairs, one step of a scan after the other.
     imputation : Imputation or None
-        ``omega a_i``, of the left entities seen, and ``b_j``; None where omega is 0.
+        ``omega a_i``, of the left entities included, and ``b_j``; None if omega is 0.
     base : jax.Array or None
         t, (n,): the linear predictor of every right entity's mean response; None in a model without biases.
     Pt, Qt : jax.Array or None
-        Prior ``Pt Qt'`` of unobserved pairs; None where it is ``base`` or 0.
+        Prior ``Pt Qt'`` of unobserved pairs; None if it is ``base`` or 0.
     prior_is_base : bool
         Whether the prior is ``base``, which is then omitted from the residual factors exactly.
     strength, bias_strength : jax.Array
         lambda and lambda_b.
     constant : jax.Array
-        Added to the objective: what merging repeated trials took out.
+        Added to the objective: the part that merging repeated trials removed.
     scale : jax.Array
-        Factor of all but the penalty: m/r where only r left entities are seen.
+        Factor of all but the penalty: m/r if only r left entities are included.
     rows : jax.Array or None
-        Which left entities are seen, and ``observed`` counts from 0; None for all.
+        Left entities included, which ``observed`` numbers from 0; None for all.
     """
 
     loss: Observation
@@ -85,18 +85,18 @@ class AllPairs(eqx.Module):
     rows: jax.Array | None = None
 
     def embeddings(self, theta: TwoTowers) -> tuple[jax.Array, jax.Array]:
-        """Embeddings of the left entities seen and of the right ones, (m, k) and (n, k)."""
+        """Embeddings of the left entities included and of the right ones, (m, k) and (n, k)."""
         return theta.left(self.left, self.rows), theta.right(self.right)
 
     def tables(self, theta: TwoTowers) -> Tables:
-        """Bring embeddings, biases and prior to tables."""
+        """Combine embeddings, biases and prior into tables."""
         s = theta.left_bias if self.rows is None or self.base is None else theta.left_bias[self.rows]
         prior = None if self.Pt is None else (self.Pt, self.Qt)
         known = self.base, self.imputation is not None, prior, self.prior_is_base
         return make_tables(*self.embeddings(theta), (s, theta.right_bias), *known)
 
     def _imputed(self, part: Piece, z: jax.Array) -> tuple[jax.Array | None, jax.Array | None]:
-        """Costs of a piece's pairs in the imputation of all pairs, and how far their z are from the prior."""
+        """Costs of a piece's pairs in the imputation of all pairs, and differences of their z from the prior."""
         if self.imputation is None:
             return None, None
         a, b = self.imputation.a[part.left], self.imputation.b[part.right]
@@ -107,7 +107,7 @@ class AllPairs(eqx.Module):
         return cost, z if Pt is None else z - inner(Pt[part.left], Qt[part.right])
 
     def sums(self, tables: Tables) -> tuple[jax.Array, Tables]:
-        """Both parts of L, Proposition 1, and their gradient in the tables."""
+        """Compute both parts of L (Proposition 1) and their gradient in the tables."""
         P, Q, S, T = tables
         value, slopes = sum_observed(self.observed, P, Q, self.loss, self._imputed)
         if self.imputation is None:
@@ -136,7 +136,7 @@ class AllPairs(eqx.Module):
         return replace(self, strength=nothing, bias_strength=nothing, imputation=cost)
 
     def magnitude(self, theta: TwoTowers) -> jax.Array:
-        """Size of the numbers the objective is the sum of, to judge its rounding."""
+        """Size of the terms of the objective, to judge its rounding."""
         P, Q, S, T = tables = self.tables(theta)
         size = jnp.abs(sum_observed(self.observed, P, Q, self.loss, self._imputed)[0])
         if self.imputation is not None:
@@ -169,11 +169,11 @@ class AllPairs(eqx.Module):
         return product
 
     def hessian(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
-        """Return the product with the Hessian at ``theta``, which need not be positive."""
+        """Return the product with the Hessian at ``theta``, which may be indefinite."""
         return jax.linearize(jax.grad(self.objective), theta)[1]
 
     def draw(self, key, pairs: Piece, n_observed: int, n_imputed: int) -> PairSample:
-        """Draw observed pairs evenly, and pairs to impute by their cost, for `sampled`."""
+        """Draw observed pairs uniformly, and pairs to impute by their cost, for `sampled`."""
         keys = jax.random.split(key, 3)
         n = pairs.y.shape[0]
         places = jax.random.randint(keys[0], (n_observed,), 0, n)
@@ -187,7 +187,7 @@ class AllPairs(eqx.Module):
         return PairSample(observed, jnp.asarray(n, pairs.y.dtype), left, right)
 
     def sampled(self, theta: TwoTowers, sample: PairSample) -> jax.Array:
-        """Estimate of the objective from drawn pairs, unbiased as its gradient is; only their towers are evaluated."""
+        """Estimate the objective from drawn pairs, unbiased like its gradient; only their towers are evaluated."""
         pairs, n_drawn = sample.observed, sample.observed.y.shape[0]
         left, right = (jnp.concatenate(both) for both in ((pairs.left, sample.left), (pairs.right, sample.right)))
         z, imputed = inner(theta.left(self.left, left), theta.right(self.right, right)), 0.0
@@ -202,7 +202,7 @@ class AllPairs(eqx.Module):
         return sample.n_pairs * jnp.mean(values) + imputed + self.penalty(theta) + self.constant
 
     def take(self, rows: jax.Array, observed: tuple[Piece, ...]) -> Self:
-        """Restrict to left entities ``rows``, (r,), and their pairs: unbiased where they are drawn evenly."""
+        """Restrict to left entities ``rows``, (r,), and their pairs: unbiased if they are drawn uniformly."""
         return replace(
             self, rows=rows, observed=observed, scale=self.scale * (self.left.n / rows.shape[0]),
             imputation=self.imputation and self.imputation._replace(a=self.imputation.a[rows]),
@@ -212,7 +212,7 @@ class AllPairs(eqx.Module):
 
 @jax.custom_vjp
 def _sum(tables: Tables, data: AllPairs) -> jax.Array:
-    """Both parts of L. A scan that JAX derives would keep all it computes."""
+    """Both parts of L. A scan differentiated by JAX would store all intermediates."""
     return data.sums(tables)[0]
 
 
@@ -223,7 +223,7 @@ _sum.defvjp(
 
 
 def make_tables(P, Q, biases, base, imputes: bool, prior, prior_is_base: bool) -> Tables:
-    """Make tables, of the kind of the arrays, of embeddings and, with a ``base``, biases; ``prior`` None is 0."""
+    """Make tables of embeddings and, with a ``base``, biases, in the arrays' namespace; ``prior`` None is 0."""
     xp, own = namespace(P), Q
     if base is not None:
         s, t = biases

@@ -11,24 +11,24 @@ from .responses import Piece
 
 
 class Imputation(NamedTuple):
-    """Cost factors of unobserved pairs: that of (i, j) is ``a_i b_j``, the weight omega inside of a."""
+    """Cost factors of unobserved pairs: that of (i, j) is ``a_i b_j``; a includes the weight omega."""
 
     a: jax.Array  # (m,)
     b: jax.Array  # (n,)
 
 
 def sum_observed(pieces: tuple[Piece, ...], P, Q, loss: Observation, imputed: Callable):
-    """Sum of the losses less what imputation would cost here, with its gradient in P and Q.
+    """Sum the losses, less what imputation would cost here, with the gradient in P and Q.
 
-    ``sum count * ell(y, z) - a b (z - prior)^2 / 2`` with ``z = P Q'``; ``imputed`` gives a piece its costs
-    ``a b``, and how far its z are from the prior.
+    ``sum count * ell(y, z) - a b (z - prior)^2 / 2`` with ``z = P Q'``; ``imputed`` returns the costs ``a b``
+    of a piece, and the differences of its z from the prior.
     """
 
     def step(gradients, part):
         p, q, seen = P[part.left], Q[part.right], ~jnp.isnan(part.y)
         z = inner(p, q)
         terms = value_and_slope(loss, jnp.where(seen, part.y, 0.0), part.count, z, *imputed(part, z))
-        value, slope = (jnp.where(seen, term, 0.0) for term in terms)  # places without a response fill up
+        value, slope = (jnp.where(seen, term, 0.0) for term in terms)  # places without a response are padding
         value = jnp.sum(jnp.sum(value, axis=-1)) if value.ndim > 1 else jnp.sum(value)
         return _add(gradients, part.left, part.right, slope, p, q), value
 
@@ -53,7 +53,7 @@ def observed_curvatures(pieces: tuple[Piece, ...], P, Q, loss: Observation, impu
 
 
 def observed_product(pieces: tuple[Piece, ...], curvatures: tuple[jax.Array, ...], P, Q, dP, dQ):
-    """Multiply the curvatures with the change of z and carry them back: ``Z Q`` and ``Z' P``."""
+    """Multiply the curvatures by the change of z and carry them back: ``Z Q`` and ``Z' P``."""
     left_rows, right_rows = jnp.concatenate([dP, P], axis=1), jnp.concatenate([Q, dQ], axis=1)
 
     def step(out, part):

@@ -17,42 +17,42 @@ from .side_gaps import SideGaps, side_gaps
 from .towers import TwoTowers, draw_tower, make_features
 
 _AT_ONCE = 2**18  # pairs
-_START = 0.2  # root mean square of the embeddings a fit begins with
+_START = 0.2  # root mean square of the initial embeddings
 
 
 class AllPairsProblem:
-    r"""Two-tower model of responses of n right entities (neurons) to m left ones (stimuli), of which some were seen.
+    r"""Two-tower model of responses of n right entities (neurons) to m left ones (stimuli), some of them observed.
 
     See `AllPairs` for the objective; it is a sum, not a mean, so that strengths need no change as data grow.
 
     Parameters
     ----------
     left, right : array, SciPy sparse matrix or int
-        Features (entity, feature) of both sides; an integer is a number of entities each of which is its own feature.
+        Features (entity, feature) of both sides; an integer is a number of entities, each its own feature.
     responses : list of SessionBlock, Triples or numpy.ndarray
-        What was observed; an array is a table (m, n) with NaN where nothing was. Pairs that stand twice are repeated
-        trials: every trial has its loss, the pair is imputed nowhere.
+        Observed responses; an array is a table (m, n) with NaN where nothing was observed. Repeated pairs are repeated
+        trials: every trial has its loss, and the pair is never imputed.
     loss : {"poisson", "poisson-exp", "logistic", "squared"} or Observation
-        Of an observed response: counts with rate softplus(z) or exp(z), 0 or 1, measured values; or any observation
-        model whose elements have a loss of their own.
+        Loss of an observed response: counts with rate softplus(z) or exp(z), 0 or 1, measured values; or any
+        observation model with an elementwise loss.
     imputation_weight : float
-        omega >= 0: weight of unobserved pairs. 0 means that they are missing, no more.
+        omega >= 0: weight of unobserved pairs. With 0 they are just missing.
     left_weight, right_weight : numpy.ndarray, optional
         a_i >= 0, (m,), and b_j >= 0, (n,): factors of omega; default 1.
     prior : {"mean", "zero"} or tuple of numpy.ndarray
-        What unobserved pairs are drawn to, in link space: every right entity's mean response, 0, or the products of
-        rows of two arrays, (m, any) and (n, any).
+        Target of unobserved pairs, in link space: every right entity's mean response, 0, or the products of rows of
+        two arrays, (m, any) and (n, any).
     strength : float
         Ridge lambda >= 0 of the towers' parameters.
     biases : bool
-        Whether entities have a number of their own added to the linear predictor, the right ones added to the mean.
+        Whether every entity has a bias in the linear predictor, for right entities in addition to the mean.
     bias_strength : float
         Ridge of the biases.
     layout : {"auto", "blocks", "triples", "dense"}
-        How observed pairs are kept. "auto" keeps blocks as they are, and other pairs as a dense table where at least
-        one in a hundred is observed.
+        How observed pairs are stored. "auto" keeps blocks as given, and other pairs as a dense table if at least one
+        in a hundred is observed.
     dtype : dtype
-        Of all passes.
+        Precision of all passes.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class AllPairsProblem:
     Raises
     ------
     ValueError
-        For sizes that do not fit, a layout that is unknown, or no observed pair.
+        If sizes do not match, the layout is unknown, or no pair is observed.
 
     Notes
     -----
@@ -100,7 +100,7 @@ class AllPairsProblem:
         trials = np.where(self.n_trials > 0, self.n_trials, self.n_trials.sum())
         self.base = base = self.loss.intercept(self.mean, trials)
         imputation = None
-        self.cost = self.prior = None  # in float64: what certificates are of
+        self.cost = self.prior = None  # in float64, for certificates
         if imputation_weight > 0:
             a = np.ones(self.n_left) if left_weight is None else np.asarray(left_weight)
             b = np.ones(self.n_right) if right_weight is None else np.asarray(right_weight)
@@ -119,7 +119,7 @@ class AllPairsProblem:
         self.data = AllPairs(self.loss, *features, pieces, imputation, base, Pt, Qt, prior_is_base, *numbers)
 
     def _means(self) -> np.ndarray:
-        """Mean response of every right entity, that of all where it has none; counts trials and pairs on the way."""
+        """Compute every right entity's mean response, the overall mean if it has none; also count trials and pairs."""
         m, n = self.n_left, self.n_right
         total, self.n_trials = np.zeros(n), np.zeros(n)
         self.pairs_left, self.pairs_right = np.zeros(m, int), np.zeros(n, int)
@@ -141,7 +141,7 @@ class AllPairsProblem:
     def draw_params(
         self, key, k: int, hidden_left: tuple[int, ...] = (), hidden_right: tuple[int, ...] = (), scale: float = _START
     ) -> TwoTowers:
-        """Draw where a fit begins: small embeddings (all 0 would be a stationary point), no biases.
+        """Draw the start of a fit: small embeddings (all 0 would be a stationary point), no biases.
 
         They have k columns and about the root mean square ``scale``; towers without ``hidden`` widths are linear.
         """
@@ -155,8 +155,8 @@ class AllPairsProblem:
     def certify_sides(self, theta: TwoTowers) -> SideGaps:
         """Bound how much the objective could fall by changing one side alone, in float64: one pass on the host.
 
-        Proved for linear towers with a ridge (and ridged biases). Nothing bounds the distance from the best model of
-        all: the objective is not convex in both sides together.
+        This is proved for linear towers with a ridge (and ridged biases). Nothing bounds the distance from the global
+        optimum: the objective is not convex in both sides together.
         """
         return side_gaps(self, theta)
 
@@ -176,8 +176,8 @@ class AllPairsProblem:
     def left_batches(self, size: int, seed: int) -> tuple[jax.Array, tuple[Piece, ...]]:
         """Cut the left entities, in an order drawn by ``seed``, into whole batches with all their observed pairs.
 
-        What `AllPairs.take` takes, with a leading axis of batches: rows (batch, size), and pieces of one length, the
-        same for nearly all seeds.
+        The result is what `AllPairs.take` takes, with a leading axis of batches: rows (batch, size), and pieces of one
+        length, the same for nearly all seeds.
         """
         pairs, n_batches = self.triples, self.n_left // size
         rows = np.random.default_rng(seed).permutation(self.n_left)[: n_batches * size].reshape(n_batches, size)

@@ -1,4 +1,4 @@
-"""Observed pairs on the host: repeated trials merged, brought to units, and cut into pieces for the device."""
+"""Observed pairs on the host: repeated trials merged, responses rescaled, and cut into pieces for the device."""
 
 import math
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from ..compilation import default_device
 from ..engine.tiles import tiles_of
 
 LAYOUTS = ("auto", "blocks", "triples", "dense")
-_DENSE_SHARE = 0.01  # of all pairs observed, from which a dense table beats triples
+_DENSE_SHARE = 0.01  # share of pairs observed from which a dense table beats triples
 _DENSE_ENTRIES = 2.5e8
-_ENTRIES = 2**18  # of a piece: what a step works on stays in the cache
-_TRIPLES = 2**14  # of a step: their embeddings stay in the cache
-_OF_A_GPU = 2**6  # times as many, which it works on at once
+_ENTRIES = 2**18  # per piece, so that the data of a step stay in the cache
+_TRIPLES = 2**14  # per step, so that their embeddings stay in the cache
+_OF_A_GPU = 2**6  # times as many on a GPU, which processes them at once
 _CELL = 8192, 1024  # left and right entities whose embeddings stay in the cache together
 
 
@@ -26,7 +26,7 @@ class SessionBlock(NamedTuple):
     Attributes
     ----------
     left, right : numpy.ndarray of int
-        Which, (I,) and (J,); those that stand twice are repeated trials.
+        Entities, (I,) and (J,); repeated ones are repeated trials.
     y : numpy.ndarray
         Responses (I, J), NaN where there is none.
     """
@@ -42,7 +42,7 @@ class Triples(NamedTuple):
     Attributes
     ----------
     left, right : numpy.ndarray of int
-        Entities of every record, (N,); pairs that stand twice are repeated trials.
+        Entities of every record, (N,); repeated pairs are repeated trials.
     y : numpy.ndarray
         Responses, (N,).
     """
@@ -57,11 +57,11 @@ class Piece(NamedTuple):
 
     left: Any  # (I,), or (pair,)
     right: Any  # (J,), or (pair,)
-    y: Any  # (I, J), or (pair,); NaN where nothing was observed or the place only fills up
+    y: Any  # (I, J), or (pair,); NaN where nothing was observed or in padding
     count: Any = None  # of trials, like y; None if every pair has one
 
     def scattered(self) -> Self:
-        """Pairs that were observed, one by one."""
+        """Return the observed pairs, one by one."""
         if self.y.ndim == 1:
             return self
         row, column = seen = np.nonzero(~np.isnan(self.y))
@@ -81,7 +81,7 @@ class Merged(NamedTuple):
     spread: float  # sum of squared differences between the responses and the means of their pairs
 
     def tiles_of(self, size: int) -> Iterator[Piece]:
-        """Go through the observed pairs, scattered, at most about ``size`` at a time."""
+        """Iterate over the observed pairs, scattered, at most about ``size`` at a time."""
         for part in self.parts:
             height = max(1, size // max(1, math.prod(part.y.shape[1:])))
             yield from (part.rows(some).scattered() for some in tiles_of(len(part.left), height))
@@ -96,7 +96,7 @@ class Merged(NamedTuple):
 
 
 def merge(responses: list[SessionBlock] | Triples | np.ndarray, m: int, n: int, layout: str) -> Merged:
-    """Merge repeated trials, in the layout wanted."""
+    """Merge repeated trials, in the requested layout."""
     if isinstance(responses, Triples):
         if layout == "blocks":
             raise ValueError('layout is "blocks", but the responses are triples; use "triples", "dense" or "auto".')
@@ -123,7 +123,7 @@ def merge(responses: list[SessionBlock] | Triples | np.ndarray, m: int, n: int, 
 
 
 def merge_blocks(blocks: list[SessionBlock]) -> Merged:
-    """Merge the trials of every pair within and between blocks; what a later block repeats goes to an earlier one."""
+    """Merge the trials of every pair within and between blocks; repeats in a later block go to an earlier one."""
     parts, met = [Piece(*block) for block in blocks], _repeating(blocks)
     if not len(met):
         return Merged(parts, 0.0)
@@ -157,7 +157,7 @@ def _table(at: tuple, pairs: Piece, shape: tuple[int, int]) -> tuple[np.ndarray,
 
 
 def merge_trials(key: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """First place, mean and number of the trials of every key, sorted by key; and the spread around the means."""
+    """Return first place, mean and number of trials of every key, sorted by key, and the spread around the means."""
     place = np.argsort(key, kind="stable")
     key, y = key[place], y[place]
     start = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(y)])
@@ -167,7 +167,7 @@ def merge_trials(key: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _repeating(blocks: list[SessionBlock]) -> np.ndarray:
-    """Blocks that name an entity twice, or share one on both sides with another block."""
+    """Find blocks that name an entity twice, or share one on each side with another block."""
 
     def shown(side):
         ids = [getattr(block, side) for block in blocks]
@@ -203,12 +203,12 @@ def cut(merged: Merged, dtype) -> tuple[Piece, ...]:
 
 
 def at_once(n: int) -> int:
-    """Responses of a step where a CPU would take n."""
+    """Return the number of responses per step if a CPU would take n."""
     return n if default_device().platform == "cpu" else n * _OF_A_GPU
 
 
 def cut_scattered(pairs: Piece, dtype, size: int | None = None) -> Piece:
-    """Cut scattered pairs into steps; ``size`` is the number of places, filled up (None: as many as needed)."""
+    """Cut scattered pairs into steps; ``size`` is the number of places, padding included (None: as needed)."""
     n = len(pairs.y) if size is None else size
     n_steps = max(1, -(-n // at_once(_TRIPLES)))
     width = -(-n // n_steps) if n else 1
@@ -223,10 +223,10 @@ def cut_scattered(pairs: Piece, dtype, size: int | None = None) -> Piece:
 
 
 def _stack(cuts: list[Piece], height: int, width: int, dtype) -> Piece:
-    """Stack parts of blocks, filled up to one shape, a few in each step."""
+    """Stack parts of blocks, padded to one shape, a few in each step."""
     together = max(1, min(len(cuts), at_once(_ENTRIES) // (height * width)))
     n_steps = -(-len(cuts) // together)
-    together = -(-len(cuts) // n_steps)  # the fewer are empty
+    together = -(-len(cuts) // n_steps)  # so that fewer are empty
     n = n_steps * together
     left, right = np.zeros((n, height), np.int32), np.zeros((n, width), np.int32)
     count = None if cuts[0].count is None else np.ones((n, height, width), dtype)
@@ -241,7 +241,7 @@ def _stack(cuts: list[Piece], height: int, width: int, dtype) -> Piece:
 
 
 def rounded(n: int) -> int:
-    """Least number of at least n with three significant bits, so that few shapes occur."""
+    """Round n up to three significant bits, so that few shapes occur."""
     step = 1 << max(0, int(n - 1).bit_length() - 3)
     return -(-n // step) * step
 
@@ -253,12 +253,12 @@ class Units(NamedTuple):
     """Responses are ``shift + size`` times those of the fit.
 
     With the squared loss the objective is ``size^2`` times that of the fit if the ridge is divided by the size,
-    embeddings are multiplied by its root, and biases by itself. Single precision then does not see large responses.
+    embeddings are multiplied by its root, and biases by the size. Single precision then never handles large responses.
     """
 
-    shift: np.ndarray  # mean response of every neuron, that of all where it has none; zeros without biases
-    size: float = 1.0  # a power of 4, near the root mean square of what is left; 1 for towers that are not linear
-    start: float = 0.2  # root mean square of the embeddings a fit begins with, in its own units
+    shift: np.ndarray  # mean response of every neuron, the overall mean if it has none; zeros without biases
+    size: float = 1.0  # a power of 4, near the root mean square of the remainder; 1 for nonlinear towers
+    start: float = 0.2  # root mean square of the initial embeddings, in units of the fit
 
     @classmethod
     def of(cls, records: Triples, n_neurons: int, biases: bool, linear: bool) -> Self:
@@ -277,7 +277,7 @@ class Units(NamedTuple):
         return cls(shift, 4.0 ** round(math.log(size, 4)))
 
     def responses(self, given: Any) -> Any:
-        """Responses of the fit, in the form they came in."""
+        """Return the responses of the fit, in the form given."""
         if isinstance(given, np.ndarray):
             return (given - self.shift) / self.size
         parts = [given] if isinstance(given, Triples) else given
@@ -285,7 +285,7 @@ class Units(NamedTuple):
         return parts[0] if isinstance(given, Triples) else parts
 
     def prior(self, prior: Any, n_stimuli: int) -> Any:
-        """Prior of the fit: "mean" stays, others become factors."""
+        """Return the prior of the fit: "mean" stays, others become factors."""
         if isinstance(prior, str) and (prior == "mean" or not self.shift.any()):
             return prior
         left, right = np.ones((n_stimuli, 1)), -self.shift[:, None] / self.size

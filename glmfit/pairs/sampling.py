@@ -1,4 +1,4 @@
-"""Solvers of two-tower models by first-order steps: with gradients of all pairs, of batches, or of drawn pairs."""
+"""First-order solvers of two-tower models, with gradients of all pairs, of batches, or of sampled pairs."""
 
 import functools
 import math
@@ -18,7 +18,7 @@ from .objective import norm
 from .problem import AllPairsProblem
 from .stationary import StationaryState, TwoSidedSolver
 
-_STEPS = 10  # of Adam in an epoch: one program
+_STEPS = 10  # Adam steps per epoch, in one program
 
 
 @dataclass(frozen=True)
@@ -28,22 +28,22 @@ class TowerAdam(TwoSidedSolver):
     Parameters
     ----------
     learning_rate : float
-        Of Adam: about how far every parameter moves per step.
+        Learning rate of Adam: about how far every parameter moves per step.
     n_steps : int
-        Of Adam, rounded up to whole epochs of 10.
+        Steps of Adam, rounded up to whole epochs of 10.
     polish : {"lbfgs"} or None
-        What follows, until converged or the epochs end; None for nothing.
+        Solver that follows, until it converges or the epochs end; None for none.
     history_size : int
-        Pairs of vectors that L-BFGS remembers.
+        Pairs of vectors that L-BFGS stores.
 
     Notes
     -----
-    Guarantee: the parameters of a state are the best that were seen, so their objective never rises. Adam's own path
-    may go uphill; if it overflows, the polish takes over from the best point. Deterministic.
+    Guarantee: a state holds the best parameters so far, so their objective never rises. Adam's own path may go uphill;
+    if it overflows, the polish takes over from the best point. Deterministic.
 
-    An epoch is 10 steps of Adam in one program, then one step of L-BFGS; each is a pass for objective and gradient.
-    Where Adam is to be short, lower ``n_steps``, not ``max_epochs``, which would leave the polish out. Source: Kingma
-    and Ba (2015), Adam: a method for stochastic optimization.
+    An epoch is 10 steps of Adam in one program, later one step of L-BFGS; each is a pass for objective and gradient.
+    To shorten Adam, lower ``n_steps``, not ``max_epochs``, which would skip the polish. Source: Kingma and Ba (2015),
+    Adam: a method for stochastic optimization.
     """
 
     usual_epochs: ClassVar[int] = 2000
@@ -72,12 +72,17 @@ class TowerAdam(TwoSidedSolver):
 
     @property
     def most_epochs(self) -> float:
-        """Epochs after which there is nothing to do: those of Adam, where nothing follows."""
+        """Epochs after which nothing is left to do: those of Adam if no polish follows."""
         return math.ceil(self.n_steps / _STEPS) if self.polish is None else math.inf
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
-        """Remember where Adam is, apart from the best point, and its moments."""
+        """Store the current point of Adam, separate from the best one, and its moments."""
         return state._replace(memory=(state.theta, moments_of(state.theta, "adam")))
+
+    def advance(self, problem: AllPairsProblem, state: StationaryState, target: float, most: int) -> StationaryState:
+        """Take some steps of Adam, or of L-BFGS as `TowerLBFGS` does."""
+        polish = TowerLBFGS(self.history_size)
+        return (polish if self.descends(state) else super()).advance(problem, state, target, most)
 
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Take some steps of Adam, or one of L-BFGS."""
@@ -96,7 +101,7 @@ class TowerAdam(TwoSidedSolver):
 
 
 class _Sampler(TwoSidedSolver):
-    """An optimizer of optax with a rate that falls; it remembers its moments and a key."""
+    """Optax optimizer with a decaying rate; its memory holds moments and a key."""
 
     usual_epochs: ClassVar[int] = 100
     look_every: ClassVar[int] = 5
@@ -119,7 +124,7 @@ class _Sampler(TwoSidedSolver):
 
     @abstractmethod
     def batches(self, problem: AllPairsProblem, key: jax.Array) -> tuple[Any, tuple, float]:
-        """Draw an epoch: its batches; pairs to draw from and numbers to draw, or nothing; and how many passes it is."""
+        """Draw an epoch: its batches; pairs to draw from and numbers to draw, or nothing; and its number of passes."""
 
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Take a step per batch."""
@@ -138,22 +143,23 @@ class LeftBatches(_Sampler):
     Parameters
     ----------
     batch_size : int
-        Left entities per step; all of them if there are not so many. What is left over after whole batches waits for
-        another epoch, in a new order.
+        Left entities per step; all of them if there are fewer. Those that fill no whole batch wait for another epoch,
+        in a new order.
     learning_rate : float
-        Of the first epoch. For "sgd" it multiplies the gradient of a sum over all pairs and has to be far smaller.
+        Rate of the first epoch. For "sgd" it multiplies the gradient of a sum over all pairs and must be far smaller.
     decay : float
         The rate of an epoch is ``learning_rate / (1 + decay * epoch)``.
     optimizer : {"adam", "sgd"}
-        What is done with a gradient (optax).
+        Update rule (optax).
 
     Notes
     -----
-    The imputed part of a batch is exact in the right entities by their Gram matrix: the gradient is unbiased for both
-    towers, and its curvature is never negative. It does not converge to a tight tolerance: finish with `TowerLBFGS`.
+    The imputed part of a batch is exact over the right entities, by their Gram matrix: the gradient is unbiased for
+    both towers, and its curvature is never negative. For a tight tolerance, which it does not reach, finish with
+    `TowerLBFGS`.
 
     An epoch costs about a pass over the observed pairs, the left tower once, and the right tower and its Gram matrix
-    once per step. The objective of all pairs is looked at every 5 epochs. Theory and source: docs/theory/all_pairs.md.
+    once per step. The objective of all pairs is evaluated every 5 epochs. Theory and source: docs/theory/all_pairs.md.
     """
 
     batch_size: int = 128
@@ -166,14 +172,14 @@ class LeftBatches(_Sampler):
         check_whole("batch_size", self.batch_size, 1)
 
     def batches(self, problem, key):
-        """Visit every left entity once, except for what is left over."""
+        """Visit every left entity once, except those that fill no whole batch."""
         batches = problem.left_batches(min(self.batch_size, problem.n_left), seed_of(key))
         return batches, (), batches[0].size / problem.n_left
 
 
 @dataclass(frozen=True)
 class SampledPairs(_Sampler):
-    r"""Steps from drawn pairs: observed ones evenly, imputed ones by their cost, with weights that make it unbiased.
+    r"""Steps from sampled pairs: observed ones drawn uniformly, imputed ones by cost, weighted to be unbiased.
 
     Parameters
     ----------
@@ -182,20 +188,20 @@ class SampledPairs(_Sampler):
     n_imputed : int
         Imputed pairs per step.
     learning_rate : float
-        Of the first epoch. For "sgd" it multiplies the gradient of a sum over all pairs and has to be far smaller.
+        Rate of the first epoch. For "sgd" it multiplies the gradient of a sum over all pairs and must be far smaller.
     decay : float
         The rate of an epoch is ``learning_rate / (1 + decay * epoch)``.
     optimizer : {"adam", "sgd"}
-        What is done with a gradient (optax).
+        Update rule (optax).
 
     Notes
     -----
-    This is how such models are usually fitted; it is here for comparison. The estimate of the objective and of its
-    gradient is unbiased, and the noisiest there is: it comes near an optimum and does not converge. Its curvature may
-    be negative, as observed and imputed pairs are drawn apart. Use `LeftBatches` where batches are needed at all.
+    This is the usual way to fit such models, provided for comparison. The estimates of the objective and its gradient
+    are unbiased, but the noisiest of all solvers: this one approaches an optimum and does not converge. The curvature
+    may be negative because observed and imputed pairs are drawn separately. If you need batches, use `LeftBatches`.
 
-    A step evaluates the towers of ``n_observed + n_imputed`` pairs; an epoch is as many steps as make a pass over the
-    observed pairs. The objective of all pairs is looked at every 5 epochs. Theory: docs/theory/all_pairs.md; see also
+    A step evaluates the towers of ``n_observed + n_imputed`` pairs; the steps of an epoch make a pass over the
+    observed pairs. The objective of all pairs is evaluated every 5 epochs. Theory: docs/theory/all_pairs.md; see also
     Krichene et al. (2019), Efficient training on very large corpora via Gramian estimation.
     """
 
@@ -226,7 +232,7 @@ def _transformation(optimizer: str):
 
 @functools.partial(jit, static_argnames="optimizer")
 def moments_of(theta, optimizer: str):
-    """Return what the rule remembers at the start."""
+    """Return the initial state of the rule."""
     return _transformation(optimizer).init(theta)
 
 
@@ -238,7 +244,7 @@ def move(theta, moments, gradient, rate, optimizer: str) -> tuple[Any, Any]:
 
 @functools.partial(jit, static_argnames=("optimizer", "sizes"))
 def _epoch(data, theta, moments, batches, rate, optimizer: str, pairs=None, sizes: tuple[int, int] = (0, 0)):
-    """Take a step per batch: of left entities, or, where ``pairs`` are given to draw from, per key of a draw."""
+    """Take a step per batch of left entities or, if ``pairs`` to draw from are given, per key of a draw."""
 
     def one(carry, batch):
         if pairs is None:
@@ -252,7 +258,7 @@ def _epoch(data, theta, moments, batches, rate, optimizer: str, pairs=None, size
 
 @jit
 def _adam_steps(data, best, theta, moments, rate):
-    """Take the steps of an epoch, the last point being seen by the next call; best are parameters, value and norm."""
+    """Take the steps of an epoch; the next call evaluates the last point. ``best`` is parameters, value and norm."""
 
     def one(carry, _):
         best, theta, moments, _ = carry

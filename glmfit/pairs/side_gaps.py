@@ -1,6 +1,6 @@
-"""How far an all-pairs model is from the best one that differs on one side only: proved, on the host, in float64.
+"""Proved distance of an all-pairs model from the best one that differs on one side only, on the host, in float64.
 
-With one side fixed and a linear tower on the other the objective is convex, and strongly so by the ridge.
+With one side fixed and a linear tower on the other, the objective is convex; a ridge makes it strongly convex.
 """
 
 from typing import Any, NamedTuple
@@ -24,11 +24,11 @@ class SideGaps(NamedTuple):
     Attributes
     ----------
     objective : float
-        Of the parameters, in float64, with the data as given.
+        Objective at the parameters, in float64, with the data as given.
     left, right : float
-        Bounds; nan where nothing is proved (hidden layers, or no ridge).
+        Bounds; nan if nothing is proved (hidden layers, or no ridge).
     per_right : numpy.ndarray
-        (n,): the same for the parameters of one right entity alone, which add up to ``right``; nan where entities share
+        (n,): the same for the parameters of one right entity alone, which add up to ``right``; nan if entities share
         parameters.
     """
 
@@ -39,7 +39,7 @@ class SideGaps(NamedTuple):
 
     @property
     def theorem(self) -> str:
-        """What the bounds rest on."""
+        """Theorem that the bounds rest on."""
         return _THEOREM if np.isfinite([self.left, self.right]).any() else ""
 
 
@@ -49,7 +49,7 @@ class _Side:
     def __init__(self, tower: Tower, bias: np.ndarray | None, features: Any):
         self.tower, self.bias, self.features = tower, bias, features
         self.has_own = isinstance(features, int | np.integer)
-        # Those of a perceptron are what they come out as, since that side stays fixed.
+        # A perceptron's embeddings are taken as computed, because that side stays fixed.
         self.embeddings = values = tower(None if self.has_own else features)
         if self.has_own or not tower.is_linear:
             size = np.linalg.norm(values, axis=1)
@@ -68,7 +68,7 @@ def side_gaps(problem, theta: TwoTowers) -> SideGaps:
     left = _Side(theta.left, theta.left_bias, problem.given[0])
     right = _Side(theta.right, theta.right_bias, problem.given[1])
     width = max(max(leaf.shape) for leaf in jax.tree.leaves(theta.parts[0]))  # longest sum within a tower's layer
-    # Every sum of n terms, from embeddings to gradient, is taken to be wrong by n + 64 epsilons of its absolute terms.
+    # Every sum of n terms, from embeddings to gradient, is assumed to err by n + 64 epsilons of its absolute terms.
     unit = _EPS * (64 + problem.n_left + problem.n_right + width)
     value = _add_observed(left, right, problem, unit)
     if problem.cost is not None:
@@ -133,7 +133,7 @@ def _add_imputed(left: _Side, right: _Side, problem, unit: float) -> float:
 
 
 def _bound(side: _Side, strength: float, bias_strength: float, unit: float) -> tuple[float, np.ndarray]:
-    """Half the squared gradient over the ridge: for the whole side, and for each entity where they share nothing."""
+    """Half the squared gradient over the ridge: for the whole side, and for each entity if they share nothing."""
     error, nothing = side.error, np.full(len(side.error), np.nan)
     if not side.tower.is_linear or strength <= 0 or (side.bias is not None and bias_strength <= 0):
         return np.nan, nothing

@@ -1,4 +1,4 @@
-"""Solvers of problems that are not convex: the loop, its verdict, and what it hands back."""
+"""Solvers of nonconvex problems: the loop, its verdict and its solution."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,19 +21,19 @@ from .problem import AllPairsProblem
 
 @dataclass(frozen=True)
 class StationaryOptions:
-    """When to stop looking for a stationary point, and what to show.
+    """When to stop the search for a stationary point, and what to show.
 
     Attributes
     ----------
     tol : float
-        Converged is where the norm of the gradient is at most ``tol`` times that at the start (that of the observed
-        pairs alone, if it is less).
+        A fit has converged if the norm of the gradient is at most ``tol`` times that at the start (that of the observed
+        pairs alone, if it is smaller).
     max_epochs : int, optional
-        Budget; the solver's own (`TwoSidedSolver.usual_epochs`) by default.
+        Budget; default `TwoSidedSolver.usual_epochs` of the solver.
     verbose : bool
         Show a progress bar.
     callback : callable, optional
-        Called as ``callback(epoch, seconds, theta, state)`` after every epoch, the seconds without its own.
+        Called as ``callback(epoch, seconds, theta, state)`` after every epoch; the seconds exclude its own.
     """
 
     tol: float = 1e-4
@@ -49,20 +49,20 @@ class StationaryOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StationarySolution(Solution):
-    """Outcome of looking for a stationary point: parameters in the structure of the start, always finite.
+    """Outcome of a search for a stationary point: parameters in the structure of the start, always finite.
 
-    The status is NON_FINITE, CONVERGED, PRECISION_FLOOR, MAX_EPOCHS (a method that descends ran out of its budget),
-    SCHEDULE_DONE (one that samples has run its epochs) or INTERRUPTED. The history has ``epoch``, ``seconds``
-    (compilation included, callbacks not), ``objective`` and ``gradient_norm``, one row per look.
+    The status is NON_FINITE, CONVERGED, PRECISION_FLOOR, MAX_EPOCHS (a descent method ran out of its budget),
+    SCHEDULE_DONE (a sampling method has run its epochs) or INTERRUPTED. The history has ``epoch``, ``seconds``
+    (compilation included, callbacks not), ``objective`` and ``gradient_norm``, one row per evaluation.
 
     Attributes
     ----------
     gradient_norm : float
-        Of the objective of all pairs, at ``params``.
+        Norm of the gradient of the objective of all pairs, at ``params``.
     start_objective, start_gradient_norm : float
-        At the start; the gradient is that of the observed pairs alone, if its norm is less: what ``tol`` multiplies.
+        Values at the start. ``tol`` multiplies the norm, which is that of the observed pairs alone if it is smaller.
     evaluations : float
-        Passes over the observed pairs for the objective or its gradient, looks at it included.
+        Passes over the observed pairs for the objective or its gradient, checks included.
     products : int
         Products with the Gauss-Newton matrix, or the Hessian.
     """
@@ -75,17 +75,18 @@ class StationarySolution(Solution):
 
 
 class StationaryState(NamedTuple):
-    """Where a run stands: everything the next epoch depends on."""
+    """State of a run: everything the next epoch depends on."""
 
     epoch: int
     theta: Any
-    objective: float  # this and the next are of theta where ``fresh``
+    objective: float  # this and the next belong to theta if ``fresh``
     gradient_norm: float
     magnitude: float  # size of the terms of the objective
     evaluations: float
     products: int
     fresh: bool
     memory: Any  # the solver's own
+    passed: tuple[tuple[float, float], ...] = ()  # objective and norm after epochs that came with the last, before it
 
     def at(self, theta: Any, objective: Any, gradient_norm: Any, evaluations: int, **more: Any) -> Self:
         """Return the state at parameters whose objective and gradient are known, after some more evaluations."""
@@ -99,23 +100,23 @@ class StationaryState(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Whether objective, gradient and parameters are numbers."""
+        """Whether objective, gradient and parameters are finite."""
         return bool(np.isfinite([self.objective, self.gradient_norm]).all() and _all_finite(self.theta))
 
 
 class TwoSidedSolver(ABC):
-    """Solver of a problem of two sides: where its gradient vanishes, no more can be asked for.
+    """Solver of a two-sided problem, which guarantees no more than a vanishing gradient.
 
     Attributes
     ----------
     usual_epochs, most_epochs : int
-        Budget of a run that says nothing else, and of any.
+        Default budget of a run, and the largest one.
     look_every : int
-        Epochs between looks at the objective of all pairs, where a state does not come with it.
+        Epochs between evaluations of the objective of all pairs, if a state does not include it.
     patience : int
-        Looks in a row without progress above rounding after which no more progress is possible.
+        Evaluations in a row without progress above rounding after which a run ends.
     ends : Status
-        Of a run whose epochs have ended.
+        Status of a run whose epochs have ended.
     """
 
     usual_epochs: ClassVar[int] = 500
@@ -132,6 +133,13 @@ class TwoSidedSolver(ABC):
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Do one epoch; the caller counts it."""
 
+    def advance(self, problem: AllPairsProblem, state: StationaryState, target: float, most: int) -> StationaryState:
+        """Do an epoch, or several of at most ``most`` without a look, and count them.
+
+        ``target`` is the norm of the gradient at which the run has converged.
+        """
+        return self.update(problem, state)._replace(epoch=state.epoch + 1, passed=())
+
     def descends(self, state: StationaryState) -> bool:
         """Whether the objective of all pairs falls from epoch to epoch from here on."""
         return True
@@ -139,15 +147,15 @@ class TwoSidedSolver(ABC):
     def run(
         self, problem: AllPairsProblem, theta: Any, *, key: jax.Array, options: StationaryOptions | None = None
     ) -> StationarySolution:
-        """Go on until the gradient vanishes, nothing but rounding is left, or the epochs end.
+        """Iterate until the gradient vanishes, only rounding is left, or the epochs end.
 
         Parameters
         ----------
         problem : AllPairsProblem
         theta : TwoTowers
-            Where to start; all 0 is a stationary point of a product of towers.
+            Start; all zeros are a stationary point of a product of towers.
         key : jax key
-            Of all draws: the same key gives the same answer.
+            Key of all draws: the same key gives the same answer.
         options : StationaryOptions, optional
         """
         return _Run(self, problem, options or StationaryOptions()).solve(theta, key)
@@ -161,7 +169,7 @@ class TwoSidedSolver(ABC):
 
 
 class _Run:
-    """One run: its clock, its trace, and the last state that was finite."""
+    """One run: its clock, its trace, and the last finite state."""
 
     def __init__(self, solver: TwoSidedSolver, problem: AllPairsProblem, options: StationaryOptions):
         self.solver, self.problem, self.options = solver, problem, options
@@ -174,13 +182,13 @@ class _Run:
         self.lowest, self.flattest, self.since = np.inf, np.inf, 0
 
     def solve(self, theta: Any, key) -> StationarySolution:
-        """Run, and hand back the last finite parameters."""
+        """Run, and return the last finite parameters."""
         try:
             self.state = self.kept = start = self.solver.init_state(self.problem, theta, key=key)
             self.first = start.gradient_norm
             if start.is_finite and self.first:
-                # Of the observed pairs alone where that is less: otherwise imputation or a ridge, large at first and
-                # soon obeyed, would end a fit before it sees those pairs.
+                # That of the observed pairs alone if it is smaller: otherwise imputation or a ridge, large at first
+                # and soon satisfied, would end a fit before it accounts for those pairs.
                 alone = float(evaluate(self.problem.data.observed_alone(), theta)[1])
                 self.first = min(self.first, alone) if alone > 0 else self.first
             status = self._go()
@@ -209,7 +217,7 @@ class _Run:
         )  # fmt: skip
 
     def _go(self) -> Status:
-        """Go from epoch to epoch until a look or the schedule ends it."""
+        """Run epochs until an evaluation or the schedule ends the run."""
         solver, tell = self.solver, self.options.callback
         while True:
             epoch, last = self.state.epoch, self.state.epoch >= self.budget
@@ -217,8 +225,11 @@ class _Run:
                 return status
             if last:
                 return solver.ends
-            state = self.state = solver.update(self.problem, self.state)._replace(epoch=epoch + 1)
-            self.bar.advance()
+            # A callback sees every epoch.
+            most = 1 if tell is not None else self.budget - epoch
+            state = self.state = solver.advance(self.problem, self.state, self.options.tol * self.first, most)
+            for _ in range(state.epoch - epoch):
+                self.bar.advance()
             if tell is not None:
                 jax.block_until_ready(state.theta)  # its work is this epoch's, not the callback's
                 with self.clock.paused():
@@ -231,12 +242,13 @@ class _Run:
             self.state = self.state.at(self.state.theta, *seen, 1)
 
     def _judge(self) -> Status | None:
-        """Look: non-finite first, then converged, then nothing left but rounding; None to continue."""
+        """Evaluate the state: non-finite, then converged, then only rounding left; None to continue."""
         self._look()
         state, flat = self.state, self.state.gradient_norm
-        seen = state.epoch, self.clock.seconds, state.objective, flat
-        for column, value in zip(self.history.values(), seen, strict=True):
-            column.append(value)
+        seconds, seen = self.clock.seconds, (*state.passed, (state.objective, flat))
+        for ago, of_epoch in zip(reversed(range(len(seen))), seen, strict=True):
+            for column, value in zip(self.history.values(), (state.epoch - ago, seconds, *of_epoch), strict=True):
+                column.append(value)
         self.bar.say(f"objective {state.objective:.6g}, gradient {flat / max(self.first, 1e-300):.1e} of the start's")
         if not state.is_finite:
             return Status.NON_FINITE
@@ -246,11 +258,12 @@ class _Run:
         if not self.solver.descends(state):
             return None
         rounding = float(jnp.finfo(state.dtype).eps) * state.magnitude
-        if state.objective < self.lowest - rounding or flat < 0.9 * self.flattest:
-            self.since = 0
-            self.lowest, self.flattest = min(self.lowest, state.objective), min(self.flattest, flat)
-        else:
-            self.since += 1
+        for value, norm in seen:
+            if value < self.lowest - rounding or norm < 0.9 * self.flattest:
+                self.since = 0
+                self.lowest, self.flattest = min(self.lowest, value), min(self.flattest, norm)
+            else:
+                self.since += 1
         return Status.PRECISION_FLOOR if self.since >= self.solver.patience else None
 
 

@@ -1,6 +1,6 @@
 """Towers: maps from features of an entity (a stimulus, a neuron) to its embedding, on the device and on the host.
 
-On the device, in a fit, every array leaf is a parameter; on the host, in float64, embeddings predict and are scored.
+On the device, in a fit, every array leaf is a parameter; on the host (float64), embeddings give predictions and scores.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Features(eqx.Module):
     feature: jax.Array | None = None
 
     def times(self, weight: jax.Array, rows: jax.Array | None) -> jax.Array:
-        """Multiply the features of some entities (all if None) with a matrix (feature, column)."""
+        """Multiply the features of some entities (all if None) by a matrix (feature, column)."""
         if self.values is None:
             product = weight
         elif self.entity is None:
@@ -65,7 +65,7 @@ class AffineMap(NamedTuple):
     """Map ``x W + c``."""
 
     weight: Any  # (input, output)
-    constant: Any  # (output,); None where every entity is its own feature
+    constant: Any  # (output,); None if every entity is its own feature
 
 
 class Tower(eqx.Module):
@@ -82,8 +82,8 @@ class Tower(eqx.Module):
         return len(self.maps) == 1
 
     def __call__(self, features: Any, rows: jax.Array | None = None) -> Any:
-        """Embeddings (entity, k) of `Features`, of some rows or all; on the host of an array, a SciPy sparse matrix
-        or, where every entity is its own feature, None.
+        """Embeddings (entity, k) of `Features`, of some rows or all; on the host, of an array, a SciPy sparse matrix
+        or, if every entity is its own feature, None.
         """
         (weight, constant), *others = self.maps
         if isinstance(features, Features):
@@ -100,7 +100,7 @@ class Tower(eqx.Module):
         return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), self)
 
     def rotate(self, matrix: np.ndarray) -> Self:
-        """Multiply the embeddings with a matrix (k, k)."""
+        """Multiply the embeddings by a matrix (k, k)."""
         weight, constant = self.maps[-1]
         last = AffineMap(weight @ matrix, None if constant is None else constant @ matrix)
         return Tower((*self.maps[:-1], last))
@@ -112,7 +112,7 @@ class Tower(eqx.Module):
 
     @classmethod
     def from_file(cls, prefix: str, arrays: dict) -> Self:
-        """Find what `to_file` added."""
+        """Read the parameters that `to_file` added."""
         maps: list[AffineMap] = []
         while (weight := arrays.get(f"{prefix}.{len(maps)}.weight")) is not None:
             maps.append(AffineMap(weight, arrays.get(f"{prefix}.{len(maps)}.constant")))
@@ -127,7 +127,7 @@ class TwoTowers(eqx.Module):
     Attributes
     ----------
     left, right : Tower
-        Of stimuli and of neurons.
+        Towers of stimuli and of neurons.
     left_bias, right_bias : jax.Array or None
         One number per entity, (m,) and (n,), added to the linear predictor; None in a model without biases.
     """
@@ -139,12 +139,12 @@ class TwoTowers(eqx.Module):
 
     @property
     def parts(self) -> tuple:
-        """Towers, and biases: what either ridge is of."""
+        """Towers, and biases: each has its own ridge."""
         return (self.left, self.right), (self.left_bias, self.right_bias)
 
 
 def draw_tower(key, features: Features, hidden: tuple[int, ...], k: int, scale: float, dtype) -> Tower:
-    """Draw a tower, linear without ``hidden`` widths, whose embeddings have about the root mean square ``scale``."""
+    """Draw a tower, linear without ``hidden`` widths, whose embeddings have a root mean square of about ``scale``."""
     one_hot, widths, maps = features.values is None, (features.n_features, *hidden, k), []
     for i, one in enumerate(jax.random.split(key, len(hidden) + 1)):
         size = np.sqrt(widths[i]) if i else 1.0
@@ -162,7 +162,7 @@ def draw_tower(key, features: Features, hidden: tuple[int, ...], k: int, scale: 
 
 
 def canonical_rotation(P: np.ndarray, Q: np.ndarray) -> np.ndarray:
-    """Rotation (k, k) of embeddings (m, k) and (n, k) after which models that are equal look equal.
+    """Rotation (k, k) of embeddings (m, k) and (n, k) after which equivalent models look equal.
 
     Inner products, and penalties of linear towers, are the same after any rotation of both sides; this one makes
     ``P'P + Q'Q`` diagonal, decreasing, with the entry of largest magnitude of every column of Q positive.
@@ -184,11 +184,11 @@ class Predictor(NamedTuple):
     null: np.ndarray  # linear predictor of every neuron's mean response in training, (neuron,)
 
     def table(self, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
-        """Compute those of some stimuli and all neurons."""
+        """Compute the linear predictors of some stimuli and all neurons."""
         return self.P[rows] @ self.Q.T + self.s[rows, None] + self.t[None, :]
 
     def of_pairs(self, stimuli: np.ndarray, neurons: np.ndarray) -> np.ndarray:
-        """Compute those of scattered pairs, some at a time."""
+        """Compute the linear predictors of scattered pairs, some at a time."""
         out = np.empty(len(stimuli))
         for some in tiles_of(len(out), max(1, _AT_ONCE // max(1, self.P.shape[1]))):
             i, j = stimuli[some], neurons[some]
@@ -197,7 +197,7 @@ class Predictor(NamedTuple):
 
 
 def deviance_explained(loss: Observation, records: Triples, predictor: Predictor) -> float:
-    """1 - deviance / deviance of every neuron's mean in training; nan where that is 0."""
+    """1 - deviance / deviance of every neuron's mean in training; nan if the latter is 0."""
     z = predictor.of_pairs(records.left, records.right)
     deviance = float(np.sum(loss.deviance(records.y, z)))
     null = float(np.sum(loss.deviance(records.y, predictor.null[records.right])))
@@ -206,7 +206,7 @@ def deviance_explained(loss: Observation, records: Triples, predictor: Predictor
 
 
 def correlations(loss: Observation, records: Triples, predictor: Predictor) -> np.ndarray:
-    """Pearson correlation over the pairs of every neuron, (neuron,); nan with fewer than 3 or where one is constant."""
+    """Pearson correlation over the pairs of every neuron, (neuron,); nan with fewer than 3 or if one is constant."""
     n = len(predictor.t)
     place, y, *_ = merge_trials(records.left.astype(np.int64) * n + records.right, records.y)
     i, j = records.left[place], records.right[place]
@@ -217,7 +217,7 @@ def correlations(loss: Observation, records: Triples, predictor: Predictor) -> n
         mean = np.bincount(j, values, n) / np.maximum(count, 1)
         rest = values - mean[j]
         square = np.bincount(j, rest**2, n)
-        # A constant is one up to the rounding of its mean.
+        # Values count as constant up to the rounding of their mean.
         size = np.bincount(j, values**2, n)
         return rest, np.where(square > 1e-24 * size, square, np.nan)
 
@@ -238,9 +238,7 @@ def recall(records: Triples, predictor: Predictor, k: int, exclude: Triples | No
     per_stimulus = positive.sum(axis=1)
     asked = np.flatnonzero(per_stimulus)
     if not len(asked):
-        raise ValueError(
-            "no pair that is left (exclude leaves out its own) has a response above 0; recall needs at least one."
-        )
+        raise ValueError("no remaining pair (after exclude) has a response above 0; recall needs at least one.")
     k = min(k, shape[1])
     hits = np.empty(len(asked))
     for some in tiles_of(len(asked), max(1, _AT_ONCE // shape[1])):
@@ -254,7 +252,7 @@ def recall(records: Triples, predictor: Predictor, k: int, exclude: Triples | No
 
 
 def hold_out(records: Triples, pair: Callable, fraction: float, rng: np.random.Generator) -> np.ndarray:
-    """Draw numbers of pairs (as ``pair`` gives them) to leave out, such that every stimulus and neuron keeps one."""
+    """Draw numbers of pairs (as ``pair`` gives them) to hold out, such that every stimulus and neuron keeps one."""
     pairs, first = np.unique(pair(records.left, records.right), return_index=True)
     order = rng.permutation(len(pairs))
     left, right = records.left[first][order], records.right[first][order]

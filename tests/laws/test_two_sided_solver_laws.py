@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import scipy.optimize
 from jax.flatten_util import ravel_pytree
+from jaxprs import equations
 
 from glmfit import solvers
-from glmfit.pairs import AllPairsProblem, Triples
+from glmfit.pairs import AllPairsProblem, Triples, descent
 from glmfit.pairs.objective import PairSample, evaluate
 from glmfit.solvers import GaussNewton, LeftBatches, SampledPairs, StationaryOptions, TowerAdam, TowerLBFGS
 from glmfit.status import Status
@@ -317,3 +318,56 @@ def test_every_solver_of_two_sides_has_its_laws_here():
     exported = [getattr(solvers, name) for name in solvers.__all__]
     two_sided = {c for c in exported if isinstance(c, type) and issubclass(c, solvers.TwoSidedSolver)}
     assert {type(s) for s in EVERY} == two_sided - {solvers.TwoSidedSolver}
+
+
+# ------------------------------------------------------------------ steps in portions, as on a GPU
+
+
+@pytest.fixture
+def portions(monkeypatch):
+    """Ten steps at a time, on the CPU too."""
+    monkeypatch.setattr("glmfit.pairs.descent.in_portions", lambda theta: True)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("solver", [TowerLBFGS(), TowerAdam(n_steps=50)], ids=name_of)
+def test_steps_in_portions_are_the_steps_one_by_one(solver, monkeypatch):
+    problem, theta = make()
+    one = solver.run(problem, theta, key=KEY, options=StationaryOptions(tol=1e-6))
+    monkeypatch.setattr("glmfit.pairs.descent.in_portions", lambda theta: True)
+    found, again = (solver.run(problem, theta, key=KEY, options=StationaryOptions(tol=1e-6)) for _ in range(2))
+    assert found.status == one.status == Status.CONVERGED
+    np.testing.assert_array_equal(found.history["epoch"], np.arange(found.epochs + 1))
+    n = min(len(found.history["objective"]), len(one.history["objective"])) // 2  # rounding makes them part
+    np.testing.assert_allclose(found.history["objective"][:n], one.history["objective"][:n], rtol=1e-6)
+    np.testing.assert_allclose(found.objective, one.objective, rtol=1e-6)
+    np.testing.assert_array_equal(flat(found.params), flat(again.params))
+    value, norm, _ = evaluate(problem.data, found.params)
+    np.testing.assert_allclose([found.objective, found.gradient_norm], [value, norm], rtol=1e-9)
+    assert found.gradient_norm <= 1e-6 * found.start_gradient_norm < found.history["gradient_norm"][-2]
+    assert np.all(np.diff(found.history["objective"]) <= 1e-12 * np.abs(found.start_objective))
+
+
+@pytest.mark.usefixtures("portions", "x64")
+@pytest.mark.parametrize("most", [1, 7, 10, 23])
+def test_portions_keep_to_the_budget_and_a_callback_sees_every_epoch(most):
+    problem, theta = make()
+    seen = []
+    told = {"tol": 1e-12, "max_epochs": most}
+    found = TowerLBFGS().run(problem, theta, key=KEY, options=StationaryOptions(**told))
+    TowerLBFGS().run(
+        problem, theta, key=KEY, options=StationaryOptions(**told, callback=lambda epoch, *_: seen.append(epoch))
+    )
+    assert found.epochs == most and found.status == Status.MAX_EPOCHS and len(found.history["epoch"]) == most + 1
+    assert seen == list(range(1, most + 1))
+    assert found.evaluations >= most
+
+
+def test_a_portion_asks_the_host_nothing():
+    problem, theta = make(dtype=np.float32)
+    state = TowerLBFGS().init_state(problem, theta, key=KEY)
+    numbers = np.float32(state.objective), np.float32(state.gradient_norm), np.float32(1), np.float32(0)
+    traced = descent._unit_steps.trace(problem.data, theta, *numbers, 10, state.memory, 8)
+    names = [equation.primitive.name for equation in equations(traced.jaxpr)]
+    assert names.count("scan") >= 1 and not {"while", "cond"} & set(names)
+    traced.lower(lowering_platforms=("cuda",))
