@@ -13,12 +13,12 @@ _OPTIONAL = ("matplotlib", "nitime", "nemos", "distributed")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit code is 1 if an extra is missing or the folder of the figures cannot be written to."""
+    """Run a command; the exit code is 1 if an extra is missing or the folder of the figures is not writable."""
     parser = argparse.ArgumentParser(prog="python -m glmfit", description="Certified GLMs of spikes and labels.")
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser("demo", help="fit a real recording and a simulated population, and draw both")
-    demo.add_argument("--out", type=Path, default=Path("glmfit_demo"), help="folder of the figures (%(default)s)")
-    demo.add_argument("--seed", type=int, default=0, help="of the simulated population and the fit (%(default)s)")
+    demo.add_argument("--out", type=Path, default=Path("glmfit_demo"), help="folder for the figures (%(default)s)")
+    demo.add_argument("--seed", type=int, default=0, help="seed of the simulation and the fit (%(default)s)")
     commands.add_parser("info", help="versions and devices, for bug reports")
     options = parser.parse_args(arguments)
     if options.command == "info":
@@ -32,13 +32,13 @@ def main(arguments: list[str] | None = None) -> int:
     except demo_module.MissingExtra as error:
         said = error
     except OSError as error:
-        said = f"--out {options.out}: {error.strerror or error}; name a folder that can be written to."
+        said = f"--out {options.out}: {error.strerror or error}; choose a writable folder."
     print(said, file=sys.stderr)
     return 1
 
 
 def info() -> str:
-    """Versions of glmfit and of what it stands on, devices and precision, one line each."""
+    """Return versions of glmfit and its dependencies, devices and precision, one line each."""
     import jax
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""What users are told: what was given and what is allowed, and warnings that point at their own line."""
+"""Checks of parameters, with errors that state what was given and is allowed; warnings at the user's line."""
 
 import numbers
 import sys
@@ -16,7 +16,7 @@ def shorten(value: Any) -> str:
 
 
 def not_text(value: Any) -> str:
-    """Words for the end of a message about numbers, if text was given, alone or in a list."""
+    """Return the end of a message about numbers if a string was given, alone or in a list."""
     return ", and not text" if _has_text(value) else ""
 
 
@@ -27,7 +27,7 @@ def _has_text(value: Any) -> bool:
 
 
 def as_numbers(name: str, values: Any) -> np.ndarray:
-    """Copy values to float64; raise ValueError if they are no numbers."""
+    """Copy values to float64; raise ValueError if they are not numbers."""
     try:
         return np.array(values, np.float64)
     except (TypeError, ValueError):
@@ -83,7 +83,7 @@ def _refuse_unless(right: bool, name: str, value: Any, allowed: str, hint: str =
 def _is_real(value: Any) -> bool:
     try:
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and not np.isnan(float(value))
-    except OverflowError:  # a whole number beyond any float
+    except OverflowError:  # an integer too large for a float
         return False
 
 

@@ -1,4 +1,4 @@
-"""Compilation: in full precision, timed apart from running, and refused where jax would wait for ever."""
+"""Compilation in full precision, timed separately from running, and refused if jax would hang."""
 
 import functools
 import os
@@ -20,10 +20,11 @@ _forked = False  # after jax had started: its threads have stayed in the parent
 
 
 def full_precision(function: Callable) -> Callable:
-    """Let all products of a function, gradients and loops included, round as its numbers do, on any device.
+    """Compute all products of a function, gradients and loops included, in the precision of its arrays, on any device.
 
-    By default jax multiplies float32 matrices as the device likes best: on GPUs of NVIDIA with 10 bits (TF32), an error
-    of 1e-3 where line searches, certificates and stopping rules count on 1e-7. jax's own configuration stays as it is.
+    By default jax multiplies float32 matrices in the precision that the device prefers: on NVIDIA GPUs with 10 bits
+    (TF32), an error of 1e-3, but line searches, certificates and stopping rules rely on 1e-7. The configuration of jax
+    is not changed.
     """
 
     @functools.wraps(function)
@@ -35,12 +36,12 @@ def full_precision(function: Callable) -> Callable:
 
 
 def jit(function: Callable, **options: Any) -> Callable:
-    """Compile a kernel: `jax.jit`, with `full_precision`. Every compiled function of the package is made by this."""
+    """Compile a kernel: `jax.jit`, with `full_precision`. All compiled functions of the package use it."""
     return jax.jit(full_precision(function), **options)
 
 
 def default_device() -> jax.Device:
-    """Device on which jax puts arrays unless it is told another."""
+    """Return the device on which jax puts arrays by default."""
     return next(iter(jax.device_put(np.empty(0)).devices()))
 
 
@@ -56,12 +57,12 @@ jax.monitoring.register_event_duration_secs_listener(_listen)
 
 
 def compile_seconds() -> float:
-    """Seconds this thread has spent so far on tracing and compiling."""
+    """Return the seconds this thread has spent so far on tracing and compiling."""
     return getattr(_waited, "seconds", 0.0)
 
 
 class Clock:
-    """Seconds of a fit since it began, callbacks not counted: all of them, and those of tracing and compiling."""
+    """Seconds since a fit began, without callbacks: in total, and for tracing and compiling."""
 
     def __init__(self):
         self._start, self._compiled = time.perf_counter(), compile_seconds()
@@ -82,7 +83,7 @@ class Clock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out what is done inside."""
+        """Exclude the time spent inside."""
         seconds, compiling = self.seconds, self.compiling
         try:
             yield
@@ -92,13 +93,13 @@ class Clock:
 
 
 def compiled_programs() -> int:
-    """Programs compiled so far in this process."""
+    """Return the number of programs compiled so far in this process."""
     return _programs
 
 
 def _note_fork() -> None:
     global _forked
-    # jax does not say in public whether it has started; what was compiled tells as well, except at the very start.
+    # jax has no public way to tell whether it has started; compiled programs show it, except at the very start.
     started = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", _programs)
     _forked = _forked or bool(started)
 
@@ -108,15 +109,15 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_forked() -> bool:
-    """Whether this process was forked after jax had started, so that calls of jax would wait for ever."""
+    """Tell whether this process was forked after jax had started, so that calls to jax would hang."""
     return _forked
 
 
 def refuse_fork() -> None:
-    """Raise where jax would wait for ever: in a process that was forked after jax had started."""
+    """Raise in a process that was forked after jax had started, where jax would hang."""
     if _forked:
         raise RuntimeError(
-            "this process was forked after JAX had started, whose threads have stayed in the parent: a fit would wait "
-            'for them for ever. Start processes by multiprocessing.get_context("spawn") or joblib\'s "loky", or fork '
+            "this process was forked after JAX had started, whose threads stayed in the parent: a fit would wait for "
+            'them indefinitely. Start processes with multiprocessing.get_context("spawn") or joblib\'s "loky", or fork '
             "before the first fit."
         )

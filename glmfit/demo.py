@@ -40,14 +40,14 @@ class MissingExtra(ImportError):
 def run(
     out="glmfit_demo", *, seed: int = 0, n_neurons: int = 100, n_bins: int = 20_000, recording_s: float = 10.0
 ) -> dict:
-    """Fit a recording and a simulated population, print what came out and draw it.
+    """Fit a recording and a simulated population, print the results and draw them.
 
     Parameters
     ----------
     out : str or pathlib.Path
-        Folder of the figures; made if missing.
+        Folder for the figures; created if missing.
     seed : int
-        Of the simulation and of the fits.
+        Seed of the simulation and of the fits.
     n_neurons, n_bins : int
         Size of the population and number of bins fitted (a quarter as many again are held out).
     recording_s : float
@@ -96,9 +96,9 @@ def _save(axes, path: Path) -> Path:
 
 
 def _history(signals, basis, first_lag: int) -> np.ndarray:
-    """Past of signals (time, signal) through a basis that begins at first_lag, (time, signal * basis function).
+    """Convolve signals (time, signal) with a basis that begins at first_lag, (time, signal * basis function).
 
-    A first lag of 1 leaves the present out. NaN where the window begins before the recording.
+    A first lag of 1 excludes the current bin. NaN where the window begins before the recording.
     """
     longer = np.vstack([signals, signals[:1]])  # by a row whose past begins with the last
     return Convolution(longer, basis, dtype=np.float64).to_array()[1 - first_lag :][: len(signals)]
@@ -146,7 +146,7 @@ class _ReceptorBasis(NamedTuple):
 
 
 def _receptor_basis() -> _ReceptorBasis:
-    """Make the basis of both filters; one weight takes the whole refractory period, where no spike is ever seen."""
+    """Make the basis of both filters; one weight covers the whole refractory period, which has no spikes."""
     lag_s = np.arange(round(_STIMULUS_S / _BIN_S)) * _BIN_S
     after = np.arange(1, round(_HISTORY_S / _BIN_S) + 1)
     refractory = (after <= _REFRACTORY_BINS)[:, None]
@@ -185,7 +185,7 @@ def _grasshopper(out: Path, duration_s: float, seed: int):
           "the last quarter is held out\n")  # fmt: skip
     print(model.report_)
     print("\nheld-out pseudo-R2 (deviance): " + ", ".join(f"{v:.3f} {name}" for name, v in scores.items()))
-    print("(lags and basis were chosen by looking at this recording, so these are a little too good)\n")
+    print("(lags and basis were chosen on this recording, so these scores are slightly too good)\n")
     figures = [
         _draw_filters(basis, model, (X[train], recording.spikes[train]), out / "grasshopper_filters.png"),
         _draw_rates(recording, rates, test, out / "grasshopper_rate.png"),
@@ -266,7 +266,7 @@ class _Population(NamedTuple):
 
 
 def _simulate_population(rng, n_neurons: int, n_bins: int) -> _Population:
-    """Spikes of neurons of which a few excite or inhibit each other, each with a refractory self-coupling."""
+    """Simulate neurons, a few of which excite or inhibit each other, each with a refractory self-coupling."""
     lag = np.arange(1, 21)
     basis = raised_cosines(np.log(lag + 1), np.log([2, 6]))
     basis /= basis.sum(axis=0)

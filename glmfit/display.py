@@ -1,4 +1,4 @@
-"""How results show themselves, as text or HTML: a few lines and a table; and bars of work under way."""
+"""Display of results as text or HTML, a few lines and a table; progress bars."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_ROWS = 20
 
 
 class Summary(NamedTuple):
-    """Lines to read, a table, of whose rows the first and the last are shown, and lines below it."""
+    """Lines of text, a table, whose first and last rows are shown, and lines below it."""
 
     head: list[str]
     table: pd.DataFrame | None = None
@@ -24,7 +24,7 @@ class Summary(NamedTuple):
 
 
 class Display(ABC):
-    """A result that shows its summary wherever it is shown, and never an array."""
+    """Result that is always shown as its summary, never as an array."""
 
     @abstractmethod
     def _summary(self) -> Summary:
@@ -65,36 +65,36 @@ def long_frame(neuron: list, second: str, names: list, values: dict) -> pd.DataF
 
 
 def one_line(text: str) -> str:
-    """Show control characters of names and errors as escapes: a terminal obeys them, and lines are lines of ours."""
+    """Escape control characters in names and errors: a terminal would obey them, or a line would break."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def printable(text: str) -> str:
-    """Show what `one_line` shows, of a text of several lines."""
+    """Apply `one_line` to every line of a text."""
     return "\n".join(map(one_line, text.split("\n")))
 
 
 def counted(n: int, noun: str) -> str:
-    """Write a number and its noun, in the plural where it is one."""
+    """Write a number and its noun, in the plural unless it is 1."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 class ProgressBar:
-    """A bar of work, such as "fitting 24 neurons"; it ends full where that was done, and else stays where it is."""
+    """Progress bar, such as "fitting 24 neurons"; it ends full if the work was done, else it stays where it is."""
 
     def __init__(self, what: str, total: int, unit: str, show: bool, done: int = 0, **options: Any):
         self.n, self._what, self._bar = done, what, None
         if show:
-            # Imported on use: in a notebook without ipywidgets the import warns, of a bar that few ask for.
+            # Imported on use: in a notebook without ipywidgets the import warns, and few users want the bar.
             from tqdm.auto import tqdm
 
             with _unseen():
-                # miniters: words are shown although nothing was counted meanwhile.
+                # miniters: words are shown even if the count has not changed.
                 self._bar = tqdm(desc=f"glmfit: {what}", total=total, initial=done, unit=unit, miniters=0, **options)
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is a bar to see."""
+        """Whether a bar is shown."""
         return self._bar is not None
 
     def _tell(self, method: str, *arguments: Any, **options: Any) -> None:
@@ -103,7 +103,7 @@ class ProgressBar:
                 getattr(self._bar, method)(*arguments, **options)
 
     def advance(self, n: int = 1) -> None:
-        """Count some more."""
+        """Advance the count by n."""
         self.n += n
         self._tell("update", n)
 
@@ -112,7 +112,7 @@ class ProgressBar:
         self.advance(n - self.n)
 
     def say(self, words: str) -> None:
-        """Put a few words behind the bar, to be seen from its next move on."""
+        """Put a few words after the bar; they appear at its next update."""
         self._tell("set_postfix_str", words, refresh=False)
 
     @contextmanager
@@ -129,7 +129,7 @@ class ProgressBar:
         self._tell("set_description_str", f"glmfit: {words}")
 
     def finish(self, decided: bool = True) -> None:
-        """End at 100 %: the work was done, however much was thought to be needed; short of it where some is left."""
+        """End at 100 % if the work was done, whatever total was expected; short of it if some is left."""
         self.to(max(self.n, 1))  # what comes before the first, and may be all there is, counts as one
         if self._bar is not None:
             self._bar.total = self.n if decided else max(self._bar.total, self.n + 1)
@@ -146,5 +146,5 @@ class ProgressBar:
 
 
 def _unseen() -> suppress:
-    """Go on where a terminal is gone, or a log cannot be written: the work is worth more than its bar."""
+    """Continue if a terminal is gone or a log cannot be written: the work matters more than its bar."""
     return suppress(OSError, ValueError)  # ValueError: of a stream that is closed

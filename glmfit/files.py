@@ -18,17 +18,17 @@ from typing import BinaryIO
 import numpy as np
 
 FORMAT = "glmfit/1"
-STALE_PART_S = 3600.0  # what was being written longer ago than this is left over from a process that was killed
+STALE_PART_S = 3600.0  # older partial files are left over from a process that was killed
 
-# What reading a file raises that was cut, changed, or made to do harm. Among them SyntaxError and TokenError: the
-# header of an array is a Python literal; RuntimeError: brackets too deep, or an archive that claims a password;
-# MemoryError: an array that claims to be huge; OverflowError: a number that is.
+# Errors from reading a file that was truncated, changed or made to do harm. SyntaxError and TokenError: the header of
+# an array is a Python literal; RuntimeError: brackets too deep, or an archive that claims a password; MemoryError: an
+# array that claims to be huge; OverflowError: a number that is.
 _WRONG = (ValueError, TypeError, LookupError, AttributeError, EOFError, RuntimeError, OverflowError, SyntaxError)
 DAMAGED = (*_WRONG, OSError, MemoryError, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
 
 
 def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
-    """Write header and arrays to ``path`` (".npz" is added where missing); the file is complete or absent."""
+    """Write header and arrays to ``path`` (".npz" is added if missing); the file is complete or absent."""
     if not isinstance(path, str | os.PathLike):
         needs = "it must be a str or pathlib.Path, such as 'model.npz'."
         raise TypeError(f"path is {path!r}, of type {type(path).__name__}; {needs}")
@@ -49,8 +49,8 @@ def save_npz(path, header: dict, arrays: dict[str, np.ndarray]) -> Path:
 
 @contextlib.contextmanager
 def whole_or_absent(path: Path) -> Iterator[BinaryIO]:
-    """Open a file next to ``path`` to be written; it takes the place of ``path`` if nothing is raised."""
-    # Not a tempfile: those are for the owner's eyes only, and a model is often read by colleagues.
+    """Open a file next to ``path`` to be written; it replaces ``path`` if nothing is raised."""
+    # Not a tempfile: only its owner can read it, and a model is often read by colleagues.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         with open(temporary, "xb") as file:
@@ -61,33 +61,33 @@ def whole_or_absent(path: Path) -> Iterator[BinaryIO]:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno and error.filename is None:
-            error.filename = str(path)  # a write does not know where it goes to
+            error.filename = str(path)  # the error of a write has no file name
         raise
 
 
 def remove_stale_parts(folder: Path, of: str = "*") -> None:
-    """Remove what processes killed long ago were writing in a folder; ``of`` is a pattern for names of files."""
+    """Remove partial files of processes killed long ago from a folder; ``of`` is a pattern for file names."""
     for part in folder.glob(f".{of}.*.part"):
-        with contextlib.suppress(OSError):  # somebody else tidied up, or it belongs to somebody else
+        with contextlib.suppress(OSError):  # already removed, or owned by somebody else
             if time.time() - part.stat().st_mtime > STALE_PART_S:
                 part.unlink()
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read; a pipe or a device in its place, which may have no end, is no file."""
+    """Open a regular file to read; refuse a pipe or a device, which may have no end."""
     raw = open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
     if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
         raw.close()
-        raise ValueError(f"{path} is no file but a pipe or a device.")
+        raise ValueError(f"{path} is not a file but a pipe or a device.")
     return raw
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file of ours to append to; a link or a pipe that somebody put in its place is replaced, not written to."""
+    """Open a file of ours to append to; a link or pipe that somebody put there is replaced, not written to."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(os.lstat(path).st_mode):
             os.unlink(path)
-    # What takes its place in between is refused: a link is not followed, for the reader of a pipe nobody waits.
+    # One that appears in between is refused: a link is not followed, and nobody waits for the reader of a pipe.
     more = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     return open(path, "ab", opener=lambda name, flags: os.open(name, flags | more, 0o666))
 
@@ -99,7 +99,7 @@ def read_regular(path: Path, most: int = -1) -> bytes:
 
 
 def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
-    """Read a file of `save_npz`; a ValueError if it is not one of ours, or of a newer format."""
+    """Read a file of `save_npz`; raise ValueError if it is not one of ours or has a newer format."""
     path = Path(path)
     if not path.exists() and path.with_name(path.name + ".npz").exists():
         path = path.with_name(path.name + ".npz")
@@ -127,7 +127,7 @@ def read_npz(path, header_only: bool = False) -> tuple[dict, dict[str, np.ndarra
 
 
 def _array(data: bytes) -> np.ndarray:
-    """Make the array of a file in npy format, a view of its bytes; in another version of the format a copy."""
+    """Make an array from the bytes of an npy file: a view, or a copy for other versions of the format."""
     if data[:8] != b"\x93NUMPY\x01\x00":
         return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     start = 10 + int.from_bytes(data[8:10], "little")
@@ -137,7 +137,7 @@ def _array(data: bytes) -> np.ndarray:
 
 @functools.lru_cache(4096)
 def _layout(head: bytes) -> tuple[tuple[int, ...], str, np.dtype]:
-    """Shape, order and type that the head of an array says; those of most results of a batch are the same."""
+    """Read shape, order and dtype from the header of an array; most results of a batch share them."""
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(head))
     if dtype.hasobject:
         raise ValueError("it holds Python objects")

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used (PEP 562): naming glmfit costs next to nothing."""
+"""Names of a package that are imported on first use (PEP 562): importing glmfit costs next to nothing."""
 
 import gc
 import importlib
@@ -10,14 +10,14 @@ from typing import Any
 def names_of_rooms(
     package: str, public: Iterable[str], rooms: tuple[str, ...], modules: tuple[str, ...] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the ``__getattr__`` and ``__dir__`` of a package: its public names are in rooms, tried in order.
+    """Make the ``__getattr__`` and ``__dir__`` of a package; ``rooms``, tried in order, hold its public names.
 
-    Modules of it may be named without an import as well.
+    Its modules are available without an import as well.
     """
 
     def get(name: str) -> Any:
         was_on = gc.isenabled()
-        gc.disable()  # looking for unreachable cycles among modules takes a quarter of the time of an import
+        gc.disable()  # the search for unreachable cycles among modules takes a quarter of the import time
         try:
             for room in (f".{name}",) if name in modules else rooms if name in public else ():
                 module = importlib.import_module(room, package)

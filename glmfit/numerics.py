@@ -19,7 +19,7 @@ FeatureNeuron = Float[Array, "feature neuron"]
 PerFeature = Float[Array, "feature"]
 PerNeuron = Float[Array, "neuron"]
 
-# What users give and get.
+# Types of inputs and outputs.
 DataLike = Any  # rows: array-like, pandas, pynapple, SciPy sparse, or what is read a run at a time
 PerRow = ArrayLike | None  # one number, or one row of numbers, of each row
 ArrayOrTsd = Any  # an array, or the pynapple object with the times of the rows given; a union would need narrowing
@@ -30,22 +30,22 @@ C_STAR = 0.16709557267051664
 A_STAR = 0.4949849516607962  # h increases before it and decreases after it
 
 # Blocks of this many elements keep the temporaries of a formula in NumPy in the cache and in malloc's pool: 6 to 7
-# times faster than (4096, 32) float64 arrays at once, where every temporary costs its page faults. Threads that work
-# side by side wait for each other at every call instead, and want few of them.
+# times faster than (4096, 32) float64 arrays at once, where every temporary costs its page faults. Parallel
+# threads wait for each other at every call instead, and need few calls.
 _BLOCK_SIZE, _BLOCK_SIZE_OF_A_THREAD = 8192, 1 << 17
 
 
 def namespace(*arrays: Any) -> ModuleType:
-    """Find the array namespace: ``jax.numpy`` as soon as one argument is a JAX array, else ``numpy``."""
+    """Find the array namespace: ``jax.numpy`` if any argument is a JAX array, else ``numpy``."""
     spaces = [array.__array_namespace__() for array in arrays if hasattr(array, "__array_namespace__")]
     return jnp if jnp in spaces else np
 
 
 def elementwise(formula: Callable, *arrays: Any) -> Any:
-    """Apply an elementwise formula, of one array or a tuple, to arrays that broadcast, in one namespace and dtype.
+    """Apply an elementwise formula, with one result or a tuple, to arrays that broadcast, in one namespace and dtype.
 
-    The dtype is that of the last floating array (so the linear predictor decides over the counts, and float32 stays
-    float32), the namespace's default where there is none.
+    The dtype is that of the last floating array (so the linear predictor takes precedence over the counts, and float32
+    stays float32), or the namespace's default if there is none.
     """
     xp = namespace(*arrays)
     floating = [a.dtype for a in arrays if hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jnp.floating)]
@@ -80,13 +80,13 @@ def exponent_limit(dtype: Any) -> float:
 
 
 def round_up(value: Array) -> Array:
-    """Raise a number by 16 machine epsilons, so that it is >= a true one it differs from by fewer."""
+    """Raise a number by 16 machine epsilons, so that it is >= a true value it differs from by less."""
     info = jnp.finfo(value.dtype)
     return value * (1.0 + 16.0 * float(info.eps)) + float(info.smallest_normal)
 
 
 def nearest(point: float, lower: Array | None, upper: Array | None) -> Any:
-    """Find the number in an interval that is nearest to a point; None is no end."""
+    """Find the number in an interval that is nearest to a point; None means no bound."""
     xp = namespace(lower, upper)
     above = point if lower is None else xp.maximum(lower, point)
     return above if upper is None else xp.minimum(above, upper)
@@ -104,7 +104,7 @@ def gammaln(x: Array) -> Array:
 
 
 class SoftplusParts(NamedTuple):
-    """What the softplus formulas share, from one exponential; no logarithm on JAX, where that is expensive.
+    """Common terms of the softplus formulas, from one exponential; no logarithm on JAX, where it is expensive.
 
     All divisions are by numbers of order one or larger (k, 1 + v, 2 + v), so autodiff is safe to any order.
     """
@@ -139,10 +139,10 @@ class SoftplusParts(NamedTuple):
 
 
 def softplus_parts(a: Array) -> SoftplusParts:
-    """Compute what gives f = softplus(a), s = f', 1 - s and r = s/f, each to a few epsilons *relative*.
+    """Compute the terms of f = softplus(a), s = f', 1 - s and r = s/f, each to a few epsilons *relative*.
 
     Beyond +- C (`exponent_limit`) s and 1 - s keep their value at C, and so does f on the left (2e-19 in
-    float32, 1e-154 in float64); on the right it goes on as a straight line.
+    float32, 1e-154 in float64); on the right it continues as a straight line.
     """
     xp, is_left = namespace(a), a <= 0.0
     v = xp.exp(xp.maximum(xp.where(is_left, a, -a), -exponent_limit(a.dtype)))
@@ -195,5 +195,5 @@ def _atanh_tail(x: Array) -> Array:
 
 
 def seed_of(key) -> int:
-    """Whole number from which NumPy's generators draw what a key stands for."""
+    """Return the integer seed for NumPy's generators that belongs to a jax key."""
     return int(np.asarray(jax.random.key_data(key)).ravel()[-1])

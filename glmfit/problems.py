@@ -1,4 +1,4 @@
-"""Names that moved: `glmfit.problems` goes with the next version."""
+"""Names that moved; the next version removes `glmfit.problems`."""
 
 import importlib
 from typing import Any
@@ -16,7 +16,7 @@ _PLACES = {name: f"glmfit.{room}" for room, names in _ROOMS.items() for name in 
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'glmfit.problems' has no attribute {name!r}")
-    warn_user(f"glmfit.problems.{name} is {_PLACES[name]}.{name} now; glmfit.problems goes with the next version.")
+    warn_user(f"glmfit.problems.{name} is {_PLACES[name]}.{name} now; the next version removes glmfit.problems.")
     return getattr(importlib.import_module(_PLACES[name]), name)
 
 

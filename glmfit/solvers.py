@@ -1,4 +1,4 @@
-"""Algorithms behind one call, ``run``: frozen parameters that never hold data."""
+"""Solvers, all called by ``run``: frozen parameters that never hold data."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 

@@ -9,9 +9,9 @@ import numpy as np
 class Status(IntEnum):
     """Outcome of the fit of one neuron.
 
-    Converged means proved: a bound of the gap is below the target. Where the gap is only estimated the status is
-    UNPROVED, however small the estimate. The verdicts are tried in this order: non-finite numbers, convergence, budget.
-    A fit with a NaN is never called converged, and a neuron without an optimum (no spikes, separable) never is either.
+    Converged means proved: a bound of the gap is below the target. If the gap is only estimated, the status is
+    UNPROVED, however small the estimate. Outcomes are checked in this order: non-finite numbers, convergence, budget.
+    A fit with a NaN is never called converged, nor is a neuron without an optimum (no spikes, separable).
     """
 
     CONVERGED = 0
@@ -50,7 +50,7 @@ class Status(IntEnum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether the user should be warned: not of a converged or silent neuron, nor of a schedule that was run."""
+        """Whether the user should be warned: not for a converged or silent neuron, nor for a completed schedule."""
         return self not in (Status.CONVERGED, Status.NO_SPIKES, Status.ALL_ONES, Status.SCHEDULE_DONE)
 
 
@@ -63,24 +63,24 @@ _ADVICE = {
     Status.CONVERGED: "The gap is below the tolerance; nothing to do.",
     Status.MAX_EPOCHS: "The budget ran out first: raise max_epochs, or accept the reported gap.",
     Status.PRECISION_FLOOR: (
-        "Above the tolerance no further progress was seen, because of rounding or slowness: loosen tol, or use "
+        "Progress stopped above the tolerance, because of rounding or slow convergence: loosen tol, or use "
         'solver_name="Newton", which works in double precision.'
     ),
     Status.NO_SPIKES: "No spike in the training rows: the optimum is at rate 0, which is what predict returns.",
     Status.ALL_ONES: "Every response is a yes: the optimum is at probability 1, which is what predict returns.",
-    Status.NO_DATA: "Every bin of the neuron is masked (a NaN or weight 0): leave it out, or give it some bins.",
+    Status.NO_DATA: "Every bin of the neuron is masked (a NaN or weight 0): drop the neuron, or give it some bins.",
     Status.SEPARABLE: (
-        "Some direction of the features silences the neuron without losing a spike, or sets classes apart, so no "
+        "Some direction of the features silences the neuron without losing a spike, or separates classes, so no "
         "finite optimum exists: add a ridge penalty, or remove the feature."
     ),
     Status.NON_FINITE: (
         "A number overflowed or was not finite: check the scale of X and of the counts; a sampling solver needs a "
         "shorter step."
     ),
-    Status.INTERRUPTED: "The fit was stopped by the user: the coefficients are usable, the gap is what it says.",
+    Status.INTERRUPTED: "The fit was stopped by the user: the coefficients are usable, the reported gap applies.",
     Status.SCHEDULE_DONE: (
         "A sampling solver has run its epochs: nothing to do if the gap or the held-out score is good enough, "
-        "else more epochs or another step."
+        "else use more epochs or another step."
     ),
     Status.UNPROVED: NO_PROOF.format(", or a proof was too expensive", ', or solver_name="Newton"'),
     Status.NO_GAIN: (
@@ -89,8 +89,8 @@ _ADVICE = {
         "find out."
     ),
     Status.NO_USEFUL_BOUND: (
-        "The bound of the gap exceeds what the features explain, so that it says nothing about the fit: judge it by "
-        'its score on held-out rows, or solve exactly with solver_name="ConjugateGradients".'
+        "The bound of the gap exceeds what the features explain, so it is not informative: judge the fit by its score "
+        'on held-out rows, or solve exactly with solver_name="ConjugateGradients".'
     ),
 }
 

@@ -134,7 +134,7 @@ def test_the_demo_says_where_it_cannot_write(tmp_path, capsys):
     taken = tmp_path / "taken"
     taken.write_text("")
     assert main(["demo", "--out", str(taken)]) == 1
-    assert "taken: File exists; name a folder that can be written to" in capsys.readouterr().err
+    assert "taken: File exists; choose a writable folder" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..display import one_line, printable
 from .process import ENDING, SLURM_OPTIONS, default_out, machine_type, signals_noted, worker_environment
 
-# Whatever imports NumPy or jax is imported on use: both read the environment, which is to be that of a worker by then.
+# Modules that import NumPy or jax are imported on use: both read the environment, which must be a worker's by then.
 
 _BAD_INPUT, _INTERRUPTED = 2, 130
 _BAD_PATH = FileNotFoundError | NotADirectoryError | IsADirectoryError | FileExistsError | PermissionError
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
             return options.command(options)
     except (ValueError, ImportError, RuntimeError, OSError) as error:
         kind = f"{type(error).__name__ if isinstance(error, OSError) else 'error'}: "
-        kind = "" if hasattr(error, "problems") else kind  # of a manifest, whose lines say where they are
+        kind = "" if hasattr(error, "problems") else kind  # of a manifest, whose lines state their place
         print(printable(f"{kind}{error}"), file=sys.stderr)
         return _BAD_INPUT if isinstance(error, _BAD_PATH | ValueError) else 1
     except KeyboardInterrupt:
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m glmfit.batch", description="Fit every model to every session.")
     commands = parser.add_subparsers(required=True)
-    for name, text in (("run", "do what is missing"), ("retry", "do what is missing, and what failed, again")):
+    for name, text in (("run", "run the missing fits"), ("retry", "run the missing and the failed fits")):
         command = commands.add_parser(name, help=text)
         command.set_defaults(command=_run, retry=name == "retry")
         _add_shared(command)
@@ -67,18 +67,18 @@ def _parser() -> argparse.ArgumentParser:
         add("--workers", type=_count, default=2, metavar="N", help="processes or jobs (%(default)s)")
         again = "how often a fit that ends its process is tried again (%(default)s)"
         add("--allowed-failures", type=partial(_count, least=0), default=2, metavar="N", help=again)
-        add("--shard", type=_shard, metavar="I/N", help="do part I of N, in this process")
+        add("--shard", type=_shard, metavar="I/N", help="run part I of N in this process")
         add("--quiet", action="store_true", help="no progress bar")
-    collected = "put all results into one table and one netCDF file"
-    for name, act, text in (("status", _status, "how far it is"), ("collect", _collect, collected)):
+    collected = "write all results to one table and one netCDF file"
+    for name, act, text in (("status", _status, "show the progress"), ("collect", _collect, collected)):
         command = commands.add_parser(name, help=text)
         command.set_defaults(command=act)
         command.add_argument("out", type=Path, metavar="DIR", help="output folder")
     command = commands.add_parser("sbatch", help="write a script for an array job")
     command.set_defaults(command=_sbatch)
     _add_shared(command)
-    command.add_argument("--shards", type=_count, default=10, metavar="N", help="tasks of the array (%(default)s)")
-    command.add_argument("--script", type=Path, metavar="FILE", help="where to (DIR/array.sh)")
+    command.add_argument("--shards", type=_count, default=10, metavar="N", help="number of array tasks (%(default)s)")
+    command.add_argument("--script", type=Path, metavar="FILE", help="script to write (DIR/array.sh)")
     return parser
 
 
@@ -90,8 +90,8 @@ def _add_shared(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("SLURM").add_argument
     add("--partition")
     add("--account")
-    add("--walltime", metavar="H:MM:SS", help="of a job")
-    add("--memory", type=_memory, metavar="4GB", help="of a job")
+    add("--walltime", metavar="H:MM:SS", help="walltime of a job")
+    add("--memory", type=_memory, metavar="4GB", help="memory of a job")
     add("--sbatch-option", dest="extra", action="append", metavar="--OPTION=X", help="further option")
     add("--prologue", action="append", metavar="COMMAND", help="shell command before Python")
     add("--interface", metavar="ib0", help="network interface of scheduler and workers")
@@ -106,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
     out = (options.out or default_out(options.manifest)).resolve()
     scheduler = options.scheduler or ("local" if options.shard is None else "serial")
     if options.shard is not None and scheduler != "serial":
-        raise ValueError(f"--shard works in this process; leave --scheduler {scheduler} out.")
+        raise ValueError(f"--shard works in this process; remove --scheduler {scheduler}.")
     if scheduler == "serial" and not sys.modules.keys() & {"numpy", "jax"}:
         gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] if options.gpus else None
         os.environ.update(worker_environment(gpu=gpu, cache=out / "compiled" / machine_type()))
@@ -123,7 +123,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _occupy_standard_streams() -> None:
-    """Open what is closed of stdin, stdout and stderr: the next files opened would be taken for them."""
+    """Open closed standard streams: the next files opened would be taken for them."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -151,9 +151,9 @@ def _collect(options: argparse.Namespace) -> int:
     if found.explained is not None:
         print(f"contributions of groups of features: {found.explained}")
     if found.n_absent:
-        print(f"{found.n_absent} tasks have no result and are not in them", file=sys.stderr)
+        print(f"{found.n_absent} tasks have no result and are not included", file=sys.stderr)
     for error in found.damaged:
-        print(f"{one_line(error)} It is not in them; run the manifest again, which redoes it.", file=sys.stderr)
+        print(f"{one_line(error)} It is not included; run the manifest again to redo it.", file=sys.stderr)
     return 1 if found.n_absent or found.damaged else 0
 
 
@@ -168,7 +168,7 @@ def _sbatch(options: argparse.Namespace) -> int:
     manifest = read_known(options.manifest, out)
     make_folders(out)
     with RunLock(lock_of(out, None)):
-        n_tasks = len(plan(manifest, out))  # so that the tasks of the array need not look at all data
+        n_tasks = len(plan(manifest, out))  # so that the tasks of the array need not read all data
     script = options.script or out / "array.sh"
     shards = min(options.shards, n_tasks)
     write_array_script(manifest.path.resolve(), out, script, shards, manifest.name, _slurm(options), options.gpus)

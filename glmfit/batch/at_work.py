@@ -1,9 +1,9 @@
-"""Who is at work in an output folder: one run at a time, by a file that is touched as long as it lasts; what was begun.
+"""Locks of an output folder, one run at a time, by a file that is touched as long as the run lasts; begun fits.
 
-What ends its process again and again is noticed, in whatever way the work is shared out: ``begun/KEY.json`` has a line
-for every attempt at a fit, is touched as long as it lasts, and is removed when the fit ends with a result or an error.
-Lines that are left are attempts that nobody lived to tell of. A process that ends in order takes its own lines back, by
-a line that says so: nothing is lost when two write at once.
+A fit that repeatedly ends its process is noticed, however the work is distributed: ``begun/KEY.json`` has a line for
+every attempt at a fit, is touched as long as it lasts, and is removed when the fit ends with a result or an error.
+Remaining lines are attempts whose process died. A process that ends in order takes its own lines back, by appending a
+line: nothing is lost when two write at once.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ..files import DAMAGED, open_to_append, read_regular
 from .process import LIFETIME, MARGIN, STARTED, lifetime_of, seconds_of
 
 BEAT_S = 5.0
-SILENT_S = 60.0  # on another host, heard of longer ago than this: gone
-_touched: set[Path] = set()  # files that are touched from time to time, to show that this process is there
-_MOST = 0.8  # of a lifetime: an attempt that had less may have been too short for an innocent fit
-_LEAST = 0.1  # of a lifetime, which every attempt is taken to have had: none goes on for ever
+SILENT_S = 60.0  # a process on another host that is silent for longer is gone
+_touched: set[Path] = set()  # files that are touched periodically, to show that this process is alive
+_MOST = 0.8  # of a lifetime: an attempt that had less may have been too short for a sound fit
+_LEAST = 0.1  # of a lifetime, the least that an attempt counts: no fit is tried indefinitely
 _BACK = "-"  # before a line that is taken back
 _here: set[Attempt] = set()  # those of this process
 
@@ -43,7 +43,7 @@ class BusyFolder(RuntimeError):
 
 
 class RunLock:
-    """Hold an output folder for one run, by a file; a run that was killed does not hold it any longer.
+    """Lock of an output folder for one run, by a file; a run that was killed no longer holds it.
 
     Entering raises BusyFolder if a run that is alive (see `is_there`) holds it.
     """
@@ -68,44 +68,44 @@ class RunLock:
                         f"(--shard i/n). If it is gone, remove {self.path}."
                     ) from None
                 self._take_away(seen)
-        raise BusyFolder(f"other runs are starting in {self.path.parent} at this moment; start one of them only.")
+        raise BusyFolder(f"other runs are starting in {self.path.parent} at this moment; start only one of them.")
 
     def __exit__(self, *_) -> None:
         _touched.discard(self.path)
-        with contextlib.suppress(OSError):  # a folder that has become read-only, or is gone, is told of elsewhere
+        with contextlib.suppress(OSError):  # a folder that has become read-only, or is gone, is reported elsewhere
             if _text_of(self.path) == self._text:
                 self.path.unlink(missing_ok=True)
 
     def holder(self) -> dict | None:
-        """Who holds the folder; None if they are gone."""
+        """Return the process that holds the folder; None if it is gone."""
         try:
             found = json.loads(_text_of(self.path) or "")
             holder = found | {"pid": int(found["pid"]), "since": time.ctime(float(found.get("since", 0)))}
             return holder if is_there(holder, self.path) else None
-        except DAMAGED:  # half-written, by somebody who is at it or was killed; or no file at all
+        except DAMAGED:  # half-written, by a process that is writing or was killed; or no file
             unknown = {"pid": "?", "host": "?", "since": time.ctime()}
             return unknown if _is_heard_of(self.path, BEAT_S) else None
 
     def _take_away(self, seen: str | None) -> None:
-        """Remove the file of a run that is gone; of several that try, one does."""
+        """Remove the file of a run that is gone; if several try, one succeeds."""
         aside = self.path.with_name(f".{self.path.name}.{os.getpid()}.gone")
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, aside)
             if _text_of(aside) != seen and not self.path.exists():
-                os.rename(aside, self.path)  # somebody was faster, and is alive
+                os.rename(aside, self.path)  # another run was faster, and is alive
             else:
                 aside.unlink()
 
 
 def _text_of(path: Path) -> str | None:
-    """Read what somebody wrote, of a file that may be anything."""
+    """Read the text of a file that may be anything; None if that fails."""
     with contextlib.suppress(OSError, ValueError):
         return read_regular(path, 10_000).decode(errors="replace")
     return None
 
 
 def touch_from_now_on(path: Path) -> None:
-    """Touch a file from time to time, so that other hosts see that somebody is there."""
+    """Touch a file periodically, so that other hosts see that this process is alive."""
     _touched.add(path)
     if "glmfit-beat" not in [thread.name for thread in threading.enumerate()]:
         threading.Thread(target=_beat, daemon=True, name="glmfit-beat").start()
@@ -120,12 +120,12 @@ def _beat() -> None:
 
 
 def this_process() -> dict[str, Any]:
-    """Name this process so that others can tell whether it is still there."""
+    """Identify this process, so that others can tell whether it still exists."""
     return {"host": socket.gethostname(), "pid": os.getpid(), "born": _born(os.getpid())}
 
 
 def is_there(mark: dict[str, Any], path: Path) -> bool:
-    """Whether who left a mark is there: on this host the process exists, on another it has touched its file of late."""
+    """Whether the process of a mark is alive: on this host it exists, on another it touched its file recently."""
     if mark["host"] != socket.gethostname():
         return _is_heard_of(path, SILENT_S)
     return mark.get("born") is not None and _born(mark.get("pid")) == mark["born"]
@@ -138,9 +138,9 @@ def _is_heard_of(path: Path, within_s: float) -> bool:
 
 
 def _born(pid: Any) -> str | None:
-    """When a process of this host was started, in its own words; None if there is none (or it is a zombie)."""
+    """Return when a process of this host started, in its own words; None if it does not exist or is a zombie."""
     try:
-        if not Path("/proc/self/stat").exists():  # whether it exists has to do
+        if not Path("/proc/self/stat").exists():  # only its existence can be checked
             os.kill(int(pid), 0)
             return "alive"
         state, *after = Path(f"/proc/{int(pid)}/stat").read_text().rsplit(")", 1)[1].split()
@@ -153,7 +153,7 @@ def _born(pid: Any) -> str | None:
 
 
 class Attempt:
-    """Write down that a fit is begun, and show that it lasts."""
+    """Record that a fit has begun, touched as long as it lasts."""
 
     def __init__(self, out: Path, key: str):
         self._path, self._start = _path(out, key), time.monotonic()
@@ -169,12 +169,12 @@ class Attempt:
         touch_from_now_on(self._path)
 
     def end(self) -> None:
-        """Stop to show that it lasts: there is a result, or an error."""
+        """Stop touching the file: there is a result, or an error."""
         _here.discard(self)
         _touched.discard(self._path)
 
     def forget(self) -> None:
-        """Take the line back unless it had all the time there was: the process ends in order, the fit is not why."""
+        """Take the line back unless the fit had all the time: the process ends in order, and not because of the fit."""
         self.end()
         if time.monotonic() - self._start <= _MOST * self._left:
             _drop(self._path, {self._line})
@@ -193,7 +193,7 @@ def ended(out: Path, key: str) -> None:
 
 
 def begun(out: Path) -> set[str]:
-    """Keys of the fits that were begun and have not ended, of those at work too."""
+    """Return keys of fits that were begun and have not ended, including running ones."""
     try:
         return {path.stem for path in (Path(out) / "begun").iterdir()}
     except OSError:
@@ -201,10 +201,10 @@ def begun(out: Path) -> set[str]:
 
 
 def deaths(out: Path, key: str) -> list[dict[str, Any]]:
-    """List attempts whose process ended without a word.
+    """List attempts whose process died.
 
-    In jobs with a walltime an attempt counts if nearly all of the walltime was left to it. One that had less may have
-    been too short for an innocent fit; of those, one counts whenever they have had a walltime together.
+    In jobs with a walltime an attempt counts if it had nearly all of the walltime. A shorter one may have been too
+    short for a sound fit; of those, one counts whenever they add up to a walltime.
     """
     found, together = [], 0.0
     for mark in [mark for _, mark, lasts in _marks(_path(out, key)) if not lasts]:
@@ -217,19 +217,19 @@ def deaths(out: Path, key: str) -> list[dict[str, Any]]:
 
 
 def take_back(out: Path, keys: list[str]) -> None:
-    """Forget the attempts that last: those who are at them are about to be ended, in order."""
+    """Forget the running attempts: their processes are about to be ended in order."""
     for key in begun(out).intersection(keys):
         path = _path(out, key)
         _drop(path, {line for line, _, lasts in _marks(path) if lasts})
 
 
 def reason(attempts: list[dict[str, Any]]) -> str:
-    text = f"its process ended {counted(len(attempts), 'time')} without a result: a crash, or more memory than there is"
+    text = f"its process ended {counted(len(attempts), 'time')} without a result: a crash, or too much memory"
     lifetimes = [mark["lifetime"] for mark in attempts if "lifetime" in mark]
     if lifetimes:
-        text += f", or a fit longer than the {min(lifetimes):.0f} s that a job may work"
+        text += f", or a fit longer than the {min(lifetimes):.0f} s that a job may run"
     if any(mark["together"] for mark in attempts):
-        text += " (attempts with less time count as one when they have had as much together)"
+        text += " (shorter attempts count as one when they add up to as much)"
     return text
 
 
@@ -238,7 +238,7 @@ def _path(out: Path, key: str) -> Path:
 
 
 def _marks(path: Path) -> list[tuple[str, dict[str, Any], bool]]:
-    """Lines that were not taken back, what they say, and whether the attempt lasts."""
+    """Return lines that were not taken back, their content, and whether the attempt lasts."""
     found = []
     with contextlib.suppress(OSError, ValueError):
         lines = read_regular(path).decode(errors="replace").splitlines()
@@ -276,7 +276,7 @@ def _number(name: str) -> float | None:
 
 @functools.cache
 def _lifetime_of_job(job: str, birth: str | None) -> float | None:
-    """Ask SLURM, once, how long a job may work where nobody has said it: one of a script of the user's."""
+    """Ask SLURM, once, how long a job may run if this is not set: a job of a user's script."""
     command = ["squeue", "--noheader", "--format=%L", f"--jobs={job}"]
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):  # no limit, or no answer
         left = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
@@ -285,7 +285,7 @@ def _lifetime_of_job(job: str, birth: str | None) -> float | None:
 
 
 def _age(birth: str | None) -> float:
-    """Seconds since the job of this process began, or the process."""
+    """Return seconds since the job of this process, or else the process, began."""
     started = _number(STARTED)
     if started is not None:
         return time.time() - started

@@ -1,4 +1,4 @@
-"""Open a Dask cluster: processes on this machine, jobs of SLURM, or one that exists; behind TLS unless it exists."""
+"""Dask clusters: processes on this machine, SLURM jobs, or an existing cluster; new ones are behind TLS."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .process import machine_type, signals_noted, visible_gpus, worker_environme
 if TYPE_CHECKING:
     from distributed import Client, Security, SpecCluster
 
-# What every worker of ours is told through its environment, in addition to `worker_environment`.
+# Settings in the environment of our workers, in addition to `worker_environment`.
 _WORKER_SETTINGS = {
-    # Dask looks at the stack every 10 ms; a fit has nothing to gain from it.
+    # Dask samples the stack every 10 ms; a fit gains nothing from it.
     "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
-    # A worker above 80 % of its memory would be paused, but here nothing is kept that it could wait to be rid of: it
-    # would stay paused for ever. One above 95 % is still ended and started again where there is a limit.
+    # A worker above 80 % of its memory would be paused, but here it keeps nothing that it could release: it would stay
+    # paused indefinitely. One above 95 % is still ended and started again if there is a limit.
     "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "False",
     "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "False",
     "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False",
@@ -36,7 +36,7 @@ _WORKER_SETTINGS = {
     "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]",
 }
 _OWNER = "owner.lock"
-_STALE_S = 3600.0  # certificates that were in use within that time are left alone, whatever clocks and numbers say
+_STALE_S = 3600.0  # certificates used within this time are kept, whatever clocks and process numbers suggest
 
 
 @contextlib.contextmanager
@@ -50,13 +50,13 @@ def open_client(
     security: Security | None = None,
     allowed_failures: int = 2,
 ) -> Iterator[Client]:
-    """Open a Dask client, with its cluster where none exists, and close what was opened.
+    """Open a Dask client, with a cluster if none exists, and close what was opened.
 
     The scheduler is "local" (processes on this machine), "slurm" (jobs), or an address or a scheduler file of a cluster
     that is left running (`security`: its certificates, by default those of Dask's configuration); a client is passed
-    through. Workers of ours have one thread, or one GPU, logs in out/logs and compiled programs in out/compiled, which
-    SLURM's nodes must share; `drive` waits for them. A task is handed back after `allowed_failures` of its workers
-    have died, plus one. The dashboard, on 127.0.0.1 by HTTPS, needs bokeh.
+    through. Our own workers have one thread, or one GPU, logs in out/logs and compiled programs in out/compiled, which
+    SLURM's nodes must share; `drive` waits for them. A task is returned after `allowed_failures` + 1 of its
+    workers have died. The dashboard, on 127.0.0.1 by HTTPS, needs bokeh.
     """
     if not isinstance(scheduler, str | os.PathLike):
         yield scheduler
@@ -87,7 +87,7 @@ def open_client(
         shared = out if scheduler == "slurm" else None
         folder, security, http, environment = stack.enter_context(certificates(shared))
         stack.enter_context(dask.config.set(settings | http))
-        # So that a worker finds the user's own loaders, too.
+        # So that a worker also finds the user's own loaders.
         paths = dict.fromkeys(str(Path(place).absolute()) for place in sys.path)
         env = _WORKER_SETTINGS | environment | {"PYTHONPATH": os.pathsep.join(paths)}
         given = {"security": security, "logs": out / "logs", "dashboard": dashboard}
@@ -110,7 +110,7 @@ def open_client(
 
 @contextlib.contextmanager
 def _closed(cluster: SpecCluster) -> Iterator[None]:
-    """Close a cluster; what that raises is told, but does not replace what was done (or went wrong) before."""
+    """Close a cluster; warn of an error, which does not replace an earlier result or error."""
     try:
         yield
     finally:
@@ -118,16 +118,16 @@ def _closed(cluster: SpecCluster) -> Iterator[None]:
             cluster.close()
         except Exception as error:
             what = f"the cluster did not close in order ({type(error).__name__}: {error}); completed fits are kept. "
-            advice = "Look whether processes or jobs of it are left (on SLURM: squeue --me)."
+            advice = "Check whether its processes or jobs are left (on SLURM: squeue --me)."
             warnings.warn(what + advice, UserWarning, stacklevel=2)
 
 
 @contextlib.contextmanager
 def certificates(parent: Path | None) -> Iterator[tuple[Path, Security, dict[str, str], dict[str, str]]]:
-    """Make certificates for all connections of a cluster in a folder that only this user can read, removed in the end.
+    """Make certificates for all connections of a cluster in a folder that only this user can read, removed at the end.
 
-    The folder; security and settings of Dask for the scheduler and the client, in this process; the environment that
-    says the same to workers, which have no secret on their command line.
+    Yields the folder; security and settings of Dask for the scheduler and the client, in this process; the same as
+    an environment for workers, which have no secret on their command line.
     """
     from distributed import Security
 
@@ -142,7 +142,7 @@ def certificates(parent: Path | None) -> Iterator[tuple[Path, Security, dict[str
                 file = folder / f"{what}.pem"
                 file.touch(mode=0o600)
                 file.write_text(security.get_tls_config_for_role("worker")[what], encoding="ascii")
-                # HTTP servers, of workers too, read what is named after the scheduler's dashboard.
+                # HTTP servers, also of workers, read the settings of the scheduler's dashboard.
                 http[f"distributed.scheduler.dashboard.tls.{what.replace('_', '-')}"] = str(file)
                 environment[f"DASK_DISTRIBUTED__SCHEDULER__DASHBOARD__TLS__{what.upper()}"] = str(file)
                 environment[f"DASK_DISTRIBUTED__COMM__TLS__{role}{what.upper()}"] = str(file)
@@ -170,7 +170,7 @@ def _connect(where: str, security: Security | None) -> Iterator[Client]:
         try:
             address = json.loads(Path(where).read_text(encoding="utf-8"))["address"]
         except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{where} is no scheduler file of Dask: it has no address") from None
+            raise ValueError(f"{where} is not a scheduler file of Dask: it has no address") from None
     security = security or Security()
     _knock(address, security)
     if address.startswith("tcp://"):

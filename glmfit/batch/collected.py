@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Collected(NamedTuple):
-    """What `collect` wrote.
+    """Files that `collect` wrote.
 
     Attributes
     ----------
     index, arrays : pathlib.Path
-        Table, with strengths and held-out scores among its columns, and file of arrays.
+        Table, including strengths and held-out scores; file of arrays.
     n_fits, n_units, n_absent : int
-        Results in them; neurons (classes) of these together, rows of the table; tasks without a result.
+        Results in the files; their neurons (classes) in total, the rows of the table; tasks without a result.
     damaged : list of str
         Results that cannot be read, and why; they are not in the files.
     explained : pathlib.Path or None
@@ -48,40 +48,41 @@ def collect(out: str | Path) -> Collected:
     Parameters
     ----------
     out : str or pathlib.Path
-        Output folder of a batch; what is missing or damaged is skipped, counted and named.
+        Output folder of a batch; missing or damaged results are skipped, counted and named.
 
     Returns
     -------
     Collected
-        Names and numbers. The table, OUT/index.parquet, has a row per neuron (class, for class models) of every fit:
+        Files and counts. The table, OUT/index.parquet, has a row per neuron (class, for class models) of every fit:
         session, model, unit, status, gap, gap_is_bound, pseudo_r2, spike_count, strength, held_out_score, held_out_se,
         scoring, seconds, warnings, key and more. The arrays, OUT/fits.nc (netCDF-4), have dimensions ``unit`` (the rows
         of the table, in order) and ``feature`` (every name that occurs): coef, nan where a model lacks the feature, and
-        intercept. OUT/explained.parquet, of models with ``[model.explain]``, has a row per unit and contribution:
+        intercept. OUT/explained.parquet, for models with ``[model.explain]``, has a row per unit and contribution:
         session, model, unit, kind, group, nats, standard_error, bits_per_spike, d2, p_value, q_value, off, proved,
         n_draws and key; p_value and q_value are nan without a null.
 
     Raises
     ------
     ValueError, ImportError
-        If there is no result; without the extra ``batch``.
+        If there is no result; if the extra ``batch`` is missing.
 
     Notes
     -----
-    strength is that of the unit's penalty, chosen by cross-validation or given; nan where coefficients have strengths
-    of their own, as those of a default ridge do. Where it was chosen, held_out_score is the mean of its score over the
-    folds, held_out_se the standard error of this mean (of folds as if independent, nan for a single one), and scoring
-    says which score. Folds without a score (nan in ``cv_scores_``) are ignored. Other models have nan, and scoring "".
+    strength is that of the unit's penalty, chosen by cross-validation or given; nan if coefficients have individual
+    strengths, as in a default ridge. If it was chosen, held_out_score is the mean of its score over the folds,
+    held_out_se the standard error of this mean (treating folds as independent, nan for a single one), and scoring
+    the name of the score. Folds without a score (nan in ``cv_scores_``) are ignored. Other models have nan, and
+    scoring "".
 
-    Results of PopulationGAM give the index columns more: edf, the effective degrees of freedom with the intercept's,
-    edf.TERM and strength.TERM of each term (strength.TERM.0, strength.TERM.1 of one with several penalties), and
-    strength_gradient; nan for other estimators. All histories of a unit are the term history.
+    Results of PopulationGAM add columns to the index: edf, the effective degrees of freedom with the intercept's;
+    edf.TERM and strength.TERM of each term (strength.TERM.0, strength.TERM.1 for several penalties); and
+    strength_gradient. They are nan for other estimators. All histories of a unit form the term history.
 
-    The index has the contributions, too, in nats: a column ``explain.KIND.GROUP`` for each that some result has, nan
-    for units without it. q_value is that of the fit; discoveries over many fits are counted from all their p_value.
+    The index also has the contributions in nats: a column ``explain.KIND.GROUP`` for each that any result has, nan for
+    units without it. q_value is that of the fit; discoveries over many fits are counted from all their p_value.
 
-    Each file is written whole or not at all; a table of contributions from before goes if no result has any. Cost:
-    reads everything, and holds units times features and contributions in memory, plus some hundred bytes for each unit.
+    Each file is written whole or not at all; an old table of contributions is removed if no result has any. Cost: all
+    results are read; units times features and contributions are held in memory, plus some hundred bytes for each unit.
     """
     import pandas as pd
 
@@ -125,14 +126,14 @@ class _Columns:
         self._n_units = 0
 
     def add(self, n_units: int, columns: dict[str, np.ndarray]) -> None:
-        """Take the columns of the next fit, (unit,) each."""
+        """Add the columns of the next fit, (unit,) each."""
         units = slice(self._n_units, self._n_units + n_units)
         self._n_units = units.stop
         if columns:
             self._parts.append((units, columns))
 
     def joined(self) -> dict[str, np.ndarray]:
-        """Put them together, nan for units without."""
+        """Concatenate them, nan for units without."""
         joined: dict[str, np.ndarray] = {}
         for units, columns in self._parts:
             for name, values in columns.items():
@@ -148,7 +149,7 @@ class _Contributions:
         self.columns = _Columns()
 
     def add(self, facts: dict[str, Any], found: Explanation | None) -> None:
-        """Take the next fit of the index, by its columns and what it explains."""
+        """Add the next fit of the index, by its columns and its explanation."""
         if found is None:
             self.columns.add(len(facts["unit"]), {})
             return
@@ -171,7 +172,7 @@ class _Contributions:
             self._rows[name].append(values)
 
     def write(self, path: Path) -> Path | None:
-        """Write the table; one from before goes if there is nothing to write."""
+        """Write the table; remove an old one if there is nothing to write."""
         import pandas as pd
 
         if not self._rows:
@@ -183,7 +184,7 @@ class _Contributions:
 
 
 def _joined(columns: dict[str, list]) -> dict[str, Any]:
-    """Put the parts of every column together, and let go of them."""
+    """Concatenate the parts of every column, and release them."""
     joined = {}
     for name in list(columns):
         parts = columns.pop(name)
@@ -192,7 +193,7 @@ def _joined(columns: dict[str, list]) -> dict[str, Any]:
 
 
 def _printable(value: Any) -> Any:
-    """Texts without what cannot be written, such as names of files that are not UTF-8, or a zero."""
+    """Escape characters that cannot be written, such as file names that are not UTF-8, or a zero."""
     if isinstance(value, list):
         return [_printable(entry) for entry in value]
     if not isinstance(value, str):

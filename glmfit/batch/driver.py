@@ -1,4 +1,4 @@
-"""Carry tasks to the workers of a Dask cluster and their receipts back, whatever happens to the workers."""
+"""Driver of a Dask cluster: send tasks to its workers and collect receipts, whatever happens to the workers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 PER_WORKER = 2  # tasks with the cluster: one that runs, and one so that the worker need not wait for the next
-LOOK_EVERY = 1.0  # seconds between two looks at the workers
-SPEAK_AFTER = 60.0  # seconds without a worker before something is said
+LOOK_EVERY = 1.0  # seconds between checks of the workers
+SPEAK_AFTER = 60.0  # seconds without a worker before this is reported
 FETCH_WITHIN = 10.0  # seconds for a receipt to arrive once it is there
 RESUBMISSIONS = 5  # of one task whose result was lost or cancelled on the way
 
 
 class ClusterLostError(RuntimeError):
-    """No worker is left, and none will come; what is finished is in its files, and a new run does the rest."""
+    """No worker is left, and none will come; finished fits are in their files, and a new run does the rest."""
 
 
 def drive(
@@ -38,10 +38,10 @@ def drive(
 ) -> None:
     """Run ``function(task)``, which must be idempotent, on the workers of a cluster, and hand over the receipts.
 
-    A task whose worker dies is run again elsewhere. One that may be what kills its workers is put aside, and run again
-    at the end while nothing else runs: only if it kills them then, too, is it lost. Receipts and losses are told in
-    this thread. ClusterLostError if the scheduler is gone, workers cannot start, or none was there for `patience`
-    seconds (no limit for a cluster whose jobs wait in a queue). What ends the call cancels what is with the cluster.
+    A task whose worker dies is run again elsewhere. A task that may have killed its workers is put aside, and run again
+    at the end while nothing else runs; it is lost only if it kills them again. Receipts and losses are reported in this
+    thread. ClusterLostError if the scheduler is gone, workers cannot start, or none was there for `patience` seconds
+    (no limit for a cluster whose jobs wait in a queue). When the call ends, tasks still with the cluster are cancelled.
     """
     run, watch = _Run(client, function, tasks, on_receipt, on_lost), _Watch(client, say, patience)
     try:
@@ -76,7 +76,7 @@ class _Run:
 
     def submit(self, task: Any, n_lost: int, alone: bool = False) -> None:
         try:
-            # pure=False: a new key each time, so that no answer of an earlier attempt is remembered.
+            # pure=False: a new key each time, so that no result of an earlier attempt is reused.
             future = self.client.submit(self.function, task, pure=False)
         except (OSError, RuntimeError, CancelledError) as error:
             if self.client.status not in ("closing", "closed"):
@@ -96,7 +96,7 @@ class _Run:
             receipt = future.result(timeout=FETCH_WITHIN)
         except Exception as caught:
             error = caught
-        is_own = future.status == "error"  # raised by the function, or said of it by the scheduler
+        is_own = future.status == "error"  # raised by the function, or reported by the scheduler
         if isinstance(error, TimeoutError) and not is_own:
             # The worker left with the receipt: Dask runs the task again, and we wait for it again.
             future.add_done_callback(self.landed.put)
@@ -114,7 +114,7 @@ class _Run:
 
 
 class _Watch:
-    """Count the workers about once a second; say so, and in the end give up, when there are none."""
+    """Count of the workers, about once a second; reports if there are none, and finally gives up."""
 
     def __init__(self, client: Client, say: Callable[[str], None], patience: float):
         self.client, self.say, self.patience = client, say, patience

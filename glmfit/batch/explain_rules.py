@@ -1,4 +1,4 @@
-"""The [model.explain] of a manifest: groups of features, what is compared, folds, strengths and a null."""
+"""The [model.explain] of a manifest: groups of features, comparisons, folds, strengths and a null."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from .reading import Data
 KINDS = ("unique", "maximal")
 NULLS = ("circular_shift", "linear_shift")
 PENALTIES = ("Ridge", "Lasso", "ElasticNet", "UnRegularized")
-_RESERVED = ("constant", "full")  # models that are always there
+_RESERVED = ("constant", "full")  # models that always exist
 _HISTORY = "history"
 
 _GROUPS = rule.list_of(rule.TEXT, "a list of names of groups")
@@ -48,20 +48,20 @@ def read_explain(
     problems: Problems, path: tuple, table: dict[str, Any], sources: list[Data], estimator: str | None,
     penalties: Iterable[Any], design: dict[str, Any] | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Check what is to be explained by a model, against its design, its penalties and its data; with defaults."""
+    """Check the explanation of a model against its design, its penalties and its data; return it with defaults."""
     right = check_table(problems, path, table, _KEYS)
     if estimator not in (None, "PopulationGLM", "PopulationGLMCV"):
-        problems.add(path[:-1], f"explain is given, which {estimator} does not know; it is for PopulationGLM(CV).")
+        problems.add(path[:-1], f"explain is given, which {estimator} does not support; it is for PopulationGLM(CV).")
     for name in penalties:
         if isinstance(name, str) and name not in PENALTIES:
             problems.add(path, f'regularizer is "{name}"; explain takes one of {", ".join(PENALTIES)}.')
     found = {"kinds": [*KINDS], "level": 0.05, **right}
     if len(set(found["kinds"])) < len(found["kinds"]):
-        problems.add(path, f"kinds is {shown(found['kinds'])}; each may be there once.")
+        problems.add(path, f"kinds is {shown(found['kinds'])}; each may occur once.")
     terms = None if design is None else _terms(design)
     for name in _RESERVED if "groups" not in right else ():
         if name in (terms or ()):
-            problems.add(path, f'groups is missing; a covariate is called "{name}", as a group may not be.')
+            problems.add(path, f'groups is missing; a covariate is called "{name}", which a group may not be.')
     if "groups" in right:
         found["groups"] = _read_groups(problems, (*path, "groups"), right["groups"], terms)
     _check_compared(problems, path, right, found.get("groups", terms), "groups" in right)
@@ -85,42 +85,42 @@ def _terms(design: dict[str, Any]) -> list[str]:
 
 def _read_groups(problems: Problems, path: tuple, table: dict[str, Any], terms: list[str] | None) -> dict:
     if not table:
-        problems.add(path[:-1], "groups is empty; name at least one group, or leave it out.")
+        problems.add(path[:-1], "groups is empty; name at least one group, or remove it.")
     groups: dict[str, list[str]] = {}
     for name, members in table.items():
         if not rule.NAMED.fits(name):
-            problems.add(path, f'"{name}" is no name of a group; it must be {rule.NAMED.allowed}.')
+            problems.add(path, f'"{name}" is not a name of a group; it must be {rule.NAMED.allowed}.')
         elif name in _RESERVED:
-            problems.add(path, f'"{name}" is the name of a model that is always there; give the group another name.')
+            problems.add(path, f'"{name}" is the name of a model that always exists; give the group another name.')
         elif not _MEMBERS.fits(members):
             problems.add(path, f"{name} is {shown(members)}; it must be {_MEMBERS.allowed}.")
         groups[name] = [members] if isinstance(members, str) else members if isinstance(members, list) else []
         for member in groups[name] if terms is not None else ():
             if isinstance(member, str) and not _may_be_there(member, terms):
-                text = f'{name} names "{member}", which is no covariate of the design and no feature of one'
+                text = f'{name} names "{member}", which is neither a covariate of the design nor a feature of one'
                 problems.add(path, text + guess(member, terms))
     return groups
 
 
 def _may_be_there(member: str, terms: list[str]) -> bool:
-    """Whether a name is a covariate's, or can be that of one of its features: how many columns it has is not known."""
+    """Whether a name is a covariate's, or can be that of one of its features: the number of columns is not known."""
     return "*" in member or any(member == term or member.startswith(f"{term}_") for term in terms)
 
 
 def _check_compared(problems: Problems, path: tuple, right: dict, groups: Iterable[str] | None, given: bool) -> None:
-    """Check groups that are added in an order, or make models; None if only the data know which there are."""
+    """Check groups of an order and of models; ``groups`` is None if only the data determine them."""
     what = "groups" if given else "covariates of the design"
     named = [(path, "order", right.get("order", []))]
     order = right.get("order", [])
     if len(set(order)) < len(order):
-        problems.add(path, f"order is {shown(order)}; each group may be there once.")
+        problems.add(path, f"order is {shown(order)}; each group may occur once.")
     for name, parts in right.get("models", {}).items():
         if not _MEMBERS.fits(parts):
             problems.add((*path, "models"), f"{name} is {shown(parts)}; it must be {_GROUPS.allowed}.")
         else:
             named.append(((*path, "models"), name, [parts] if isinstance(parts, str) else parts))
     if "models" in right and not right["models"]:
-        problems.add(path, "models is empty; name at least one, or leave it out.")
+        problems.add(path, "models is empty; name at least one, or remove it.")
     for at, key, parts in named:
         for part in parts if groups is not None else ():
             if part not in groups:

@@ -1,4 +1,4 @@
-"""What groups of features contribute, for one task: computed, put in its file and checked there."""
+"""Contributions of groups of features for one task: computed, stored in its file and checked there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..inference import Explanation
 
 PREFIX = "explain."  # of its arrays among those of the model
-# Axes of the arrays: what a file is checked by, without importing what made it.
+# Axes of the arrays, to check a file without importing the code that made it.
 AXES = {
     "members": ("model", "feature"),
     "strengths": ("strength",),
@@ -46,13 +46,13 @@ def explain_built(
     Parameters
     ----------
     spec, built : dict, Built
-        The task's.
+        Specification and design of the task.
     inputs : iterable of (features, counts)
-        What is fitted together: all neurons, or each by itself with its own history.
+        Inputs of each fit: all neurons together, or each neuron with its own history.
     make : callable
         Makes the estimator.
     given : dict
-        Weights and the like, as ``fit`` takes them.
+        Weights and similar arguments of ``fit``.
     epochs : dict of numpy.ndarray
         Sets of intervals of the session.
     """
@@ -62,12 +62,12 @@ def explain_built(
     for X, y in inputs:
         parts.append(explain(make(), X, y, **options, **given))
         if parts[-1].status != "complete":
-            stop()  # what was explained half-way is not a result
+            stop()  # an interrupted explanation is not a result
     return parts[0] if built.own is None else _side_by_side(parts, built.target_names)
 
 
 def to_file(found: Explanation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Header and arrays of an explanation, as they stand in the file of a result."""
+    """Return header and arrays of an explanation, as in the file of a result."""
     from ..inference.explained.explanation import explanation_to_file
 
     header, arrays = explanation_to_file(found)
@@ -83,33 +83,33 @@ def from_file(header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Expla
 
 
 def check_explanation(header: Any, arrays: Mapping[str, np.ndarray], n_units: int) -> None:
-    """Raise ValueError, or what reading damaged values raises, unless an explanation is whole."""
+    """Raise ValueError, or an error of reading damaged values, unless an explanation is complete."""
     if not isinstance(header, dict):
-        raise ValueError("it lacks what it should explain")
+        raise ValueError("it lacks its explanation")
     if header.keys() != _HEADER.keys() or not all(isinstance(header[name], of) for name, of in _HEADER.items()):
-        raise ValueError("it does not say all of what it explains, or not as it should")
+        raise ValueError("its explanation is incomplete or invalid")
     sizes = {"neuron": n_units, "contribution": len(header["contributions"])}
     for axis in ("neuron", "model", "feature"):
         names = header[axis]
         if not all(isinstance(name, str) for name in names):
-            raise ValueError(f"names of what is explained are no texts ({axis})")
+            raise ValueError(f"names in its explanation are not strings ({axis})")
         if sizes.setdefault(axis, len(names)) != len(names):
             raise ValueError(f"it explains {len(names)} of {n_units} neurons")
     for name, kind, *compared in header["contributions"]:
         if not (isinstance(name, str) and isinstance(kind, str) and len(compared) == 2):
             raise ValueError("its contributions have no names, or do not compare two models")
         if not all(type(k) is int and 0 <= k < sizes["model"] for k in compared):
-            raise ValueError(f"its contribution {name} compares models that are not there")
+            raise ValueError(f"its contribution {name} compares models that do not exist")
     for name, axes in AXES.items():
         array = arrays[f"{PREFIX}{name}"]
         if array.dtype.kind not in ("b" if name in _BOOLEAN else "fiu"):
             raise ValueError(f"{PREFIX}{name} is of type {array.dtype}")
         if array.ndim != len(axes) or any(sizes.setdefault(a, n) != n for a, n in zip(axes, array.shape, strict=True)):
             expected = tuple(sizes.get(axis, axis) for axis in axes)
-            raise ValueError(f"{PREFIX}{name} has shape {array.shape}, and not {expected}")
+            raise ValueError(f"{PREFIX}{name} has shape {array.shape}, not {expected}")
 
 
-# -- what a manifest says, in the words of `explain`
+# -- options of a manifest as arguments of `explain`
 
 
 def _options(spec: dict[str, Any], built: Built, epochs: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _options(spec: dict[str, Any], built: Built, epochs: Mapping[str, np.ndarray
 def groups_of(
     given: Mapping[str, list[str]] | None, terms: Mapping[str, list[str]], features: list[str]
 ) -> dict[str, list[str]] | None:
-    """Features of each group; every covariate and the history without any given, None if there are none either."""
+    """Return the features of each group, by default every covariate and the history; None if there are none."""
     if given is None:
         return dict(terms) or None
     groups = {}
@@ -140,7 +140,7 @@ def groups_of(
             matched = terms.get(member) or [name for name in features if name == member]
             matched = matched or [name for name in features if "*" in member and fnmatch.fnmatchcase(name, member)]
             if not matched:
-                what = "which is no covariate and no feature" if "*" not in member else "which no feature matches"
+                what = "which is neither a covariate nor a feature" if "*" not in member else "which no feature matches"
                 raise ValueError(f'explain: group {group} names "{member}", {what}{guess(member, [*terms, *features])}')
             found += matched
         groups[group] = list(dict.fromkeys(found))
@@ -148,7 +148,7 @@ def groups_of(
 
 
 def _labels(name: str, key: str, built: Built, epochs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Interval in which every row's bin has its centre, counted in the order of time, -1 for none, (time,)."""
+    """Return the interval with the centre of each row's bin, numbered in time order, -1 for none, (time,)."""
     if built.times is None:
         raise ValueError(f'explain: {key} names the epochs "{name}", but matrices have no times.')
     if name not in epochs:
@@ -160,7 +160,7 @@ def _labels(name: str, key: str, built: Built, epochs: Mapping[str, np.ndarray])
 
 
 def _folds(cv: dict[str, Any], built: Built, epochs: Mapping[str, np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Folds of whole intervals, dealt out in turn: (train, test) indices of rows."""
+    """Make folds of whole intervals, assigned in turn: (train, test) indices of rows."""
     labels = _labels(cv["epochs"], "cv", built, epochs)
     there = np.unique(labels[labels >= 0])
     if len(there) < cv["n"]:
@@ -187,7 +187,7 @@ def _null(asked: dict[str, Any], built: Built, epochs: Mapping[str, np.ndarray],
 
 
 def _side_by_side(parts: list[Explanation], names: list[str]) -> Explanation:
-    """Put explanations of one neuron each together; discoveries are counted over all of them."""
+    """Join explanations of one neuron each; discoveries are counted over all of them."""
     from ..inference.explained.explanation import false_discovery_rate
 
     changes: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""One task: load the session, build the design, fit, write one file; what goes wrong is kept, and said."""
+"""One task: load the session, build the design, fit, write one file; errors are kept and reported."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
     Parameters
     ----------
     task, out : Task, str or pathlib.Path
-        Of :meth:`Manifest.tasks`; output folder, in which ``results`` and ``failed`` are made.
+        A task of :meth:`Manifest.tasks`; output folder, in which ``results`` and ``failed`` are made.
     manifest : str
         Digest of the manifest, for the record.
     tries : int
-        After so many attempts that ended their process, here or elsewhere, the fit has failed.
+        Number of attempts that ended their process, here or elsewhere, after which the fit has failed.
 
     Returns
     -------
     Receipt
-        What became of it: "done", "found" (a whole result was there already) or "failed", with the traceback in
+        Outcome: "done", "found" (a whole result was there already) or "failed", with the traceback in
         ``failed/KEY.json``.
 
     Notes
     -----
-    Whatever the data or the fit raise is kept and does not come out; Ctrl-C and SIGTERM do. The file appears whole or
+    Errors of the data or the fit are kept and not raised; Ctrl-C and SIGTERM are raised. The file is written whole or
     not at all, named by a hash of configuration and data, so a task may be done twice, anywhere, without harm.
     """
     out, host = Path(out), socket.gethostname()
@@ -93,7 +93,7 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
         writing = True
         write_result(out, task, model, facts, arrays)
         attempt.end()
-    except BaseException as error:  # of whatever kind, also sys.exit in a loader: the others go on
+    except BaseException as error:  # of any kind, even sys.exit in a loader: the others continue
         if attempt is not None:
             (attempt.forget if is_stopped() else attempt.end)()
         if is_stopped():
@@ -106,7 +106,7 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
                 ended(out, task.key)  # missing, not failed: the next run knows the data
             else:
                 write_failure(out, task, facts)
-        except OSError as second:  # a full disk: the receipt still tells
+        except OSError as second:  # a full disk: the receipt still reports it
             text += f" (and its traceback could not be kept: {second})"
         return receipt("failed", facts["seconds"], text, unwritten=unwritten)
     return receipt("done", facts["seconds"])
@@ -122,20 +122,20 @@ def load_result(
     path : str or pathlib.Path
         The output folder of a batch, OUT, or a file of ``OUT/results``.
     session, model : str, optional
-        Which fit of the folder, by the names of the manifest that was run last, such as "track/rat1" and "place". One
-        of them is enough if it leaves only one fit.
+        Names of the fit in the manifest that was run last, such as "track/rat1" and "place". One of them is enough if
+        only one fit has it.
 
     Returns
     -------
     PopulationGLM, PopulationGLMCV, PopulationGAM, SoftmaxGLM or MultinomialGLM
-        Fitted.
+        The fitted model.
 
     Raises
     ------
     ValueError
-        If the file is damaged or something else, or if the names are those of no fit, or of several.
+        If the file is damaged or not a result, or if the names match no fit or several.
     FileNotFoundError
-        If there is no such file, or the fit has no result yet.
+        If the file does not exist, or the fit has no result yet.
     """
     path = _file_of(path, session, model)
     header, arrays = load_npz(path)
@@ -143,11 +143,11 @@ def load_result(
         check_result(header, arrays)
         return model_from_file(getattr(glmfit, header["class"]), header, arrays)
     except DAMAGED as error:
-        raise ValueError(f"{path} is no whole result ({error}). Remove it and run the manifest again.") from error
+        raise ValueError(f"{path} is not a complete result ({error}). Remove it and run the manifest again.") from error
 
 
 def _file_of(path: str | Path, session: str | None, model: str | None) -> Path:
-    """File of a fit, given as such or by its names in a folder."""
+    """Return the file of a fit, given as a path or by its names in a folder."""
     if Path(path).is_dir():
         return find_result(Path(path), session, model)
     if session is not None or model is not None:
@@ -156,24 +156,24 @@ def _file_of(path: str | Path, session: str | None, model: str | None) -> Path:
 
 
 def load_explanation(path: str | Path, session: str | None = None, model: str | None = None) -> Explanation:
-    """Load what groups of features contribute, of one fit of a model with ``[model.explain]``.
+    """Load the contributions of groups of features in one fit of a model with ``[model.explain]``.
 
     Parameters
     ----------
     path, session, model :
-        As `load_result` takes them.
+        As in `load_result`.
 
     Returns
     -------
     Explanation
-        As `glmfit.inference.explain` returns it, of the units of the model in the same file.
+        As returned by `glmfit.inference.explain`, for the units of the model in the same file.
 
     Raises
     ------
     ValueError
-        If its model has no ``[model.explain]``, or as `load_result`.
+        If its model has no ``[model.explain]``, or as in `load_result`.
     FileNotFoundError
-        As `load_result`.
+        As in `load_result`.
     """
     path = _file_of(path, session, model)
     header, arrays = load_npz(path)
@@ -183,9 +183,9 @@ def load_explanation(path: str | Path, session: str | None = None, model: str | 
         if found is not None:
             return from_file(found, arrays)
     except DAMAGED as error:
-        raise ValueError(f"{path} is no whole result ({error}). Remove it and run the manifest again.") from error
+        raise ValueError(f"{path} is not a complete result ({error}). Remove it and run the manifest again.") from error
     name = header["batch"]["model"]
-    raise ValueError(f'{path} explains nothing: give the model "{name}" a table [model.explain] in the manifest.')
+    raise ValueError(f'{path} has no explanation: give the model "{name}" a table [model.explain] in the manifest.')
 
 
 def _fit(spec: dict) -> tuple[Any, dict, dict]:
@@ -227,7 +227,7 @@ def _fit_built(spec: dict, built: Built) -> Any:
 
 
 def _explain(spec: dict, built: Built) -> tuple[dict, dict]:
-    """Explain the responses if the manifest says so: what goes into the header of the file, and arrays."""
+    """Explain the responses if the manifest asks for it; return entries of the file's header, and arrays."""
     if "explain" not in spec:
         return {}, {}
     start, epochs = time.perf_counter(), _remembered(load_planned, spec["source"]).epochs
@@ -242,7 +242,7 @@ def _given(built: Built) -> dict[str, Any]:
 
 
 def _inputs(built: Built) -> Iterator[tuple[Any, Any]]:
-    """Yield what is fitted together, features and responses: all neurons, or each with its own history."""
+    """Yield features and responses of each fit: all neurons together, or each with its own history."""
     if built.own is None:
         has_names = built.target_names is not None and np.ndim(built.y) == 2
         y = _named(built.y, built.target_names) if has_names else built.y
@@ -260,9 +260,9 @@ def _named(X: np.ndarray, names: list[str]):
 
 
 def _join_neurons(models: list, names: list[str]):
-    """Put models of one neuron each, fitted to as many features, side by side: one PopulationGLM, without a history.
+    """Join models of one neuron each, with equal numbers of features, to one PopulationGLM, without a history.
 
-    The bounds are those of the single fits, and their failure probabilities are added up.
+    The bounds are those of the single fits, and their failure probabilities are summed.
     """
     joined, reports = models[0], [m.report_ for m in models]
     steps = [report.step_certificate for report in reports]
@@ -291,15 +291,15 @@ def _join_neurons(models: list, names: list[str]):
 
 
 def _side_by_side(parts: list, sums: tuple[str, ...], **changes: Any) -> Any:
-    """Put the arrays of records of one neuron each together, add up some of their numbers, and set the rest."""
+    """Concatenate the arrays of records of one neuron each, sum some of their numbers, and set the rest."""
     arrays = [f.name for f in fields(parts[0]) if isinstance(getattr(parts[0], f.name), np.ndarray)]
     changes |= {name: sum(getattr(part, name) for part in parts) for name in sums}
     return replace(parts[0], **{name: np.concatenate([getattr(p, name) for p in parts]) for name in arrays}, **changes)
 
 
 def _remembered(make: Callable[[dict], Any], spec: dict) -> Any:
-    """Make something, or return what was made last if that is it: tasks come session by session."""
-    with _lock:  # a client of the user's may have workers of several threads
+    """Make something, or return the last one if its spec is the same: tasks come session by session."""
+    with _lock:  # workers of a user's client may have several threads
         if make not in _last or _last[make][0] != spec:
             _last.pop(make, None)  # released before the next is loaded
             _last[make] = spec, make(spec)

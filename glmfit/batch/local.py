@@ -20,9 +20,9 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from ..files import open_to_append, read_regular
 from .at_work import forget_all
 
-# Left to itself, the HTTP server of a worker listens on every interface of its machine.
+# By default, the HTTP server of a worker listens on every interface of its machine.
 HTTP_ON_LOOPBACK = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
-_QUICK_DEATHS = 3  # so many in a row, without the worker ever reaching the scheduler, are trouble
+_QUICK_DEATHS = 3  # this many in a row, without the worker ever reaching the scheduler, are trouble
 
 
 class Arrivals(SchedulerPlugin):
@@ -36,7 +36,7 @@ class Arrivals(SchedulerPlugin):
 
 
 def last_lines(path: Path, n_lines: int = 5) -> str:
-    """Read the end of a log, or nothing where there is none."""
+    """Read the end of a log; empty if there is none."""
     with contextlib.suppress(OSError, ValueError):
         return "\n".join(read_regular(path).decode(errors="replace").splitlines()[-n_lines:])
     return ""
@@ -60,7 +60,7 @@ class LocalWorker(ProcessInterface):
         await super().start()
 
     async def _keep_alive(self) -> None:
-        """Start the process, and again whenever it has ended; slower if it never gets as far as the scheduler."""
+        """Start the process, and again whenever it has ended; more slowly if it never reaches the scheduler."""
         failures = 0
         while True:
             arrived = self.arrivals.count[self.name]
@@ -75,7 +75,7 @@ class LocalWorker(ProcessInterface):
             await asyncio.sleep(min(30.0, 0.1 * 2**failures))
 
     async def close(self):
-        """End the process at once: it has nothing that is not in a file."""
+        """End the process at once: everything it has is in files."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -108,7 +108,7 @@ class LocalProcesses(SpecCluster):
 
     @property
     def trouble(self) -> str | None:
-        """Why no worker can be expected any more, if so."""
+        """Reason why no worker can be expected any more, or None."""
         found = [getattr(worker, "trouble", None) for worker in self.workers.values()]
         return found[0] if found and all(found) else None
 
@@ -119,7 +119,7 @@ def dask_setup(worker: object) -> None:
 
 
 def _end_with_the_input() -> None:
-    """Leave when the standard input ends, whose other end the driver holds; what was begun here is not why."""
+    """Exit when the standard input, held by the driver, ends; fits begun here are not the cause."""
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass

@@ -1,4 +1,4 @@
-"""Manifests: which models are to be fitted to which data."""
+"""Manifests: which models to fit to which data."""
 
 import contextlib
 import hashlib
@@ -23,7 +23,7 @@ from .sources import digest, identity_of
 
 _KEYS = {"name": TEXT, "seed": whole(0), "precision": one_of("single", "double")}
 _KEYS |= {"options": TABLE, "data": TABLES, "model": TABLES}
-_DEEPEST = 100  # tables and arrays, one in the other; what reads them calls itself
+_DEEPEST = 100  # nested tables and arrays; their readers are recursive
 _TOO_DEEP = f"tables and arrays are nested more than {_DEEPEST} deep"
 
 
@@ -33,7 +33,7 @@ class ManifestError(ValueError):
     Parameters
     ----------
     problems : list of str
-        All that is wrong with it, an attribute, too; the error's text has one a line.
+        All problems, also an attribute; the error's text has one per line.
     """
 
     def __init__(self, problems: Iterable[str]):
@@ -48,15 +48,15 @@ class Manifest:
     Attributes
     ----------
     path, name : pathlib.Path, str
-        Where it was read; its name, the file's without one.
+        Path of the file; its name, by default the file's stem.
     seed, precision : int, {"single", "double"}
-        Of every fit.
+        Seed and precision of every fit.
     options : dict
-        With defaults filled in; its one entry, ``pad_shapes``, is without effect since version 0.2.
+        With defaults filled in; its only entry, ``pad_shapes``, has no effect since version 0.2.
     digest : str
         sha256 of the file's bytes, in hexadecimal.
     data, models : tuple
-        Sources, each with a name and sessions; configurations, the members of grids each by themselves.
+        Sources, each with a name and sessions; configurations, one for each member of a grid.
     """
 
     path: Path
@@ -69,17 +69,17 @@ class Manifest:
     models: tuple[Model, ...]
 
     def tasks(self, identify: Callable[[dict[str, Any]], str] | None = None) -> list[Task]:
-        """List the fits, all models of a session one after the other.
+        """List the fits, grouped by session.
 
         Parameters
         ----------
         identify : callable, optional
-            From a source (dict) to the identity of its data (str), instead of reading all files again.
+            Maps a source (dict) to the identity of its data (str), instead of reading all files again.
 
         Returns
         -------
         list of Task
-            Data that cannot be read are no error here: their tasks fail when they are run, and the others do not.
+            Data that cannot be read raise no error here: only their tasks fail, when they are run.
         """
         identify = identity_of if identify is None else identify
         tasks = []
@@ -96,7 +96,7 @@ class Manifest:
     def _task(self, session: str, model: Model, source: dict[str, Any], identity: str) -> Task:
         spec = {"estimator": model.estimator, "parameters": model.parameters, "design": model.design}
         spec |= {"source": source, "seed": self.seed, "precision": self.precision, "identity": identity}
-        if model.estimator == "PopulationGLM":  # without effect, but in the keys of fits by version 0.1
+        if model.estimator == "PopulationGLM":  # no effect, but part of the keys of fits by version 0.1
             spec["parameters"] = {"pad_shapes": self.options["pad_shapes"], **model.parameters}
         if model.explain is not None:
             spec["explain"] = model.explain
@@ -109,17 +109,17 @@ def read_manifest(path: str | Path) -> Manifest:
     Parameters
     ----------
     path : str or pathlib.Path
-        File in TOML (.toml) or JSON (.json). Names of files in it start at its folder, and so do modules of loaders.
+        TOML (.toml) or JSON (.json) file. File names in it are relative to its folder, as are modules of loaders.
 
     Returns
     -------
     Manifest
-        Ready to be run.
+        Ready to run.
 
     Raises
     ------
     ManifestError, FileNotFoundError
-        With all that is wrong, a line each, which names the file, the table and the key; if there is no such file.
+        With every problem on a line, which names the file, the table and the key; if the file does not exist.
 
     Examples
     --------
@@ -137,9 +137,9 @@ def read_manifest(path: str | Path) -> Manifest:
 
 
 def read_known(path: Path, out: Path) -> Manifest:
-    """Read a manifest; the parameters of one that this version has planned in ``out`` are not checked again.
+    """Read a manifest; its parameters are not checked again if this version has planned it in ``out``.
 
-    Checking them takes importing the estimators, which takes longer than finding that all is done.
+    The check imports the estimators, which takes longer than finding that all is done.
     """
     checked = None
     with contextlib.suppress(*DAMAGED):
@@ -149,7 +149,7 @@ def read_known(path: Path, out: Path) -> Manifest:
 
 
 def _read(path: Path, checked: str | None) -> Manifest:
-    """Read a manifest; values of parameters are taken as they are if its digest is that of one checked before."""
+    """Read a manifest; parameters are not checked if its digest is that of one checked before."""
     content = path.read_bytes()
     hashed = hashlib.sha256(content).hexdigest()
     document = _parse(path, content)
@@ -177,7 +177,7 @@ def _read(path: Path, checked: str | None) -> Manifest:
 
 
 def _parse(path: Path, content: bytes) -> dict[str, Any]:
-    """Read TOML or JSON; errors name the line where the document breaks off."""
+    """Read TOML or JSON; errors name the line where parsing fails."""
     suffix, line = path.suffix.lower(), None
     if suffix not in (".toml", ".json"):
         raise ManifestError([f'{path.name}: a manifest is a .toml or a .json file, not "{path.suffix}".'])
@@ -209,23 +209,23 @@ def _depth(value: Any) -> int:
 
 
 def _read_json(text: str) -> Any:
-    """Read JSON alone, each key once: neither NaN nor a key that hides another."""
+    """Read strict JSON, without NaN and without repeated keys."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) < len(pairs):
             ((key, n),) = Counter(key for key, _ in pairs).most_common(1)
-            raise ValueError(f"{key} is there {n} times in one table, {shown(table)}")
+            raise ValueError(f"{key} occurs {n} times in one table, {shown(table)}")
         return table
 
     def refuse(word: str) -> None:
-        raise ValueError(f"{word} is no JSON")
+        raise ValueError(f"{word} is not JSON")
 
     return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
 
 
 def _check_new(problems: Problems, place: tuple, made: list[Model], models: list[Model]) -> None:
-    """Note a configuration that is there already for the same data: its results would be the same files."""
+    """Note a configuration that already exists for the same data: its results would be the same files."""
 
     def of(model: Model) -> dict[str, str]:
         facts = [model.estimator, model.parameters, model.design, model.explain]
@@ -239,7 +239,7 @@ def _check_new(problems: Problems, place: tuple, made: list[Model], models: list
 
 
 def _check_tables(problems: Problems, document: Mapping, key: str) -> list[tuple[tuple, dict]]:
-    """Check an array of tables with names, each once; the tables with their paths."""
+    """Check an array of tables with unique names; return the tables with their paths."""
     value = document.get(key, [])
     if not TABLES.fits(value):
         problems.add((), f"{key} is {shown(value)}; it must be an array of tables, [[{key}]] each in TOML.")
@@ -250,5 +250,5 @@ def _check_tables(problems: Problems, document: Mapping, key: str) -> list[tuple
     for i, entry in enumerate(value):
         name = entry.get("name")
         if isinstance(name, str) and first.setdefault(name, i) != i:
-            problems.add((), f'{key} {i + 1}: the name "{name}" is that of {key} {first[name] + 1} already.')
+            problems.add((), f'{key} {i + 1}: the name "{name}" is already that of {key} {first[name] + 1}.')
     return [((key, i), entry) for i, entry in enumerate(value)]

@@ -21,7 +21,7 @@ from .reading import Data
 ESTIMATORS = (*COUNT_ESTIMATORS, "SoftmaxGLM", "MultinomialGLM")  # imported when they are needed
 _SET_ELSEWHERE = {
     "random_state": "is set by the manifest's seed",
-    "pad_shapes": "is without effect since version 0.2; remove it",
+    "pad_shapes": "has no effect since version 0.2; remove it",
     "devices": "is not for batches: a worker has one device",
     "verbose": "is not for batches: nobody would see it",
 }
@@ -33,18 +33,18 @@ _KEYS |= dict.fromkeys(("parameters", "grid", "design", "explain"), rule.TABLE)
 class Model:
     """One configuration of an estimator and a design."""
 
-    name: str  # with the place in the grid for members of one
+    name: str  # with the grid values for members of a grid
     estimator: str
     parameters: dict[str, Any]
     design: dict[str, Any] | None  # of recordings
     data: tuple[str, ...]  # sources whose sessions it is fitted to
-    explain: dict[str, Any] | None = None  # what groups of features are to be explained
+    explain: dict[str, Any] | None = None  # how to explain by groups of features
 
 
 def read_model(
     problems: Problems, path: tuple, table: dict[str, Any], data: Mapping[str, Data], values: bool = True
 ) -> list[Model]:
-    """Check one model, names and values of parameters on request; one configuration for each member of its grid."""
+    """Check one model, its parameters on request; return one configuration for each member of its grid."""
     before = len(problems)
     right = check_table(problems, path, table, _KEYS, ("name", "estimator"))
     estimator = right.get("estimator")
@@ -75,18 +75,18 @@ def _listed(value: Any) -> list:
 
 
 def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, estimator: str | None, check: bool) -> list:
-    """Every combination of a grid, with what it adds to the name."""
+    """List every combination of a grid, each with its addition to the name."""
     before = len(problems)
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             problems.add((*path, "grid"), f"{key} is {shown(values)}; it must be a list of values to try.")
         elif any(value in values[:i] for i, value in enumerate(values)):
-            problems.add((*path, "grid"), f"{key} is {shown(values)}; each value may be there once.")
+            problems.add((*path, "grid"), f"{key} is {shown(values)}; each value may occur once.")
         if key in parameters:
-            problems.add((*path, "grid"), f"{key} is given by the parameters as well; leave one of them out.")
+            problems.add((*path, "grid"), f"{key} is also given in the parameters; remove one of them.")
     for what, keys in (("parameters", parameters), ("grid", grid)):
         for key in (key for key in keys if not is_plain(keys[key])):
-            text = f"{key} is {shown(keys[key])}; it must be made of texts, finite numbers, true and false."
+            text = f"{key} is {shown(keys[key])}; it must be made of strings, finite numbers, true and false."
             problems.add((*path, what), text)
         if check and estimator is not None:
             taken = [k for k in inspect.signature(getattr(glmfit, estimator)).parameters if k not in _SET_ELSEWHERE]
@@ -94,7 +94,7 @@ def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, esti
                 if key in _SET_ELSEWHERE:
                     problems.add((*path, what), f"{key} {_SET_ELSEWHERE[key]}.")
                 elif key not in taken:
-                    problems.add((*path, what), f"{key} is no parameter of {estimator}{guess(key, taken)}")
+                    problems.add((*path, what), f"{key} is not a parameter of {estimator}{guess(key, taken)}")
     if len(problems) > before or estimator is None:
         return []
     members = []
@@ -120,16 +120,16 @@ def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], e
     for key in ("terms", "feature_mask") if estimator == GAM else ():
         for what in ("parameters", "grid"):
             if key in (table.get(what) if isinstance(table.get(what), dict) else {}):
-                problems.add((*path, what), f"{key} is made of the design: leave it out.")
+                problems.add((*path, what), f"{key} is made from the design: remove it.")
     if isinstance(table["design"], dict):
         return read_design(problems, (*path, "design"), table["design"], sources, estimator)
     return None
 
 
 def make_estimator(spec: dict[str, Any], **made: Any) -> Any:
-    """Make the estimator of a task's spec, not fitted, with what else is made of its design.
+    """Make the estimator of a task's spec, not fitted, with further arguments made from its design.
 
-    Lists of the manifest become what the estimator takes: a pair of strength and ratio for the elastic net.
+    Lists of the manifest are converted for the estimator: a pair of strength and ratio for the elastic net.
     """
     parameters = dict(spec["parameters"])
     strength = parameters.get("regularizer_strength")
@@ -138,11 +138,11 @@ def make_estimator(spec: dict[str, Any], **made: Any) -> Any:
     return getattr(glmfit, spec["estimator"])(**parameters, **made, random_state=spec["seed"])
 
 
-# -- values of parameters: all that can be known without data
+# -- values of parameters: all checks that need no data
 
 
 def _check_values(problems: Problems, path: tuple, estimator: str, parameters: dict, chosen: dict) -> None:
-    """Note values that make no sense, where they are given."""
+    """Note invalid values, in the table that gives them."""
     model = make_estimator({"estimator": estimator, "parameters": {**parameters, **chosen}, "seed": 0})
     for about, check in _checks(model, estimator).items():
         try:
@@ -184,7 +184,7 @@ def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
 
 
 def _check_strengths(given: Any) -> None:
-    """Check strengths as far as they do not depend on the numbers of penalties and neurons."""
+    """Check strengths as far as possible without the numbers of penalties and neurons."""
     from ..estimators.gam.terms import CHOSEN
 
     if isinstance(given, str):
@@ -200,7 +200,7 @@ def _check_strengths(given: Any) -> None:
 
 
 def _check_terms(model: Any) -> None:
-    """Check terms of matrices, which are features of a ridge each."""
+    """Check terms of matrices: lists of features, each with a ridge."""
     if model.terms is None:
         return
     if not isinstance(model.terms, dict):
@@ -213,7 +213,7 @@ def _check_terms(model: Any) -> None:
 
 
 def _check_solver(model: Any) -> None:
-    """Check the solver, and that it does what the penalty and the link need."""
+    """Check the solver, and that it supports the penalty and the link."""
     from ..estimators.parameters import read_solver
     from ..penalties.by_name import BY_NAME
 
@@ -224,15 +224,15 @@ def _check_solver(model: Any) -> None:
         needs = "a smooth penalty" if smooth else "a penalty with kinks"
         raise ValueError(f'solver_name is {model.solver_name!r}, which needs {needs}; use "auto".')
     if getattr(solver, "certificate", None) == "global" and model._family().name == "exp":
-        raise ValueError('certificate is "global", which the exp link has not; use "anchored".')
+        raise ValueError('certificate is "global", which the exp link does not have; use "anchored".')
 
 
 def _check_penalty(model: Any) -> None:
-    """Check regulariser and strength as far as they do not depend on the numbers of features and neurons."""
+    """Check regulariser and strength as far as possible without the numbers of features and neurons."""
     from .. import penalties
 
     strength = model.regularizer_strength
     if isinstance(strength, list) or (isinstance(strength, tuple) and any(isinstance(s, list) for s in strength)):
-        strength = None  # one per neuron: the data will tell
+        strength = None  # one per neuron: checked with the data
     if model.regularizer != "GroupLasso" or model.groups is None:
         penalties.make(model.regularizer, strength, 1, 1, groups=model.groups)

@@ -1,4 +1,4 @@
-"""How far a batch has come, from what is in its output folder."""
+"""Progress of a batch, read from its output folder."""
 
 import datetime
 from collections import Counter, defaultdict
@@ -24,18 +24,18 @@ class Progress:
     n_tasks, n_done, n_failed, n_missing : int
         Tasks of the manifest as last planned; a task is missing if it has neither result nor traceback.
     damaged : list of str
-        Among the missing: results that cannot be read, and why. The next run does them again.
+        Results of missing tasks that cannot be read, and why. The next run repeats them.
     begun : list of (str, int)
-        Among the missing: fits that were begun and have not ended, and how many attempts at them ended their process.
-        Without any they are being done, or were stopped.
+        Missing fits that were begun and have not ended, and how many attempts at them ended their process. If 0, they
+        are running, or were stopped.
     eta_s, seconds : float or None, float
-        Seconds until the missing ones are done, at the pace of the last ten minutes of work, None before two are done;
-        of all fits together, loading and writing included.
+        Estimated seconds until the missing ones are done, at the pace of the last ten minutes of work, None before two
+        are done; total seconds of all fits, with loading and writing.
     slowest, failures : list of (str, float), list of (str, str)
         Names and seconds of the slowest fits; names and errors of those that failed.
     n_compilations, n_programs, n_warned : int
         Fits that had to compile; programs compiled (or taken from the folder of compiled ones), in all fits; results
-        whose fit warned, of neurons that did not converge for example.
+        whose fit warned, for example of neurons that did not converge.
     by_model : dict
         Model -> (done, failed, missing).
     """
@@ -71,13 +71,13 @@ class Progress:
         ends = [name + (f" ({counted(n, 'attempt')} ended its process)" if n else "") for name, n in self.begun]
         lines += _listed("begun and not ended:", ends)
         if self.n_missing and self.eta_s is not None:
-            lines.append(f"about {_duration(self.eta_s)} to go, if work goes on at the pace of late")
+            lines.append(f"about {_duration(self.eta_s)} to go at the recent pace")
         if len(self.by_model) > 1:
             wide = max(map(len, self.by_model))
             counts = "{} done, {} failed, {} missing"
             lines += [f"  {name:<{wide}}  {counts.format(*of)}" for name, of in self.by_model.items()]
         if self.n_done:
-            lines.append(f"{_duration(self.seconds)} of fitting in all; slowest:")
+            lines.append(f"{_duration(self.seconds)} of fitting in total; slowest:")
             lines += [f"  {seconds:8.1f} s  {name}" for name, seconds in self.slowest]
         if self.n_programs:
             lines.append(f"compiled: {counted(self.n_programs, 'program')} in {counted(self.n_compilations, 'fit')}")
@@ -99,7 +99,7 @@ def _listed(title: str, entries: list[str]) -> list[str]:
 
 
 def status(out: str | Path) -> Progress:
-    """Read how far a batch has come.
+    """Read the progress of a batch.
 
     Parameters
     ----------

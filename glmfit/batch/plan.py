@@ -1,4 +1,4 @@
-"""Tasks: fits to be made, each under a name that is a hash of what it is, and the list of them in the output folder."""
+"""Tasks: fits to run, each named by a hash of its content, and their list in the output folder."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Task:
     Attributes
     ----------
     key : str
-        20 hexadecimal digits; the same for the same configuration and data, whatever they are called.
+        20 hexadecimal digits; the same for the same configuration and data, whatever their names.
     session, model : str
         Names, such as "track/rat1" and "place[regularizer_strength=0.001]".
     spec : dict
-        Values of JSON only: estimator, parameters, design, source, identity of the data, seed, precision; explain if
+        JSON values only: estimator, parameters, design, source, identity of the data, seed, precision; explain if
         the manifest asks for it.
     """
 
@@ -43,12 +43,12 @@ class Task:
     spec: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the task as values of JSON."""
+        """Return the task as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Task:
-        """Make the task of `to_json`; ValueError, TypeError or KeyError if it is none."""
+        """Make the task of `to_json`; ValueError, TypeError or KeyError if the values are not a task."""
         task = cls(_check_key(values["key"]), values["session"], values["model"], values["spec"])
         if not (isinstance(task.session, str) and isinstance(task.model, str) and isinstance(task.spec, dict)):
             raise ValueError("a session or model without a name, or without a specification")
@@ -56,16 +56,16 @@ class Task:
 
 
 class Receipt(NamedTuple):
-    """What is told of a task: numbers and words, never its arrays.
+    """Report on a task: numbers and strings, never its arrays.
 
     Attributes
     ----------
     key, session, model : str
-        Of the task.
+        Key and names of the task.
     state, seconds : {"done", "found", "failed"}, float
-        "found": done before; from the start of loading to the end of writing.
+        "found": done before; time from the start of loading to the end of writing.
     error, worker : str or None, str
-        Error of one that failed; host and process.
+        Error of a failed task; host and process.
     unwritten : bool
         Whether it failed because the output folder cannot be written to.
     """
@@ -81,23 +81,23 @@ class Receipt(NamedTuple):
 
 
 def key_of(spec: dict[str, Any]) -> str:
-    """Hash what a task is; the places of its data are no part of it."""
+    """Hash the content of a task; the places of its data are not part of it."""
     facts = {name: spec[name] for name in (*_HASHED, *(("explain",) if "explain" in spec else ()))}
     return digest({"format": _FORMAT, "data": spec["identity"], **facts})[:20]
 
 
 def _check_key(key: Any) -> str:
-    """Return a key; ValueError unless it is one, and so a name of a file."""
+    """Return a key; ValueError unless it is valid, and so usable as a file name."""
     if not (isinstance(key, str) and re.fullmatch("[0-9a-f]{20}", key)):
-        raise ValueError(f"{str(key)[:40]!r} is no key of a task, which has 20 hexadecimal digits")
+        raise ValueError(f"{str(key)[:40]!r} is not a key of a task, which has 20 hexadecimal digits")
     return key
 
 
 def plan(manifest: Manifest, out: Path) -> list[Task]:
-    """List the tasks of a manifest and write the list down; data are read only if they have changed since.
+    """List the tasks of a manifest and write the list to a file; data are read only if they have changed since.
 
-    Copies of the same data are one session. Every task knows what its data were when they were hashed: a worker fits
-    nothing else.
+    Copies of the same data are one session. Every task records the state of its data when they were hashed: a worker
+    fits nothing else.
     """
     cache = _IdentityCache(out / "identities.json")
     tasks = list({task.key: task for task in reversed(manifest.tasks(cache))}.values())[::-1]  # the first of each key
@@ -110,7 +110,7 @@ def plan(manifest: Manifest, out: Path) -> list[Task]:
 
 
 class _IdentityCache:
-    """Identity of data, remembered in a file as long as size and times of the data's files stay."""
+    """Identities of data, cached in a file as long as size and times of the data's files stay the same."""
 
     def __init__(self, path: Path):
         self._path, self._fresh, self._known = path, {}, {}
@@ -124,7 +124,7 @@ class _IdentityCache:
         if not (isinstance(known, str) and re.fullmatch("[0-9a-f]{64}", known)):
             known, signature = identify(source)
         self.hashed[_name(source)] = signature
-        if signature is not None:  # a loader's identity is the text of its module, and is quickly read
+        if signature is not None:  # a loader's identity is the text of its module, which is quick to read
             self._fresh[_name(source, signature)] = known
         return known
 
@@ -143,7 +143,7 @@ def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:
     write_text(out / "tasks.json", json.dumps(about | {"tasks": [task.to_json() for task in tasks]}))
     copy = out / f"manifest{manifest.path.suffix}"
     if manifest.path.resolve() != copy.resolve() or copy.is_symlink():
-        with whole_or_absent(copy) as file:  # instead of a link, not through it
+        with whole_or_absent(copy) as file:  # replace a link, do not write through it
             file.write(manifest.path.read_bytes())
 
 
@@ -158,7 +158,7 @@ def read_plan(out: Path) -> list[Task]:
 
 
 def planned_keys(out: Path) -> list[str]:
-    """Read the keys of the tasks alone, which take a tenth of the memory; raises as `read_plan`."""
+    """Read only the keys of the tasks, which take a tenth of the memory; raise as `read_plan`."""
     return _read_plan(out, _check_key, lambda values: values if "tasks" in values else values.get("key"))
 
 
@@ -174,7 +174,7 @@ def _read_plan(out: Path, make: Callable[[Any], Any], of_each: Callable[[dict], 
 
 
 def share(tasks: list[Task], shard: tuple[int, int]) -> list[Task]:
-    """Part i of n, i from 1: sessions are dealt out if there are enough of them, else tasks."""
+    """Return part i of n, i from 1: sessions are distributed if there are enough of them, else tasks."""
     i, n = shard
     sessions = list(dict.fromkeys(task.session for task in tasks))
     mine = set(sessions[i - 1 :: n])

@@ -1,4 +1,4 @@
-"""A process that fits: threads, one GPU or none, compiled programs, an end of its time, signals; scripts for sbatch."""
+"""Processes that fit: threads, one GPU or none, compiled programs, lifetime, signals; scripts for sbatch."""
 
 import contextlib
 import functools
@@ -22,7 +22,7 @@ ONE_THREAD = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
 
 _OPTIONS = {"partition": "partition", "account": "account", "walltime": "time"}
 SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "interface", "host", "extra", "prologue")
-LIFETIME = "GLMFIT_BATCH_LIFETIME"  # seconds that a process may work, of jobs with a walltime
+LIFETIME = "GLMFIT_BATCH_LIFETIME"  # seconds that a process may run, in jobs with a walltime
 STARTED = "GLMFIT_BATCH_STARTED"  # when its job began, in seconds since 1970
 SET_STARTED = f"export {STARTED}=$(date +%s)"
 MARGIN = 60.0  # seconds before its walltime at which a job is told to end, or a tenth of it if that is less
@@ -50,18 +50,18 @@ def worker_environment(*, gpu: str | None = None, cache: str | os.PathLike | Non
 
 
 def visible_gpus(n_gpus: int) -> list[str]:
-    """Name the first GPUs that this process may use, as CUDA_VISIBLE_DEVICES wants them."""
+    """Name the first GPUs that this process may use, as CUDA_VISIBLE_DEVICES expects them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = map(str, range(n_gpus)) if given is None else given.split(",")
     names = [name.strip() for name in names if name.strip()]
     if len(names) < n_gpus:
-        advice = f"lists {len(names)}; ask for fewer, or make more of them visible"
-        raise ValueError(f"{n_gpus} GPUs were asked for, but CUDA_VISIBLE_DEVICES={given!r} {advice}")
+        advice = f"lists {len(names)}; request fewer, or make more of them visible"
+        raise ValueError(f"{n_gpus} GPUs were requested, but CUDA_VISIBLE_DEVICES={given!r} {advice}")
     return names[:n_gpus]
 
 
 def machine_type() -> str:
-    """Return a short name for architecture, instruction sets and jaxlib of this machine, as "x86_64-0a1b2c3d4e".
+    """Return a short name for architecture, instruction sets and jaxlib of this machine, like "x86_64-0a1b2c3d4e".
 
     A program compiled on another kind of machine may stop with an illegal instruction, or differ in the last bits.
     """
@@ -74,7 +74,7 @@ def machine_type() -> str:
 
 
 def seconds_of(walltime: str | int) -> float:
-    """Seconds of a time as SLURM writes it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
+    """Convert a time of SLURM to seconds: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", str(walltime).strip())
     if match is None:
         raise ValueError(f"walltime={walltime!r} was given; write it as 'HH:MM:SS' or 'D-HH:MM:SS'")
@@ -92,10 +92,10 @@ def lifetime_of(walltime: str | float | None, margin: float) -> float | None:
     return seconds - min(margin, 0.1 * seconds) if seconds else None
 
 
-# -- Ctrl-C, SIGTERM and SIGHUP: told from what a loader raises that looks like them, and none of them lost
+# -- Ctrl-C, SIGTERM and SIGHUP: distinguished from similar errors of a loader, and never lost
 
-_noted: list[int] = []  # the signals that came
-_handled: dict[int, object] = {}  # the signals that are noted at present, and who handled them before
+_noted: list[int] = []  # received signals
+_handled: dict[int, object] = {}  # the signals that are noted at present, and their previous handlers
 _ALARM = getattr(signal, "SIGALRM", None)
 _AGAIN_S = 0.01  # after which a stop that Python dropped is raised again
 ENDING = {143: "SIGTERM", 128 + getattr(signal, "SIGHUP", 1): "SIGHUP"}  # exit codes of an orderly end
@@ -106,25 +106,25 @@ def is_stopped() -> bool:
 
 
 def stop() -> NoReturn:
-    """Raise what the signal raised, for those who caught it: KeyboardInterrupt for Ctrl-C, else SystemExit."""
+    """Raise the exception of a signal again if it was caught: KeyboardInterrupt for Ctrl-C, else SystemExit."""
     if not _noted:
         _noted.append(signal.SIGINT)
     raise SystemExit(128 + _noted[-1]) if 128 + _noted[-1] in ENDING else KeyboardInterrupt
 
 
 def stop_if_told() -> None:
-    """Stop here where the signal came before, and somebody caught what it raised."""
+    """Stop here if a signal came earlier, and its exception was caught."""
     if is_stopped():
         stop()
 
 
 @contextlib.contextmanager
 def signals_noted() -> Iterator[None]:
-    """Note SIGINT, SIGTERM and SIGHUP on their way to whoever handles them; the last two end the process in order.
+    """Note SIGINT, SIGTERM and SIGHUP before their handlers run; the last two end the process in order.
 
-    What comes out after a signal is the signal's, also where somebody on the way made another error of it: it may come
-    in the middle of an import or of a read, whose errors are caught and told in other words. In threads other than the
-    main one there are no signals; one of these inside another adds nothing.
+    After a signal its exception is raised, even if other code turned it into another error: it may come in the middle
+    of an import or of a read, whose errors are caught and reported differently. In threads other than the main one
+    there are no signals; a nested one of these contexts adds nothing.
     """
     if _handled or threading.current_thread() is not threading.main_thread():
         if _handled:
@@ -154,10 +154,10 @@ def signals_noted() -> Iterator[None]:
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    """Note a signal, and raise what it raises; an alarm stands for the last that was dropped."""
+    """Note a signal, and raise its exception; an alarm stands for the last signal that was dropped."""
     if number != _ALARM:
         _noted.append(number)
-    if _is_in(frame, _raise_again):  # what is raised there is dropped, too: the alarm is still to come
+    if _is_in(frame, _raise_again):  # an exception there is also dropped: the alarm is still to come
         return
     if _ALARM in _handled:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -174,7 +174,7 @@ def _is_in(frame: FrameType | None, function: Callable) -> bool:
 
 
 def _raise_again(hook: Callable[[Any], object], unraisable: Any) -> None:
-    """Let a stop come again that Python drops, as what is raised in callbacks of its garbage collector: jax has one."""
+    """Raise a stop again that Python drops, such as in callbacks of its garbage collector: jax has one."""
     is_stop = is_stopped() and isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit)
     if not is_stop or threading.current_thread() is not threading.main_thread():
         hook(unraisable)
@@ -184,11 +184,11 @@ def _raise_again(hook: Callable[[Any], object], unraisable: Any) -> None:
     signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
 
 
-# -- scripts for sbatch: of an array job that shares a batch among its tasks, without Dask; options of jobs of workers
+# -- scripts for sbatch: an array job that distributes a batch over its tasks, without Dask; options of worker jobs
 
 
 def directive(option: str) -> str:
-    """Return the line of a script that gives an option to sbatch, if it is a line."""
+    """Return the script line that gives an option to sbatch; ValueError unless it is one line."""
     control = re.search(r"[\x00-\x1f\x7f]", option)
     if control:
         why = f"its options are lines without control characters such as {control[0]!r}, after which commands could"
@@ -199,7 +199,7 @@ def directive(option: str) -> str:
 
 
 def log_file(folder: Path, name: str) -> str:
-    """Path of a log as sbatch reads it: % stands for a number in the name, and for itself in the folder."""
+    """Return the path of a log as sbatch reads it: % stands for a number in the name, and for itself in the folder."""
     if "\\" in str(folder):
         advice = "SLURM takes names of logs without backslashes only. Rename the folder, or give another output folder."
         raise ValueError(f"{str(folder)!r} was given as the folder of logs; {advice}")
@@ -207,13 +207,13 @@ def log_file(folder: Path, name: str) -> str:
 
 
 def write_array_script(manifest: Path, out: Path, script: Path, shards: int, name: str, slurm: dict, gpus: int) -> str:
-    """Write a script for ``sbatch``, and return it: every task runs its share, and goes on with it when requeued."""
+    """Write a script for ``sbatch``, and return it: every task runs its share, and continues it when requeued."""
     walltime = slurm.get("walltime")
     lifetime = lifetime_of(walltime, MARGIN)
     job = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-") or "batch"
     options = [f"--job-name=glmfit-{job}", f"--array=1-{shards}", "--requeue", "--open-mode=append"]
     options += ["--ntasks=1", "--cpus-per-task=1", f"--output={log_file(out / 'logs', '%A_%a.log')}"]
-    # Before the limit the run is told to end: what it has written stays, what it was fitting is dropped.
+    # Before the limit the run is told to end: written results stay, the current fit is dropped.
     options.append(f"--signal=B:TERM@{MARGIN if lifetime is None else seconds_of(walltime) - lifetime:.0f}")
     options += [f"--{name}={slurm[given]}" for given, name in _OPTIONS.items() if slurm.get(given)]
     if slurm.get("memory"):  # "4GB" and "4 GiB" are "4G"

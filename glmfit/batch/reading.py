@@ -1,4 +1,4 @@
-"""The [[data]] of a manifest: which sessions there are, and how each is to be read."""
+"""The [[data]] of a manifest: its sessions, and how to read each of them."""
 
 import glob
 import inspect
@@ -31,7 +31,7 @@ _RECORDING = _FILES | {
     "signals": rule.TABLE,
     "epochs": rule.TABLE,
 }
-_FUNCTION = rule.Rule('a text like "package.module:function"', lambda v: isinstance(v, str) and _PLACE.fullmatch(v))
+_FUNCTION = rule.Rule('a string like "package.module:function"', lambda v: isinstance(v, str) and _PLACE.fullmatch(v))
 _LOADER = {"name": rule.NAMED, "loader": _FUNCTION, "version": rule.TEXT}
 _LOADER |= {"arguments": rule.list_of(rule.TABLE, "a list of tables, one per session")}
 _COLUMNS = rule.list_of(rule.TEXT, "a list of names, one per column")
@@ -45,8 +45,8 @@ _ARRAYS = {
 @dataclass(frozen=True)
 class Data:
     name: str
-    kind: str  # what its sessions hold, "recording" or "matrices"; "loader": that is known when it has run
-    sessions: dict[str, dict[str, Any]]  # name -> all that is needed to load it, values of JSON
+    kind: str  # what its sessions hold, "recording" or "matrices"; "loader": known once it has run
+    sessions: dict[str, dict[str, Any]]  # name -> all that is needed to load it, as JSON values
     signals: tuple[str, ...] = ()  # names that a recording has
     epochs: tuple[str, ...] = ()
 
@@ -60,7 +60,7 @@ def read_data(problems: Problems, path: tuple, table: dict[str, Any], folder: Pa
     right = check_table(problems, path, table, _MATRICES, ("name", "files", "X", "y"))
     form, files = _files(problems, path, right, folder)
     if form == "nwb":
-        problems.add(path, "matrices are read from npz or zarr, not from nwb; leave X and y out.")
+        problems.add(path, "matrices are read from npz or zarr, not from nwb; remove X and y.")
     parts = {part: right[part] for part in PARTS if part in right}
     _find_arrays(problems, files, form, [(path, part, array) for part, array in parts.items()])
     return Data(name, "matrices", _sessions(name, files, form, {"kind": "matrices", **parts}))
@@ -80,7 +80,7 @@ def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: 
     if form == "nwb":
         common["spikes"] = right.get("spikes", "units")
         if not isinstance(common["spikes"], str):
-            problems.add(path, f'spikes is {shown(common["spikes"])}; for nwb it must be a text, "units".')
+            problems.add(path, f'spikes is {shown(common["spikes"])}; for nwb it must be a string, "units".')
     elif "spikes" in right:
         common["spikes"] = named((*path, "spikes"), "spikes", right["spikes"])
     elif form is not None and "spikes" not in table:
@@ -91,10 +91,10 @@ def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: 
         for key, entry in right.get(what, {}).items():
             at = (*path, what)
             if not rule.NAME.fullmatch(key) or (what, key) == ("signals", COUNTS):
-                meant = "stands for the spikes" if key == COUNTS else "is no name"
+                meant = "stands for the spikes" if key == COUNTS else "is not a name"
                 problems.add(at, f'"{key}" {meant}; a name has letters, digits, _ . and - only, and is not "counts".')
             elif form == "nwb" and not rule.TEXT.fits(entry):
-                problems.add(at, f"{key} is {shown(entry)}; for nwb it must be a text, the name in the file.")
+                problems.add(at, f"{key} is {shown(entry)}; for nwb it must be a string, the name in the file.")
             else:
                 common[what][key] = named((*at, key), what, entry) if form in ("npz", "zarr") else entry
     _find_arrays(problems, files, form, arrays)
@@ -103,7 +103,7 @@ def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: 
 
 
 def _find_arrays(problems: Problems, files: list[Path], form: str | None, arrays: list[tuple]) -> None:
-    """Note arrays, as (table, key, name), that no file has; what some lack, or cannot be read, fails in its fits."""
+    """Note arrays, as (table, key, name), that no file has; if some files lack them, their fits fail."""
     missing, known = arrays, set()
     for file in files if form in ("npz", "zarr") else []:
         names = names_in(file, form)
@@ -117,13 +117,13 @@ def _find_arrays(problems: Problems, files: list[Path], form: str | None, arrays
 
 
 def _files(problems: Problems, path: tuple, right: dict, folder: Path) -> tuple[str | None, list[Path]]:
-    """Files that the globs match, sorted, each once, and their format."""
+    """Return the files that the globs match, sorted, each once, and their format."""
     patterns = right.get("files", [])
     found: set[Path] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matches = glob.glob(os.path.expanduser(pattern), root_dir=folder, recursive=True)
         paths = {Path(os.path.normpath(folder / match)) for match in matches}
-        # A link to a file that is not there stays: its task will fail, and say so.
+        # A link to a missing file stays: its task will fail, and report it.
         paths = {file for file in paths if not file.is_dir() or "zarr" in (file.suffix[1:], right.get("format"))}
         if not paths:
             text = f'nothing matches "{pattern}" in {folder}. Relative names start at the folder of the manifest.'
@@ -138,12 +138,12 @@ def _files(problems: Problems, path: tuple, right: dict, folder: Path) -> tuple[
         problems.add(path, f"the format of {forms[unknown].name} is not known; name it with format, {allowed}.")
         return None, []
     if len(forms) > 1:
-        problems.add(path, f"the files are of several formats, {', '.join(sorted(forms))}; make a [[data]] of each.")
+        problems.add(path, f"the files are of several formats, {', '.join(sorted(forms))}; give each a [[data]] table.")
     return (next(iter(forms)) if len(forms) == 1 else None), files
 
 
 def _sessions(name: str, files: list[Path], form: str | None, common: dict) -> dict[str, dict[str, Any]]:
-    """Sessions of files: named by stem, with as many folders before it as tell them apart."""
+    """Make sessions of files, named by stem, with as many parent folders as distinguish them."""
     labels = {file: file.stem for file in files}
     for depth in range(1, 64):
         taken = Counter(labels.values())
@@ -152,7 +152,7 @@ def _sessions(name: str, files: list[Path], form: str | None, common: dict) -> d
             break
         for file in equal:
             parts = [part for part in file.parts if part != file.anchor]
-            # Files of a folder that differ in the suffix only are told apart by it.
+            # Files of a folder that differ only in the suffix are distinguished by it.
             last = file.name if depth >= len(parts) else file.stem
             labels[file] = "/".join([*parts[:-1][-depth:], last])
     return {f"{name}/{labels[file]}": {**common, "path": str(file), "format": form} for file in files}
@@ -175,9 +175,9 @@ def _loader(problems: Problems, path: tuple, table: dict, name: str, folder: Pat
     for i, entry in enumerate(arguments):
         wrong = _misfit(function, entry)
         if not is_plain(entry):
-            wrong = "must be made of texts, finite numbers, true and false."
+            wrong = "must be made of strings, finite numbers, true and false."
         elif (same := first.setdefault(digest(entry), i)) != i:
-            wrong = f"are those of session {same + 1} again."
+            wrong = f"are the same as those of session {same + 1}."
         if wrong:
             at = (*path, "arguments") if "arguments" in table else path
             problems.add(at, f"the arguments {shown(entry)} of session {i + 1} {wrong}")
@@ -187,7 +187,7 @@ def _loader(problems: Problems, path: tuple, table: dict, name: str, folder: Pat
 
 
 def _misfit(function: Any, arguments: dict) -> str | None:
-    """Why a function does not take some arguments, None if it does or does not say."""
+    """Return why a function does not take some arguments; None if it does, or has no signature."""
     signature = None
     try:
         signature = inspect.signature(function)
@@ -202,7 +202,7 @@ def _misfit(function: Any, arguments: dict) -> str | None:
 
 
 def _label(arguments: dict) -> str:
-    """Arguments in a name, empty if they are too many or too long."""
+    """Write arguments as part of a name; empty if they are too many or too long."""
     text = ",".join(f"{key}={value if isinstance(value, str) else shown(value)}" for key, value in arguments.items())
     plain = all(rule.NAME.fullmatch(part) for pair in text.split(",") for part in pair.split("="))
     return text if plain and len(text) <= _LABEL else ""

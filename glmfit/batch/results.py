@@ -1,6 +1,6 @@
-"""The output folder: one file per fit that ended, one per fit that failed; files are the only state there is.
+"""Output folder: one file per completed fit, one per failed fit; files are the only state.
 
-A result is a saved model (`PopulationGLM.load` reads it) whose JSON header has one entry more, ``batch``.
+A result is a saved model (`PopulationGLM.load` reads it) whose JSON header has one more entry, ``batch``.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from .at_work import ended
 from .explained import check_explanation
 from .plan import Task, key_of, read_plan, write_text
 
-_MOST = 2**53  # numbers beyond are none that a fit gives, and no table takes them
+_MOST = 2**53  # larger numbers do not come from a fit, and no table takes them
 _FACTS = dict.fromkeys(("key", "session", "model", "began", "host", "worker"), str)
 _FACTS |= {"spec": dict, "seconds": float | int, "programs": int, "n_rows": int, "warnings": list}
-# What a model cannot be loaded without, by the class that wrote it; importing the classes would take longer than
+# Entries needed to load a model, by the class that wrote it; importing the classes would take longer than
 # reading thousands of results.
 _BOTH = (
     "status gap gap_is_bound relative_gap target objective null_objective pseudo_r2 epochs row_evals n_rows n_dropped "
@@ -47,9 +47,9 @@ def result_path(out: Path, key: str) -> Path:
 
 
 def find_result(out: Path, session: str | None, model: str | None) -> Path:
-    """Find the file of one fit by the names of its session and its model; None is whichever there is, if only one.
+    """Find the file of one fit by the names of its session and its model; None matches any, if there is only one.
 
-    ValueError if they name no task or several, FileNotFoundError if its result is not there.
+    ValueError if they match no task or several, FileNotFoundError if the result does not exist.
     """
     left = read_plan(out)
     for kind, name in (("session", session), ("model", model)):
@@ -72,7 +72,7 @@ def failure_path(out: Path, key: str) -> Path:
 
 
 def make_folders(out: Path) -> None:
-    """Make the output folder, and remove what a process killed long ago was writing."""
+    """Make the output folder, and remove unfinished files of processes killed long ago."""
     for folder in (out / "results", out / "failed"):
         folder.mkdir(parents=True, exist_ok=True)
         remove_stale_parts(folder)
@@ -98,16 +98,16 @@ def forget_failure(out: Path, key: str) -> None:
 def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any], dict[str, Any] | None]:
     """Read arrays of a result, its columns of the index, those of its terms, and its explanation, if it has any.
 
-    ValueError if a byte is not what it was (by checksums).
+    ValueError if any byte has changed (by checksums).
     """
-    with _damage_told(path, "a whole result"):
+    with _damage_told(path, "a complete result"):
         header, arrays = read_npz(path)
         facts = check_result(header, arrays, Path(path).stem)
         return arrays, facts, _facts_of_terms(header, arrays), header["batch"].get("explain")
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Read what a result's header says of the fit; ValueError as `read_result`, as far as that is seen."""
+    """Read the facts about the fit from a result's header; ValueError for damage seen there."""
     with _damage_told(path, "a result"):
         header, _ = read_npz(path, header_only=True)
         _check_header(header, Path(path).stem)
@@ -116,7 +116,7 @@ def read_facts(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _damage_told(path: Path, what: str) -> Iterator[None]:
-    """Make of whatever a damaged file raises a ValueError that names it."""
+    """Turn the errors of a damaged file into a ValueError that names it."""
     try:
         yield
     except FileNotFoundError:
@@ -134,14 +134,14 @@ def is_whole(out: Path, key: str) -> bool:
 
 
 def check_result(header: dict, arrays: dict[str, np.ndarray], key: str | None = None) -> dict[str, Any]:
-    """Raise one of `DAMAGED` unless all is there that `collect` and `load_result` need; columns of the index.
+    """Raise one of `DAMAGED` if anything is missing for `collect` or `load_result`; return columns of the index.
 
     They are facts about the fit, or about each of its neurons (classes). A key is that of the file's name.
     """
     _check_header(header, key)
     coef, intercept, names = arrays["coef"], arrays["intercept"], arrays["design.feature_names"]
     if coef.dtype.kind != "f" or intercept.dtype.kind != "f" or names.dtype.kind != "U":
-        raise ValueError("coef and intercept are not numbers, or names are not texts")
+        raise ValueError("coef and intercept are not numbers, or names are not strings")
     if names.ndim != 1 or coef.shape[:1] != names.shape or coef.size != names.size * intercept.size:
         raise ValueError(f"coef has shape {coef.shape}, with {names.size} features and {intercept.size} intercepts")
     missing = NEEDED[header["class"]] - header["report"].keys() - header.keys() - arrays.keys()
@@ -161,7 +161,7 @@ def write_failure(out: Path, task: Task, facts: dict[str, Any]) -> Path:
 
 
 def read_failure(path: Path) -> dict[str, Any]:
-    """Read a kept traceback; one that cannot be read says so."""
+    """Read a saved traceback; if that fails, the error reports it."""
     with contextlib.suppress(*DAMAGED):
         found = json.loads(read_regular(path))
         if isinstance(found, dict):
@@ -170,22 +170,22 @@ def read_failure(path: Path) -> dict[str, Any]:
 
 
 def _check_header(header: dict, key: str | None) -> None:
-    """Raise unless the header says all of a fit, and is that of a task."""
+    """Raise unless the header describes a fit completely, and is that of a task."""
     if header.get("format") != FORMAT:
         raise ValueError(f"its format is {header.get('format')!r}; this version of glmfit reads {FORMAT!r}")
     batch, report = header.get("batch"), header.get("report")
     if not isinstance(batch, dict) or key not in (None, batch.get("key")):
-        raise ValueError("it is not of the task it is named after")
+        raise ValueError("it does not belong to the task of its file name")
     wrong = [name for name, kind in _FACTS.items() if not isinstance(batch.get(name), kind)]
     wrong += [name for name in ("report", "parameters") if not isinstance(header.get(name), dict)]
     if wrong:
-        raise ValueError(f"it does not say all of its fit, or not as it should ({', '.join(wrong)})")
+        raise ValueError(f"its description of the fit is incomplete or invalid ({', '.join(wrong)})")
     if key_of(batch["spec"]) != batch["key"] or header.get("class") != batch["spec"]["estimator"]:
-        raise ValueError("it is of another configuration than the task it is named after")
+        raise ValueError("its configuration is not that of the task of its file name")
     numbers = (batch["seconds"], batch["programs"], batch["n_rows"], report.get("n_rows"))
     texts = (report.get("solver_name"), *batch["warnings"])
     if not (all(0 <= number < _MOST for number in numbers) and all(isinstance(text, str) for text in texts)):
-        raise ValueError(f"{numbers} are no seconds, programs and rows, or its solver or its warnings are no texts")
+        raise ValueError(f"{numbers} are not seconds, programs and rows, or its solver or warnings are not strings")
     if not 1970 <= datetime.datetime.fromisoformat(batch["began"]).year < 9999:
         raise ValueError(f"it began in {batch['began']}")
 
@@ -220,16 +220,16 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
 
 
 def _per_unit(value: Any, n_units: int, default: Any = np.nan) -> np.ndarray:
-    """One number per unit, or the default for each if the value is neither that nor one number."""
+    """Return one number per unit, or the default for each if the value is neither that nor one number."""
     value = np.asarray(default if value is None else value)
     return np.broadcast_to(value if value.shape in ((), (n_units,)) else default, n_units)
 
 
 def _strengths_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
-    """Strength of the penalty of every unit and, if it was cross-validated, the score held out at that strength."""
+    """Return the penalty strength of every unit and, if it was cross-validated, the held-out score at that strength."""
     of = header.get("strength")  # as `to_json` writes it; files of version 0.1 have none
     if isinstance(of, dict) and "tuple" in of:
-        of, _ = of["tuple"]  # the elastic net's, and its ratio
+        of, _ = of["tuple"]  # of the elastic net, and its ratio
     strength = _per_unit(arrays.get("cv.strength_", of["array"] if isinstance(of, dict) else of), n_units).astype(float)
     facts = {"strength": strength, "held_out_score": np.full(n_units, np.nan), "held_out_se": np.full(n_units, np.nan)}
     if "cv.cv_scores_" not in arrays:
@@ -241,7 +241,7 @@ def _strengths_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, A
     chosen = scores[np.argmax(is_chosen, axis=0), :, np.arange(n_units)]  # (unit, fold)
     known = is_chosen.any(axis=0)[:, None] & ~np.isnan(chosen)
     n = known.sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):  # nan without folds, or of one fold no error
+    with np.errstate(invalid="ignore", divide="ignore"):  # nan without folds; no error for a single fold
         mean = np.where(known, chosen, 0.0).sum(axis=1) / n
         spread = np.where(known, (chosen - mean[:, None]) ** 2, 0.0).sum(axis=1)
         error = np.sqrt(spread / (n - 1) / n)
@@ -251,7 +251,7 @@ def _strengths_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, A
 def _facts_of_terms(header: dict, arrays: dict) -> dict[str, np.ndarray]:
     """Columns of the index of a model with smooth terms, (unit,) each: degrees of freedom, strengths, their gradient.
 
-    The histories of single units share a column; it has a strength where each unit has its own history alone.
+    The histories of single units share a column; it has a strength if each unit has only its own history.
     """
     if header["class"] != GAM:
         return {}

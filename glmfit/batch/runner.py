@@ -1,4 +1,4 @@
-"""A batch from beginning to end: plan, skip what is done, carry tasks to workers, say what became of them."""
+"""A batch from beginning to end: plan, skip finished tasks, send the others to workers, report the outcome."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .results import failure_path, forget_failure, is_whole, make_folders, read_
 if TYPE_CHECKING:
     from distributed import Client
 
-_UNWRITTEN = 3  # results in a row that no host of the run can write end it
-_MANY_UNWRITTEN = 10  # or so many that came in a row, whoever wrote before: they may have left
+_UNWRITTEN = 3  # the run ends if every host failed to write this many results in a row
+_MANY_UNWRITTEN = 10  # or this many in a row of all hosts: those that wrote before may have left
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run came to.
+    """Outcome of a run.
 
     Attributes
     ----------
@@ -37,11 +37,11 @@ class Summary:
     n_tasks, n_found, n_done : int
         Tasks of the run (of the shard); those done before, and by this run.
     failed : list of Receipt
-        Failed by this run, or earlier and not tried again.
+        Tasks that failed in this run, or earlier and were not tried again.
     n_missing, n_damaged : int
-        Neither done nor failed, as a run that was stopped leaves some; results that were damaged, to be redone.
+        Tasks neither done nor failed, such as those of a stopped run; results that were damaged, to be redone.
     seconds, stopped : float, str or None
-        Wall time; why the run ended before its work was done, if it did.
+        Wall time, s; why the run ended early, if it did.
     """
 
     out: Path
@@ -93,48 +93,48 @@ def run(
     manifest : str, pathlib.Path or Manifest
         TOML or JSON file; see the how-to.
     client : distributed.Client, optional
-        A Dask cluster of yours, left open. Its workers need glmfit and see the same files.
+        Client of an existing Dask cluster, left open. Its workers need glmfit and access to the same files.
     out : str or pathlib.Path, optional
         Output folder; ``NAME_results`` next to the manifest NAME.toml by default.
     scheduler : {"local", "serial", "slurm"} or str
-        Where to work when there is no client: processes of this machine, this process, jobs of SLURM, or the address
-        of a Dask scheduler ("tls://...").
+        Where to work without a client: processes on this machine, this process, SLURM jobs, or the address of a Dask
+        scheduler ("tls://...").
     workers : int
-        Processes, or jobs of SLURM.
+        Number of processes, or of SLURM jobs.
     gpus : int
-        GPUs of this machine to use, one worker each; with SLURM any number asks for one GPU per job.
+        GPUs of this machine to use, one worker each; with SLURM any number requests one GPU per job.
     slurm : dict, optional
         partition, account, walltime ("2:00:00"), memory ("4GB"), extra (list of further sbatch options), prologue
         (list of shell commands before Python), interface (network of scheduler and workers) or host (address of this
         machine as the nodes see it).
     allowed_failures : int
-        A fit that ends its process (a crash, too much memory, a walltime that is too short) is tried again as often,
-        in this run or a later one, and given up the next time.
+        How often a fit that ends its process (a crash, too much memory, too short a walltime) is tried again, in this
+        run or a later one, before it is given up.
     shard : (int, int), optional
-        (i, n): do part i of n, i from 1; other parts may be at work at the same time, here or elsewhere.
+        (i, n): do part i of n, i from 1; other parts may run at the same time, here or elsewhere.
     retry, progress : bool
-        Do the failed ones again too; show a bar.
+        Try failed tasks again; show a progress bar.
 
     Returns
     -------
     Summary
-        What was done; ``summary.ok`` if all of it. Failed tasks do not raise.
+        Counts and failures; ``summary.ok`` if every task is done. Failed tasks do not raise.
 
     Raises
     ------
     ManifestError, BusyFolder, RuntimeError
         Before anything runs, with every problem, its table and its key; if another run is at work in the output folder;
-        if no worker can be had.
+        if no worker is available.
 
     Notes
     -----
-    A task is named by a hash of model, parameters, design and data. One whose result is there and undamaged is skipped,
-    so a run that was stopped, in whatever way, goes on where it was; a result is there whole or not at all. With
-    single-threaded workers (those that are started here) the results do not depend on the engine, to the last bit, on
-    machines of one type.
+    A task is named by a hash of model, parameters, design and data. A task with an undamaged result is skipped, so a
+    run that was stopped, in whatever way, continues where it was. A result is written whole or not at all. With
+    single-threaded workers (those that are started here) the results are bitwise independent of the engine on machines
+    of one type.
 
-    Ctrl-C comes out as KeyboardInterrupt, after the workers are gone. The run ends when every host that has answered
-    fails to write three results in a row, or when ten in a row (three per host, if that is more) cannot be written.
+    Ctrl-C raises KeyboardInterrupt after the workers have ended. The run ends when every host that has answered fails
+    to write three results in a row, or when ten in a row (three per host, if that is more) cannot be written.
     """
     start, scheduler = time.perf_counter(), str(scheduler)
     known = scheduler in ("serial", "local", "slurm") or "://" in scheduler or Path(scheduler).is_file()
@@ -180,18 +180,18 @@ def _drive(function: Callable[[Task], Receipt], book: Book, where: Any, **option
 
 
 class Book:
-    """Knows what is to be done, keeps the receipts, and shows them.
+    """Tasks to be done, and their receipts, kept and shown.
 
-    Making it plans, and reads every result that is there.
+    The constructor plans, and reads every existing result.
     """
 
     def __init__(self, manifest: Manifest, out: Path, shard, retry: bool, progress: bool, start: float):
         self._out, self._digest, self._start = out, manifest.digest, start
-        self.stopped: str | None = None  # why there is no more to be done
+        self.stopped: str | None = None  # why the run ended early
         self.todo: list[Task]
         self.todo, self._found, self._done, self._failed, self._n_damaged = [], [], [], [], 0
-        self._unwritten: dict[str, int] = {}  # per host: its last results, as far as they could not be written
-        self._in_a_row = 0  # the same of all hosts
+        self._unwritten: dict[str, int] = {}  # per host: how many of its last results could not be written
+        self._in_a_row = 0  # the same for all hosts together
         tasks = plan(manifest, out)
         tasks = tasks if shard is None else share(tasks, shard)
         self._n_tasks = len(tasks)
@@ -206,7 +206,7 @@ class Book:
             key = task.key
             if is_whole(self._out, key):
                 self._found.append(key)
-                if key in left:  # of an attempt whose result was there, though the file system said it was not
+                if key in left:  # of an attempt whose result existed, although the file system reported none
                     forget_failure(self._out, key)
                 continue
             damaged = result_path(self._out, key).exists()
@@ -219,11 +219,11 @@ class Book:
             if retry and key in attempted:
                 ended(self._out, key)
         if not retry:
-            # What ends its process, or may be what does, is not to keep the others from being done.
+            # A fit that ends its process, or may do so, must not keep the others from being done.
             self.todo.sort(key=lambda task: task.key in attempted and bool(deaths(self._out, task.key)))
 
     def add(self, task: Task, receipt: Receipt) -> None:
-        """Note what became of a task; _CannotWriteError if results cannot be written any more."""
+        """Record the outcome of a task; _CannotWriteError if results cannot be written any more."""
         if receipt.state == "failed":
             self._failed.append(receipt)
             self.say(_failed(receipt))
@@ -231,11 +231,11 @@ class Book:
             self._done.append(receipt.key)
         self.bar.say(f"{len(self._failed)} failed" if self._failed else "")
         self.bar.advance()
-        if receipt.worker:  # unknown where workers died
+        if receipt.worker:  # unknown if workers died
             host = receipt.worker.rpartition(":")[0]
             self._unwritten[host] = self._unwritten.get(host, 0) + 1 if receipt.unwritten else 0
             self._in_a_row = self._in_a_row + 1 if receipt.unwritten else 0
-            # Where one host writes, it is another host that is sick, not the folder.
+            # If one host can write, the fault lies with another host, not with the folder.
             every_host = min(self._unwritten.values()) >= _UNWRITTEN
             n = _UNWRITTEN if every_host else max(_MANY_UNWRITTEN, _UNWRITTEN * len(self._unwritten))
             if every_host or self._in_a_row >= n:
@@ -251,7 +251,7 @@ class Book:
         self.add(task, Receipt(task.key, task.session, task.model, "failed", error=text))
 
     def say(self, text: str) -> None:
-        """Print, without tearing the bar if there is one."""
+        """Print, without breaking the progress bar if there is one."""
         if self.bar.is_shown:
             self.bar.write(printable(text))
         else:

@@ -17,13 +17,13 @@ from distributed.core import Status
 from .local import HTTP_ON_LOOPBACK, Arrivals, last_lines
 from .process import LIFETIME, SET_STARTED, SLURM_OPTIONS, directive, lifetime_of, log_file
 
-CHECK_EVERY = 5.0  # seconds between two looks at jobs whose worker has not arrived
+CHECK_EVERY = 5.0  # seconds between checks of jobs whose worker has not arrived
 CHECK_BROKEN_EVERY = 300.0  # the same after many of them ended without one
-SECONDS_TO_ARRIVE = 15.0  # a job is not looked at before
-LOOK_EVERY = 1.0  # seconds between two looks at what is to be submitted
-FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds until a submission that was refused is tried again; they double
+SECONDS_TO_ARRIVE = 15.0  # a job is not checked before
+LOOK_EVERY = 1.0  # seconds between checks for jobs to submit
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds until a refused submission is tried again; they double
 MARGIN = 120.0  # seconds before the walltime (see `lifetime_of`) at which a worker leaves
-# Programs compiled for one type of node may not run on another; which type it is, the node itself has to say.
+# Programs compiled for one type of node may not run on another; only the node itself knows its type.
 _CACHE_OF_NODE = (
     'export JAX_COMPILATION_CACHE_DIR="$JAX_COMPILATION_CACHE_DIR/'
     "$( (uname -m; grep -m1 -E '^(flags|Features)' /proc/cpuinfo) | cksum | cut -d' ' -f1)\""
@@ -31,18 +31,18 @@ _CACHE_OF_NODE = (
 
 
 class Job(SLURMJob):
-    """One worker. A submission that SLURM refuses raises nothing, but leaves what sbatch said."""
+    """One worker. A submission that SLURM refuses raises nothing, but keeps the message of sbatch."""
 
     refusal: str | None = None
 
     async def start(self):
-        """Submit the job, or keep the reason why it is not."""
+        """Submit the job, or keep the reason why that failed."""
         try:
             await super().start()
         except (RuntimeError, ValueError, OSError) as error:
-            # Dask's message has what was run and what it said on both streams.
+            # Dask's message has the command and its output on both streams.
             self.refusal = str(error).rpartition("stderr:\n")[2].strip() or str(error)
-            self.status = Status.running  # all that Dask closes are running, also one that never came to be
+            self.status = Status.running  # Dask closes only running jobs; this includes one that never started
 
     async def close(self):
         try:
@@ -54,8 +54,8 @@ class Job(SLURMJob):
 class Jobs(SLURMCluster):
     """A scheduler in this process and workers in jobs.
 
-    Dask's adaptive scaling replaces a worker that was lost. Noticed here are a job that ends before its worker has
-    arrived (cancelled in the queue, killed while it started), by asking SLURM, and one that SLURM refuses.
+    Dask's adaptive scaling replaces a lost worker. This class notices a job that ends before its worker has arrived
+    (cancelled in the queue, killed while it started), by asking SLURM, and a job that SLURM refuses.
     """
 
     job_cls = Job
@@ -80,12 +80,12 @@ class Jobs(SLURMCluster):
         return None
 
     async def _is_open_after(self, seconds: float) -> bool:
-        """Wait, and say whether there is anything left to look after."""
+        """Wait, and return whether the cluster is still open."""
         await asyncio.sleep(seconds)
         return self.status.name in ("created", "starting", "running")
 
     async def _look_after_refused(self) -> None:
-        """Submit again what SLURM refused, after pauses that grow; where it never took a job, it never will."""
+        """Submit refused jobs again, after growing pauses; if SLURM never accepted a job, it never will."""
         accepted, pause = False, 0.0
         while await self._is_open_after(pause or LOOK_EVERY):
             accepted = accepted or any(job.job_id for job in self.workers.values())
@@ -109,9 +109,9 @@ class Jobs(SLURMCluster):
         return [job for job in self.workers.values() if job.refusal]
 
     async def _look_after_jobs(self) -> None:
-        """Forget jobs that SLURM does not know any more, so that new ones are submitted.
+        """Forget jobs that SLURM no longer knows, so that new ones are submitted.
 
-        Many that end one after the other without a worker are trouble: no queue is to be flooded with them.
+        Many jobs in a row that end without a worker are trouble: no queue should be flooded with them.
         """
         arrived = n_gone = 0
         submitted: dict[str, float] = {}
@@ -150,8 +150,8 @@ def job_options(
 ) -> dict[str, Any]:
     """Translate the options of `run` into those of Dask's SLURMCluster.
 
-    What is not given is taken from Dask's own configuration (jobqueue.slurm), where the walltime is 30 minutes unless
-    it was changed. Dask puts all of it into a script as it is: what must not be read as shell is quoted here.
+    Missing options are taken from Dask's own configuration (jobqueue.slurm), where the default walltime is 30 minutes.
+    Dask writes all of them into a script unchanged: values that must not be read as shell code are quoted here.
     """
     unknown = sorted(set(options) - set(SLURM_OPTIONS))
     if unknown:
@@ -166,7 +166,7 @@ def job_options(
     lifetime = lifetime_of(walltime, MARGIN)
     arguments = [*HTTP_ON_LOOPBACK]
     if lifetime is not None:
-        # To leave by itself is no failure of the task that runs: it starts again elsewhere.
+        # If a worker leaves by itself, its task does not fail: it starts again elsewhere.
         arguments += ["--lifetime", f"{lifetime:.0f}s"]
         env = env | {LIFETIME: f"{lifetime:.0f}"}
     scheduler, host = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0"}, options.get("host")
@@ -181,7 +181,7 @@ def job_options(
         "queue": options.get("partition"),
         "account": options.get("account"),
         "interface": options.get("interface") and shlex.quote(options["interface"]),
-        # What Dask's configuration names may be a command of several words, and stays as it is.
+        # A command in Dask's configuration may have several words, and is not quoted.
         "python": configured["python"] or shlex.quote(sys.executable),
         "protocol": "tls://",
         "local_directory": f'"{configured["local-directory"] or "${TMPDIR:-/tmp}"}"',  # variables are for the node

@@ -1,4 +1,4 @@
-"""Sources of sessions: what identifies their data, which may change at any time, and loading them."""
+"""Sources of sessions: identity of their data, which may change at any time, and loading."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from typing import Any
 from ..design.files import read_session
 from ..design.sessions import Session
 
-_NOT_DATA = ("path", "folder", "planned")  # where data lie is no part of what they are
-_TICK_NS = 20_000_000  # two changes within this time may bear one time stamp
+_NOT_DATA = ("path", "folder", "planned")  # the place of data is not part of their identity
+_TICK_NS = 20_000_000  # two changes within this time may have the same time stamp
 _READINGS = 3
 _READ: dict[str, tuple[str, str]] = {}  # module of a loader -> file and digest of the text that was executed here
 
 
 class DataChanged(RuntimeError):
-    """The data are not those that the key of the task belongs to."""
+    """The data are not those of the task's key."""
 
 
 def load_session(source: dict[str, Any]) -> Session:
@@ -36,7 +36,7 @@ def load_session(source: dict[str, Any]) -> Session:
     Parameters
     ----------
     source : dict
-        Of a task: ``task.spec["source"]``.
+        Source of a task, ``task.spec["source"]``.
 
     Returns
     -------
@@ -46,12 +46,12 @@ def load_session(source: dict[str, Any]) -> Session:
     Raises
     ------
     FileNotFoundError, ValueError, ImportError, TypeError
-        If the file is not there; if it is damaged, lacks something or holds something that is not allowed; if a loader
-        cannot be imported, or returned something other than a Session.
+        If the file does not exist; if it is damaged, incomplete or has content that is not allowed; if a loader cannot
+        be imported, or did not return a Session.
     """
     if source["kind"] == "loader":
         name, function = source["loader"], find_loader(source["loader"], source["folder"])
-        with _near_manifest(source["folder"]):  # it may import on use
+        with _near_manifest(source["folder"]):  # it may import when called
             session = function(**source["arguments"])
         if not isinstance(session, Session):
             such = "such as Session(X=features, y=counts) or Session(spikes=group, signals={...})."
@@ -59,18 +59,18 @@ def load_session(source: dict[str, Any]) -> Session:
             raise TypeError(f"{what}; it must return a glmfit.batch.Session, {such}")
         return session
     if not os.path.exists(source["path"]):
-        raise FileNotFoundError(f"{source['path']} is not there; it was when the manifest was read.")
+        raise FileNotFoundError(f"{source['path']} does not exist; it did when the manifest was read.")
     return read_session(source)
 
 
 def load_planned(source: dict[str, Any]) -> Session:
-    """Load the data that the key of the task belongs to; DataChanged if they are others, before or after."""
+    """Load the data of the task's key; DataChanged if they are different, before or after loading."""
     planned = source.get("planned")
     if planned is None:
         return load_session(source)
-    before = stat_signature(source)  # None for a loader, whose module is quickly read
+    before = stat_signature(source)  # None for a loader, whose module is quick to read
     found = planned["identity"]
-    if before is None or before != planned["files"]:  # files that look other than they did may be the same
+    if before is None or before != planned["files"]:  # files with another signature may have the same content
         found, before = identify(source)
     if found == planned["identity"]:
         session = load_session(source)
@@ -78,7 +78,7 @@ def load_planned(source: dict[str, Any]) -> Session:
         if executed and stat_signature(source) == before:
             return session
     what = source.get("path") or f"loader {source['loader']}"
-    why = "have changed since the run began. Run again: changed data are another task."
+    why = "have changed since the run began. Run again: changed data make a new task."
     raise DataChanged(f"the data of this task, {what}, {why}")
 
 
@@ -86,16 +86,16 @@ def load_planned(source: dict[str, Any]) -> Session:
 
 
 def digest(value: Any) -> str:
-    """Hash of values of JSON, sha256 in hexadecimal: the order of keys and 1 for 1.0 make no difference."""
+    """Hash JSON values, sha256 in hexadecimal; the order of keys and 1 versus 1.0 make no difference."""
     text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:
-    """Refuse what JSON would change on its way, and write whole floats as integers."""
+    """Refuse values that JSON would change, and write whole floats as integers."""
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
-            raise TypeError(f"the keys {list(value)} are not all strings; values of JSON are needed.")
+            raise TypeError(f"the keys {list(value)} are not all strings; JSON values are needed.")
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
@@ -105,10 +105,10 @@ def _plain(value: Any) -> Any:
 
 
 def identity_of(source: dict[str, Any], again: bool = True) -> str:
-    """Hash what the data of a session are, wherever they lie; OSError if a file cannot be read.
+    """Hash the data of a session, independent of their place; OSError if a file cannot be read.
 
-    That is, of files, their content and what is read of them; of loaders module, function, arguments, version and the
-    text of the module's file: that of now, or without ``again`` that which was executed here last.
+    For files: their content and what is read of them. For loaders: module, function, arguments, version and the text of
+    the module's file, the current one, or without ``again`` the one executed here last.
     """
     facts = {key: value for key, value in source.items() if key not in _NOT_DATA}
     if source["kind"] != "loader":
@@ -120,29 +120,29 @@ def identity_of(source: dict[str, Any], again: bool = True) -> str:
 
 
 def identify(source: dict[str, Any]) -> tuple[str, list | None]:
-    """Hash the data of a source as `identity_of`, and describe the files that were hashed as `stat_signature`.
+    """Hash the data of a source with `identity_of`, and describe the hashed files with `stat_signature`.
 
-    Files of this description have the content that was hashed. OSError if they change whenever they are read.
+    Files of this description have the content that was hashed. OSError if they change during every reading.
     """
     for _ in range(_READINGS):
         signature = stat_signature(source)
         if signature is None:
             return identity_of(source), None
         young = max(max(changed, written) for _, _, written, _, changed in signature) + _TICK_NS - time.time_ns()
-        if 0 < young <= _TICK_NS:  # what is written now might not show
+        if 0 < young <= _TICK_NS:  # a write at this moment might not show
             time.sleep(young / 1e9)
             continue
         identity = identity_of(source)
         if stat_signature(source) == signature:
             return identity, signature
-    raise OSError(f"{source['path']} changed {_READINGS} times while it was read. Wait until it is written.")
+    raise OSError(f"{source['path']} changed {_READINGS} times while it was read. Wait until writing ends.")
 
 
 def stat_signature(source: dict[str, Any]) -> list[list[Any]] | None:
-    """Describe the files of a source so that a change of them shows, without reading them.
+    """Describe the files of a source so that a change shows, without reading them.
 
-    Of each file: name, size in bytes, time of writing in ns, inode and time of change in ns (which nobody can set
-    back). None for loaders, whose identity costs nothing; OSError if a file is not there.
+    For each file: name, size in bytes, time of writing in ns, inode and time of change in ns (which cannot be set
+    back). None for loaders, whose identity costs nothing; OSError if a file does not exist.
     """
     if source["kind"] == "loader":
         return None
@@ -154,22 +154,22 @@ def stat_signature(source: dict[str, Any]) -> list[list[Any]] | None:
 
 
 def _files(path: Path) -> list[tuple[str, Path]]:
-    """List the file, or those of a folder in order, behind links too, as readers follow them, by names within it."""
+    """List a file, or the files of a folder in order, with names relative to it; links are followed, as by readers."""
     if path.is_file():
         return [("", path)]
     if path.exists() and not path.is_dir():
         raise OSError(f"{path} is neither a file nor a folder but a pipe or a device, whose data cannot be read twice.")
     files = sorted(_below(path, ())) if path.is_dir() else []
     if not files:
-        raise FileNotFoundError(f"{path} is not there, or is an empty folder.")
+        raise FileNotFoundError(f"{path} does not exist, or is an empty folder.")
     return [(file.relative_to(path).as_posix(), file) for file in files]
 
 
 def _below(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
-    """Go through a folder; OSError for a link to a folder that it lies in, which has no end."""
+    """Iterate over the files below a folder; OSError for a link to a parent folder, which would not end."""
     real = os.path.realpath(folder)
     if real in above:
-        raise OSError(f"{folder} is a link that leads back to a folder that it lies in, {real}. Remove it.")
+        raise OSError(f"{folder} is a link that leads back to a parent folder, {real}. Remove it.")
     with os.scandir(folder) as found:
         entries = list(found)
     for entry in entries:
@@ -192,7 +192,7 @@ def _content(path: Path) -> str:
 
 
 def find_loader(name: str, folder: str) -> Callable[..., Any]:
-    """Import the function of a name "package.module:function"; ImportError says where it was looked for."""
+    """Import the function "package.module:function"; ImportError states where it was searched."""
     module_name, function_name = name.split(":")
     function = getattr(_import(name, folder), function_name, None)
     if not callable(function):
@@ -213,12 +213,12 @@ def _near_manifest(folder: str) -> Iterator[None]:
 
 
 def _import(name: str, folder: str) -> ModuleType:
-    """Import a loader's module, again where the one that was imported here has changed or is of another manifest."""
+    """Import a loader's module, again if the one imported here has changed or belongs to another manifest."""
     module_name = name.split(":")[0]
     with _near_manifest(folder):
         try:
             now = _source_of(module_name)
-            if now is None:  # built in, compiled or from an archive: it stays as it was imported first
+            if now is None:  # built in, compiled or from an archive: it stays as first imported
                 if _READ.get(module_name, ("",))[0]:  # its text is gone
                     del _READ[module_name], sys.modules[module_name]
                 file = Path(getattr(importlib.import_module(module_name), "__file__", None) or "")
@@ -229,12 +229,12 @@ def _import(name: str, folder: str) -> ModuleType:
                 _READ[module_name] = now.path, now.digest
             return sys.modules[module_name]
         except (Exception, SystemExit) as error:  # a module may do anything when it is imported
-            why = f"could not be imported ({type(error).__name__}: {error}). It must be installed, or lie in {folder}."
+            why = f"could not be imported ({type(error).__name__}: {error}). It must be installed, or be in {folder}."
             raise ImportError(f'loader "{name}": the module {module_name} {why}') from error
 
 
 def _source_of(module_name: str) -> _Source | None:
-    """Read the text of what would be imported now, None if there is none."""
+    """Read the text of the module that would be imported now; None if there is none."""
     loaded = {module_name: sys.modules.pop(module_name)} if module_name in sys.modules else {}
     try:
         spec = importlib.util.find_spec(module_name)
@@ -244,7 +244,7 @@ def _source_of(module_name: str) -> _Source | None:
 
 
 class _Source(SourceFileLoader):
-    """Execute a module from the bytes that were hashed: not from the file, nor from what Python compiled of it once."""
+    """Execute a module from the bytes that were hashed, not from the file or Python's cached bytecode."""
 
     def __init__(self, spec: ModuleSpec):
         super().__init__(spec.name, spec.origin)
@@ -253,7 +253,7 @@ class _Source(SourceFileLoader):
         spec.loader = self
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile the bytes; tracebacks show their lines, also when the file has changed."""
+        """Compile the bytes; tracebacks show their lines, even if the file has changed."""
         lines = importlib.util.decode_source(self.text).splitlines(keepends=True)
         linecache.cache[self.path] = len(self.text), None, lines, self.path
         return self.source_to_code(self.text, self.path)

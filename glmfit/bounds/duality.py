@@ -1,4 +1,4 @@
-"""Fenchel duality: distance from the optimum without any curvature, for penalties with kinks too.
+"""Fenchel duality: distance from the optimum without any curvature, also for penalties with kinks.
 
 Derivation: docs/theory/duality.md.
 """
@@ -16,15 +16,15 @@ DUALITY_THEOREM = (
 
 
 class ResidualSums(NamedTuple):
-    """Means over the rows of a convex loss, apart for rows whose derivative is above 0 and for the others.
+    """Means over the rows of a convex loss, separately for rows whose derivative is above 0 and for the others.
 
     Attributes
     ----------
     residual, excess, saturated : numpy.ndarray
-        (2, neuron): of the derivative r; of r times the linear predictor without its offset, minus the loss; of the
-        smallest loss the row can have.
+        Means, (2, neuron): of the derivative r; of r times the linear predictor without its offset, minus the loss; of
+        the smallest loss that the row can have.
     gradient : numpy.ndarray
-        Of r times the features, (2, feature, neuron).
+        Means of r times the features, (2, feature, neuron).
     """
 
     residual: np.ndarray
@@ -44,21 +44,21 @@ def dual_gap(objective: np.ndarray, sums: ResidualSums, penalty: Penalty) -> np.
     objective :
         F at the parameters, penalty included, (neuron,).
     sums :
-        Of the rows there.
+        Sums of the rows at these parameters.
     penalty :
         R.
 
     Returns
     -------
     numpy.ndarray
-        float64 bounds, (neuron,); inf where the dual says no more than that no row loses less than it can, or an
-        argument is not finite.
+        float64 bounds, (neuron,); inf if the dual is not above the smallest loss that the rows can have, or an argument
+        is not finite.
 
     Notes
     -----
-    `DUALITY_THEOREM`: residuals of the sign that outweighs are shrunk until they sum to 0, as the free intercept
-    demands; then all, until the penalty's conjugate is finite. Rounding of the sums is not in the bound; for that and
-    for its order in the distance from the optimum see docs/theory/duality.md.
+    `DUALITY_THEOREM`: residuals of the dominant sign are shrunk until all sum to 0, as the free intercept requires;
+    then all are shrunk until the penalty's conjugate is finite. The bound does not include the rounding of the sums;
+    for that and for its order in the distance from the optimum see docs/theory/duality.md.
     """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         up, down = np.abs(sums.residual)

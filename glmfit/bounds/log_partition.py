@@ -77,11 +77,11 @@ def log_partition_bound(
     features : array_like
         f, (outcome, parameter), finite.
     theta : array_like
-        Where the bound touches, (parameter,), finite.
+        Point where the bound touches, (parameter,), finite.
     log_weights : array_like, optional
-        log h, (outcome,); -inf leaves an outcome out. Default all 0.
+        log h, (outcome,); -inf excludes an outcome. Default all 0.
     order : {"given", "descending", "ascending"}
-        In which outcomes are taken in: as they come, or by weight at theta. Value and gradient do not depend on it; the
+        Order in which outcomes are added: as given, or by weight at theta. Value and gradient do not depend on it; the
         curvature does, and every order gives a bound.
 
     Returns
@@ -109,7 +109,7 @@ def log_partition_bound(
         scores = features @ theta
     if not (np.isfinite(features).all() and np.isfinite(theta).all() and np.isfinite(scores).all()):
         raise ValueError(
-            "features, theta and their products must be finite; leave an outcome out by a log weight of -inf."
+            "features, theta and their products must be finite; exclude an outcome by a log weight of -inf."
         )
     if log_weights is not None:
         log_weights = np.asarray(log_weights, np.float64)
@@ -123,7 +123,7 @@ def log_partition_bound(
 
 
 class PartitionBounds(NamedTuple):
-    """Quadratic upper bounds of many log-partition functions, each around its point."""
+    """Quadratic upper bounds of many log-partition functions, each around its own point."""
 
     log_norm: np.ndarray  # log Z there, (row,)
     gradient: np.ndarray  # of log Z there, (row, parameter)
@@ -131,7 +131,7 @@ class PartitionBounds(NamedTuple):
 
 
 def partition_bounds(features: np.ndarray, scores: np.ndarray, order: str = "given") -> PartitionBounds:
-    """Bound log-partition functions of as many outcomes from above; a score of -inf leaves one out.
+    """Bound log-partition functions of equally many outcomes from above; a score of -inf excludes one.
 
     ``features`` are (row, outcome, parameter), ``scores`` with the log weights in them (row, outcome), both float64.
     With the order "averaged" there are two factors per outcome. Cost and memory: those of the features.
@@ -148,7 +148,7 @@ def _each(order: str) -> tuple[str, ...]:
 
 
 def _swept(features: np.ndarray, sweep: "_Sweep") -> PartitionBounds:
-    """Take in one outcome of every row after the other."""
+    """Add the outcomes of every row one after the other."""
     n, n_outcomes, n_parameters = features.shape
     rows, g, factors = np.arange(n), np.zeros((n, n_parameters)), np.empty(features.shape)
     for y in range(n_outcomes):
@@ -186,7 +186,7 @@ class SoftmaxBound:
         return _mean([_matrices(sweep) for sweep in self._sweeps])
 
     def factors(self) -> np.ndarray:
-        """Factors A of every row's C = A'A, (row, factor, class): one per class but the first, of each order taken.
+        """Factors A of every row's C = A'A, (row, factor, class): one per class except the first, for each order used.
 
         Cost and memory: rows times classes squared.
         """
@@ -200,10 +200,10 @@ def softmax_bound(scores: ArrayLike, order: str = "given") -> SoftmaxBound:
     Parameters
     ----------
     scores : array_like
-        (row, class), of any size; -inf leaves a class out. Single precision stays single.
+        (row, class), of any size; -inf excludes a class. Single precision stays single.
     order : {"given", "descending", "ascending", "averaged"}
-        In which classes are taken in: as they come, by score, or the mean of the curvatures of the two orders by score,
-        a bound as well, which often needs the fewest products and twice the work in each.
+        Order in which classes are added: as given, by score, or the mean of the curvatures of the two orders by score.
+        The mean is also a bound, and often needs the fewest products, with twice the work in each.
 
     Returns
     -------
@@ -213,7 +213,7 @@ def softmax_bound(scores: ArrayLike, order: str = "given") -> SoftmaxBound:
     Raises
     ------
     ValueError
-        If scores are not (row, class), hold nan or +inf, or leave out every class of a row.
+        If scores are not (row, class), hold nan or +inf, or exclude every class of a row.
 
     References
     ----------
@@ -229,14 +229,14 @@ def softmax_bound(scores: ArrayLike, order: str = "given") -> SoftmaxBound:
 
 
 class _Sweep(NamedTuple):
-    """One way through the classes, (class, row) each."""
+    """One pass over the classes, (class, row) each."""
 
     log_norm: np.ndarray  # (row,)
-    scores: np.ndarray  # less the largest of the row
+    scores: np.ndarray  # minus the largest of the row
     partial: np.ndarray  # log of the sum over the classes so far
     beta: np.ndarray
     kappa: np.ndarray  # share of a class in the sum so far
-    place: np.ndarray | None  # flat index of what stands here, None if classes stand as they came
+    place: np.ndarray | None  # flat index of the class at this place, None if classes are in the order given
 
 
 def _sweep(scores: np.ndarray, order: str) -> _Sweep:
@@ -285,7 +285,7 @@ def _product(sweep: _Sweep, v: np.ndarray) -> np.ndarray:
     if sweep.place is None:
         return pull.T
     out = np.empty_like(pull)
-    out.ravel()[sweep.place] = pull  # as they came
+    out.ravel()[sweep.place] = pull  # in the order given
     return out.T
 
 

@@ -1,12 +1,12 @@
 """Sums of rank-one matrices in little memory, never below the sum itself, on the host.
 
-What does not fit into the low rank is moved into the diagonal by ``v v' <= |v|_1 diag(|v|)``.
+Parts beyond the low rank are moved into the diagonal by ``v v' <= |v|_1 diag(|v|)``.
 """
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-# What is left of a vector across V has lost no more than this when it is made orthogonal once more; if it loses more,
+# The part of a vector orthogonal to V keeps at least this share when it is made orthogonal again; if it keeps less,
 # it was rounding, and the vector lies in the span. (Less than 1/sqrt(2) would let errors of orthogonality grow.)
 _REAL = 0.9
 
@@ -17,9 +17,9 @@ class LowRankPlusDiagonal:
     Parameters
     ----------
     diagonal : array_like
-        What to start from, (d,), not negative.
+        Initial diagonal, (d,), not negative.
     rank : int
-        Most rows of V, not negative; 0 keeps a diagonal only, and no more than d are ever needed.
+        Largest number of rows of V, not negative; 0 keeps only a diagonal, and at most d are ever needed.
 
     Attributes
     ----------
@@ -31,13 +31,13 @@ class LowRankPlusDiagonal:
     Raises
     ------
     ValueError
-        If the diagonal is no vector of finite numbers that are not negative, or the rank is negative.
+        If the diagonal is not a vector of finite non-negative numbers, or the rank is negative.
 
     Notes
     -----
     Guarantee: the matrix minus ``diag(diagonal) + sum q q'`` is positive semi-definite, up to rounding, in whatever
-    order vectors are added; it is zero as long as they span no more than ``rank`` dimensions. It needs no
-    orthonormality of V, so rounding does not wear it out. Proof: docs/theory/bound_majorization.md, Proposition 5.
+    order vectors are added; it is zero as long as they span no more than ``rank`` dimensions. It does not need
+    orthonormality of V, so rounding does not erode it. Proof: docs/theory/bound_majorization.md, Proposition 5.
 
     Cost: memory for 2 (rank + 1) d numbers, in float64.
 
@@ -74,7 +74,7 @@ class LowRankPlusDiagonal:
             raise ValueError(f"q has shape {q.shape}; it must be {self.D.shape}.")
         with np.errstate(over="ignore", invalid="ignore"):
             if not np.isfinite(q @ q):
-                raise ValueError("q must be finite, and its square too.")
+                raise ValueError("q and its square must be finite.")
         V = self.V
         p = V @ q
         rest = np.subtract(q, p @ V, out=self._rows[len(V)])
@@ -107,7 +107,7 @@ class LowRankPlusDiagonal:
         return (self.S * (self.V @ v)) @ self.V + self.D * v
 
     def solve(self, u: ArrayLike) -> np.ndarray:
-        r"""Multiply a vector, (d,), with the inverse; cost: rank squared times d.
+        r"""Multiply a vector, (d,), by the inverse; cost: rank squared times d.
 
         .. math:: (V'SV + D)^{-1} = D^{-1} - A'(I + A D A')^{-1}A, \qquad A = S^{1/2} V D^{-1}
 
@@ -123,5 +123,5 @@ class LowRankPlusDiagonal:
         return u / self.D - np.linalg.solve(inner, A @ u) @ A
 
     def dense(self) -> np.ndarray:
-        """Return the whole matrix, (d, d): for looking at, not for computing."""
+        """Return the whole matrix, (d, d): for inspection, not for computing."""
         return (self.V.T * self.S) @ self.V + np.diag(self.D)

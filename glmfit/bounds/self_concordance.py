@@ -1,4 +1,4 @@
-"""Bounds from generalised self-concordance: distance from the optimum, and steps that must descend.
+"""Bounds from generalised self-concordance: distance from the optimum, and steps that are proved to descend.
 
 Losses with ``|phi'''| <= M phi''`` (M = 1 for Poisson counts, both links): along any line the curvature changes by at
 most a factor exp(M times the change of eta). Derivations: docs/theory/self_concordance.md.
@@ -31,10 +31,10 @@ def gap_bound(
     radius_squared :
         :math:`R^2 = \max_t x_t'H^{-1}x_t` with the intercept's 1 in x, or an upper bound, (neuron,).
     attained : bool
-        Whether an optimum is known to exist, as with a ridge. Where there is none q >= 1 everywhere, and q = 1 is
-        common: lest rounding make a bound of that, none is given for q > 1/2 where nothing is known.
+        Whether an optimum is known to exist, as with a ridge. If there is none, q >= 1 everywhere, and q = 1 is common.
+        So that rounding cannot turn that into a bound, none is given for q > 1/2 if existence is unknown.
     constant : float or None
-        M, of the loss (`Observation.constant`); None, where there is none, gives no bound.
+        M of the loss (`Observation.constant`); None, if there is none, gives no bound.
 
     Returns
     -------

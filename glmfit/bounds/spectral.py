@@ -34,25 +34,25 @@ def lanczos(matvec: Callable, start: jax.Array, n_steps: int) -> tuple[jax.Array
 
     Notes
     -----
-    Full re-orthogonalisation keeps the recursion exact to rounding. Where the Krylov space is exhausted the next
-    direction is set to zero and every later alpha and beta of that column is zero.
+    Full re-orthogonalisation keeps the recursion exact up to rounding. If the Krylov space is exhausted, the next
+    direction is set to zero, and every later alpha and beta of that column is zero.
     """
 
     def step(j, state):
         basis, v, alpha, beta, scale = state
         basis, w = basis.at[j].set(v), matvec(v)
         a = jnp.sum(v * w, axis=0)
-        # What is large goes first: then the sweep over the basis has only rounding left to take away.
+        # Subtract the large parts first: then the sweep over the basis removes only rounding.
         w = w - a[None] * v - jnp.where(j > 0, beta[j - 1][None] * basis[j - 1], 0)
         overlap = jnp.einsum("kpn,pn->kn", basis, w)
         w = w - jnp.einsum("kpn,kn->pn", basis, overlap)
-        largest = jnp.max(jnp.abs(w), axis=0)  # squares of what is large or small overflow, or vanish
+        largest = jnp.max(jnp.abs(w), axis=0)  # squares of large or small numbers overflow or vanish
         unit = jnp.where(largest > 0, largest, 1)
         b = unit * jnp.sqrt(jnp.sum((w / unit[None]) ** 2, axis=0))
         scale = jnp.maximum(scale, jnp.abs(a) + b)
         alive = b > 8 * jnp.finfo(v.dtype).eps * scale
         v = jnp.where(alive[None], w / jnp.where(alive, b, 1)[None], 0)
-        exhausted = ~alive & jnp.isfinite(scale)  # what is not finite stays so: no bound comes of it
+        exhausted = ~alive & jnp.isfinite(scale)  # non-finite values stay, and give no bound
         return basis, v, alpha.at[j].set(a), beta.at[j].set(jnp.where(exhausted, 0, b)), scale
 
     zeros = jnp.zeros((n_steps, start.shape[1]), start.dtype)
@@ -155,7 +155,7 @@ def bound_smallest_eigenvalue(
     Returns
     -------
     numpy.ndarray
-        float64 lower bounds, (...); a negative one says "no bound" of a positive semi-definite matrix.
+        float64 lower bounds, (...); a negative one means "no bound" for a positive semi-definite matrix.
     """
     return -bound_largest_eigenvalue(-np.asarray(alpha), beta, dimension, failure_probability)
 

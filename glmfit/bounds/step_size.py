@@ -1,4 +1,4 @@
-"""How smooth mini-batches are, and the step sizes of SAGA that this allows, each by its theorem."""
+"""Smoothness of mini-batches, and the step sizes of SAGA that it allows, each by its theorem."""
 
 import textwrap
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class StepCertificate(Display):
     theorem : str
         The statement that allows the step, or the words "no theorem" where there is none.
     assumptions : tuple of str
-        What the statement needs; what is checked during the fit says so.
+        Assumptions of the statement; those that are checked during the fit say so.
     failure_probability : float
         Probability, over the random starts, that some L or L_b of the population is below the truth.
     anchor_radius : numpy.ndarray
@@ -117,17 +117,17 @@ def check_batch_size(batch_size: int, n_rows: int) -> None:
     Parameters
     ----------
     batch_size, n_rows : int
-        Rows per batch and in all.
+        Rows per batch and in total.
     """
     if not 1 <= batch_size <= n_rows:
         raise ValueError(
             f"batch_size is {batch_size} but there are {n_rows} rows; it must lie between 1 and {n_rows}. "
-            "Leave it out to have it chosen."
+            "Omit it to have it chosen."
         )
 
 
 def practical_batch_size(full: ArrayLike, kappa: ArrayLike, n_rows: int) -> np.ndarray:
-    r"""Batch size from which larger batches buy nothing in theory: :math:`1 + \kappa (T-1)/(4L)`.
+    r"""Compute the batch size beyond which larger batches gain nothing in theory: :math:`1 + \kappa (T-1)/(4L)`.
 
     Below it the rate of SAGA is limited by the table of T scalars, above it by the condition number L/kappa
     (Gazagnadou, Gower, Salmon 2019).
@@ -160,8 +160,8 @@ def subset_step(smoothness_b: Array, row: Array, mu: Array | float, n_rows: int,
     smoothness_b, row :
         L(b) and L_max per neuron, with the ridge inside; see :func:`batch_smoothness`.
     mu :
-        *Proved* strong convexity in the same metric, or 0. It protects the rate the theorem claims, not
-        stability, and an estimate of the curvature here would shrink the step for nothing.
+        *Proved* strong convexity in the same metric, or 0. It protects the rate that the theorem claims, not
+        stability. An estimate of the curvature here would shrink the step unnecessarily.
     n_rows, batch_size :
         T and b.
 

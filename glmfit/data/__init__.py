@@ -1,1 +1,1 @@
-"""The one door for what users pass: it is checked here, and what is wrong is said with what to do about it."""
+"""Validation of user input: all data are checked here, and errors say what to do."""

@@ -1,4 +1,4 @@
-"""Arrays of numbers, in whatever form they are given; what is none is answered with what to do instead."""
+"""Arrays of numbers, in whatever form they are given; errors for anything else say what to do instead."""
 
 import contextlib
 import numbers as number_types
@@ -13,13 +13,13 @@ from .times import is_pynapple, plain
 
 _FEW = 10  # rows that may increase by chance
 _SHOWN = 3
-_NUMBER_OR_NONE = number_types.Number | np.bool_ | None  # "1" is a label as long as nobody says otherwise
+_NUMBER_OR_NONE = number_types.Number | np.bool_ | None  # "1" counts as a label
 
 
 def numbers(
     value: Any, name: str, needs: str, *axes: str, shape: tuple | None = None, spikes: str | None = None
 ) -> np.ndarray:
-    """Return real numbers as float64, with these axes or this shape if any; NaN stays. Errors say what it needs."""
+    """Return real numbers as float64, with these axes or this shape if any; NaN is kept. Errors say what it needs."""
     refuse_mistakes(value, name, needs, spikes=spikes)
     value = plain(value)
     is_pandas = type(value).__module__.startswith("pandas")
@@ -31,7 +31,7 @@ def numbers(
 
 
 def refuse_mistakes(value: Any, name: str, needs: str, sparse: bool = False, spikes: str | None = None) -> None:
-    """Raise for what is no array of real numbers, before any library takes it for one."""
+    """Raise for anything but an array of real numbers, before any library takes it for one."""
     refuse_spike_times(value, name, spikes)
     if not sparse and hasattr(value, "toarray") and hasattr(value, "nnz"):
         why = " (the spectral basis of a design is dense)" if name == "X" else ""
@@ -44,7 +44,7 @@ def refuse_mistakes(value: Any, name: str, needs: str, sparse: bool = False, spi
 
 
 def refuse_spike_times(value: Any, name: str, advice: str | None = None) -> None:
-    """Raise for pynapple's spike times that were not counted, alone or in a list."""
+    """Raise for pynapple spike times that were not counted, alone or in a list."""
     first = value[0] if isinstance(value, list | tuple) and len(value) else value
     if not is_pynapple(first, "Ts", "TsGroup"):
         return
@@ -57,7 +57,7 @@ def refuse_spike_times(value: Any, name: str, advice: str | None = None) -> None
 
 
 def refuse_no_array(value: Any, name: str, needs: str) -> None:
-    """Raise for what has no axis, and for epochs, before scikit-learn takes it for a number."""
+    """Raise for values without an axis and for epochs, before scikit-learn takes them for numbers."""
     epochs, tree = is_pynapple(value, "IntervalSet"), type(value).__name__ == "FeaturePytree"
     if not (epochs or tree or isinstance(value, type)) and shape_of(value) != ():
         return
@@ -72,7 +72,7 @@ def refuse_no_array(value: Any, name: str, needs: str) -> None:
             'with solver_name="SAGA[glmfit]".'
         )
     elif epochs:
-        what, advice = "an IntervalSet", " Epochs go into restrict, or into ep of count."
+        what, advice = "an IntervalSet", " Pass epochs to restrict, or as ep to count."
     elif isinstance(value, str | bytes | PathLike):
         advice = f" Load the file first, for example by numpy.load({str(value)!r})."
     elif isinstance(value, Mapping):
@@ -83,7 +83,7 @@ def refuse_no_array(value: Any, name: str, needs: str) -> None:
 
 
 def shape_of(value: Any) -> tuple | None:
-    """Shape of what is or can become an array, None if it is ragged or no array can be made of it."""
+    """Return the shape of an array-like value, None if it is ragged or cannot become an array."""
     try:
         return tuple(value.shape if hasattr(value, "shape") else np.asarray(value).shape)
     except ValueError:
@@ -114,17 +114,17 @@ def refuse_ragged(value: Any, name: str, needs: str) -> None:
         what = "that increase and have fractions, like spike times"
     else:
         return
-    advice = "Spike times are counted first, for example by numpy.histogram(times, edges)[0]."
+    advice = "Count spike times first, for example with numpy.histogram(times, edges)[0]."
     raise ValueError(f"{name} is a list of {len(value)} sequences {what}; it needs {needs}. {advice}")
 
 
 def _refuse_words(value: Any, name: str) -> None:
-    """Raise for arrays and frames of words, times or complex numbers."""
+    """Raise for arrays and frames of strings, times or complex numbers."""
     dtypes, names = getattr(value, "dtypes", None), list(getattr(value, "columns", []))
     is_frame = dtypes is not None and not callable(dtypes) and hasattr(value, "columns")
     again = [repr(column) for column in dict.fromkeys(names) if is_frame and names.count(column) > 1]
     if again:
-        advice = "Give every column a name of its own."
+        advice = "Give every column its own name."
         raise ValueError(f"{name} has several columns of the same name: {_some(again)}. {advice}")
     found = []
     for column, dtype in zip(names, dtypes, strict=True) if is_frame else ():
@@ -132,14 +132,14 @@ def _refuse_words(value: Any, name: str) -> None:
             words = (entry for entry in value[column] if not isinstance(entry, _NUMBER_OR_NONE))
             found += [f"{column!r} (with {first!r})" for first in words if type(first).__name__ != "NAType"][:1]
     if found:
-        encode = f"Encode them, for example by pandas.get_dummies({name}, dtype=float), or leave them out."
-        advice = "Exclude them." if name == "y" else encode  # dummies of names are no counts
+        encode = f"Encode them, for example with pandas.get_dummies({name}, dtype=float), or drop them."
+        advice = "Drop them." if name == "y" else encode  # dummies of names are not counts
         raise ValueError(f"{name} has columns that are not numbers: {_some(found)}. {advice}")
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     if kind in "mMcUS":
         advice = "Complex data not supported." if kind == "c" else "Convert it to seconds, counts or features first."
         if name == "y" and kind in "US":
-            advice = "Labels of classes are fitted by SoftmaxGLM."
+            advice = "For class labels use SoftmaxGLM."
         raise ValueError(f"{name} has dtype {value.dtype}; it must be real numbers. {advice}")
     if kind == "O":
         with _no_words(name, TypeError):
@@ -148,7 +148,7 @@ def _refuse_words(value: Any, name: str) -> None:
 
 @contextlib.contextmanager
 def _no_words(name: str, for_objects: type[Exception]) -> Iterator[None]:
-    """Say of what cannot be converted where it is."""
+    """Name the argument in errors for values that cannot be converted."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:
@@ -161,7 +161,7 @@ def _some(words: list[str]) -> str:
 
 
 def looks_like_times(y: Any) -> bool:
-    """Whether one column of numbers increases in every row and has fractions."""
+    """Tell whether one column of numbers increases in every row and has fractions."""
     if not isinstance(y, np.ndarray) or y.dtype.kind != "f" or y.size < max(_FEW, len(y)):
         return False
     return bool(y.size == len(y) and np.all(np.diff(y.ravel()) > 0) and np.any(y != np.rint(y)))
@@ -169,37 +169,37 @@ def looks_like_times(y: Any) -> bool:
 
 @contextlib.contextmanager
 def no_overflow(name: str) -> Iterator[None]:
-    """Say of Python's whole numbers that no float can hold where they are."""
+    """Name the argument in errors for Python integers that no float can hold."""
     try:
         yield
     except OverflowError as error:
-        raise ValueError(f"{name} has whole numbers that no float can hold ({error}). Rescale them.") from None
+        raise ValueError(f"{name} has integers that no float can hold ({error}). Rescale them.") from None
 
 
 # ----------------------------------------------------------------------------- values, dense or sparse
 
 
 def as_csr(values: Any) -> Any:
-    """CSR form of a sparse matrix, every entry once."""
+    """Convert a sparse matrix to CSR, with duplicate entries summed."""
     values = scipy.sparse.csr_array(values)
     values.sum_duplicates()
     return values
 
 
 def entries_of(values: Any) -> np.ndarray:
-    """Entries of an array, or those that a sparse matrix stores."""
+    """Return the entries of an array, or the stored entries of a sparse matrix."""
     return values.data if scipy.sparse.issparse(values) else values
 
 
 def place(values: Any, bad: np.ndarray, *axes: str, first_row: int = 0) -> str:
-    """Say where the first of some marked entries is, "row 3, feature 1", of rows that are counted from the first."""
+    """Describe the place of the first marked entry, "row 3, feature 1"; rows count from ``first_row``."""
     sparse = scipy.sparse.issparse(values)
     row, *column = [c[bad][0] for c in values.tocoo().coords] if sparse else np.argwhere(bad)[0]
     return ", ".join(f"{axis} {at}" for axis, at in zip(axes, (row + first_row, *column), strict=False))
 
 
 def rows_with_nan(values: Any) -> np.ndarray:
-    """Whether each row of an array or CSR matrix has a NaN, (row,)."""
+    """Find the rows of an array or CSR matrix that have a NaN, bool (row,)."""
     bad = np.zeros(values.shape[0], bool)
     if _is_finite(entries_of(values)):
         return bad
@@ -210,29 +210,29 @@ def rows_with_nan(values: Any) -> np.ndarray:
 
 
 def _is_finite(entries: np.ndarray) -> bool:
-    """Whether entries are known to be finite by a sum, which is cheap and sure where it is finite itself."""
+    """Check cheaply whether entries are finite: they are if their sum is."""
     with np.errstate(over="ignore", invalid="ignore"):
         return entries.dtype.kind in "iub" or (entries.dtype.kind == "f" and bool(np.isfinite(np.sum(entries))))
 
 
 def refuse_infinity(values: Any, name: str, column: str) -> None:
-    """Raise for infinite values, saying where the first is; NaN may be there."""
+    """Raise for infinite values, saying where the first is; NaN is allowed."""
     entries = entries_of(values)
     if entries.dtype.kind == "f" and not _is_finite(entries):
-        advice = "Leave such rows out, or put NaN where nothing is known."
+        advice = "Drop such rows, or use NaN where nothing is known."
         text = f"Input {name} contains infinity: {{n}} infinite values (first at {{at}}). {advice}"
         refuse_some(np.isinf(entries), values, column, text)
 
 
 def refuse_some(bad: np.ndarray, values: Any, column: str, text: str, first_row: int = 0) -> None:
-    """Raise for marked entries; the text has {n} of them, and where {at} the {first} is, in rows from the first row."""
+    """Raise for marked entries; the text may use {n}, {at} and {first}; rows are counted from ``first_row``."""
     if bad.any():
         at = place(values, bad, "row", column, first_row=first_row)
         raise ValueError(text.format(n=int(bad.sum()), at=at, first=entries_of(values)[bad][0]))
 
 
 def refuse_large(values: Any, name: str, limit: float, why: str) -> None:
-    """Raise for values whose size is above a limit."""
+    """Raise for values whose magnitude is above a limit."""
     entries = entries_of(values)
     largest = max(float(np.fmax.reduce(entries, None, initial=0.0)), -float(np.fmin.reduce(entries, None, initial=0.0)))
     if largest > limit:
@@ -240,7 +240,7 @@ def refuse_large(values: Any, name: str, limit: float, why: str) -> None:
 
 
 def refuse_none(y: Any, advice: str) -> None:
-    """Raise where there is no target, in the words that scikit-learn looks for."""
+    """Raise if there is no target, in the words that scikit-learn checks for."""
     if y is None:
         raise ValueError(f"requires y to be passed, but the target y is None: {advice}")
 

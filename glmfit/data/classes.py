@@ -1,4 +1,4 @@
-"""Labels of any kind, and counts over categories: what models of classes are fitted to."""
+"""Targets of class models: labels of any kind, and counts over categories."""
 
 import contextlib
 import numbers as number_types
@@ -18,7 +18,7 @@ from .features import read_weights
 from .times import plain
 
 _SUMS = 1e100  # that do not overflow
-_BY_UNIT = "labels are needed, one per row. For which unit fired each spike: X, y = glmfit.spike_identities(y, X)."
+_BY_UNIT = "labels are needed, one per row. To label spikes by unit: X, y = glmfit.spike_identities(y, X)."
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ClassTraining:
     pairs: Pairs  # weights of mean one over the rows times counts
     weight: np.ndarray  # those weights, (row,)
     total_weight: float  # sum of the weights as given: the number of rows without weights
-    rows: np.ndarray  # which of those given, (row,)
+    rows: np.ndarray  # their indices among the rows given, (row,)
     n_given: int  # rows given
     n_dropped: int  # rows with a NaN
     n_empty: int  # rows without counts
@@ -56,7 +56,7 @@ class ClassTraining:
     def of_classes(self, seen: np.ndarray) -> Self | None:
         """Take the counts of some classes, bool (class,), and the rows that have any; None if there are none.
 
-        Given that a count is of one of these classes, the model of these classes alone says of which.
+        Given that a count is in one of these classes, the model of these classes alone predicts which.
         """
         if seen.all():
             return self
@@ -72,7 +72,7 @@ class ClassTraining:
         )  # fmt: skip
 
     def extreme_losses(self, rows=None) -> tuple[float, float]:
-        """Mean loss, of all or of some rows, of the shares of all rows together, and of every row's own shares."""
+        """Compute the mean loss, over all or some rows, of the pooled shares, and of every row's own shares."""
         row, label, weight = self.pairs
         everywhere = np.log(np.maximum(self.class_totals / self.class_totals.sum(), 1e-300))[label]
         own = np.log(weight / np.bincount(row, weight, self.n_rows)[row])
@@ -83,13 +83,13 @@ class ClassTraining:
 
 
 def counts_of_labels(index: np.ndarray, missing: np.ndarray, n_classes: int):
-    """Count labels, given by their index: one in every row, NaN where it is missing; CSR, (row, class)."""
+    """Count labels, given by their index: one in every row, NaN if it is missing; CSR, (row, class)."""
     entries = np.where(missing, np.nan, 1.0), index, np.arange(len(index) + 1)
     return scipy.sparse.csr_array(entries, (len(index), max(n_classes, 1)))
 
 
 def read_class_training(X, Y, sample_weight, offset) -> ClassTraining:
-    """Take the rows that are known, and have a weight and a count."""
+    """Take the rows without NaN that have a positive weight and a count."""
     n, total = X.shape[0], np.asarray(Y.sum(axis=1)).ravel()
     weight = read_weights(np.ones(n) if sample_weight is None else sample_weight, n)
     dense = [a for a in (X, offset) if a is not None and not scipy.sparse.issparse(a)]
@@ -132,7 +132,7 @@ def read_labels(y) -> np.ndarray:
     arrays.refuse_none(y, "give one label per row.")
     arrays.refuse_no_array(y, "y", "one label per row, (row,)")
     if scipy.sparse.issparse(y):
-        advice = "labels are one per row. Counts are for MultinomialGLM."
+        advice = "labels are one per row. For counts use MultinomialGLM."
         raise TypeError(f"y is a sparse matrix of shape {y.shape}; {advice}")
     y = y.to_numpy() if hasattr(y, "to_numpy") else y
     if isinstance(y, list | tuple):  # of numbers, of strings, or else of objects as they are
@@ -156,9 +156,9 @@ def read_labels(y) -> np.ndarray:
         fractions = finite[finite != np.rint(finite)]
         if fractions.size:
             raise ValueError(
-                f"Unknown label type: continuous. y holds numbers that are no integers (the first is {fractions[0]:g}):"
-                " those are measurements, not classes. Bin them first, for example with numpy.digitize, or turn them "
-                "into strings. Counts of neurons are for PopulationGLM."
+                f"Unknown label type: continuous. y holds numbers that are not integers (the first is "
+                f"{fractions[0]:g}): these are measurements, not classes. Bin them first, for example with "
+                "numpy.digitize, or convert them to strings. For counts of neurons use PopulationGLM."
             )
         check_classification_targets(finite)
     return y
@@ -177,12 +177,12 @@ def read_classes(classes) -> np.ndarray:
     """Read the labels a stream will have."""
     classes = read_labels(list(classes) if isinstance(classes, range | set | frozenset) else classes)
     if missing_labels(classes).any():
-        raise ValueError("classes holds NaN or None, which mark rows without a label; leave them out.")
+        raise ValueError("classes holds NaN or None, which mark rows without a label; remove them.")
     return classes
 
 
 def find_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct labels, sorted where they can be and else in order of appearance, and every row's index of them."""
+    """Find the distinct labels, sorted if possible, else in order of appearance, and every row's index of them."""
     if y.dtype.kind != "O":
         return np.unique(y, return_inverse=True)
     try:
@@ -202,7 +202,7 @@ def _object_array(values) -> np.ndarray:
 
 
 def lookup(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Index of every label among the classes, -1 where it is none of them."""
+    """Find the index of every label among the classes, -1 if it is none of them."""
     if classes.dtype.kind in "mM" and y.dtype.kind == classes.dtype.kind:
         y = y.astype(classes.dtype)  # days and nanoseconds
     place = {label: i for i, label in enumerate(classes.tolist())}
@@ -210,20 +210,20 @@ def lookup(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def check_seen(classes: np.ndarray, y: np.ndarray, index: np.ndarray, strange: bool = False) -> None:
-    """Raise if labels are not among the classes; if they may be strange, warn if not one of them is."""
+    """Raise if labels are not among the classes; if ``strange`` ones are allowed, warn if all of them are."""
     unseen = index < 0
     if strange and unseen.any() and unseen.all():
         (given,), (known,) = y[:1].tolist(), classes[:1].tolist()
         warn_user(
-            f"the model knows none of the labels in y, so that the accuracy is 0: y has {given!r} first, the model "
-            f"{known!r} and {len(classes) - 1} more. Give labels of the kind of the fit (1 and '1' are not the same)."
+            f"the model knows none of the labels in y, so the accuracy is 0: y has {given!r} first, the model "
+            f"{known!r} and {len(classes) - 1} more. Pass labels of the same type as in the fit (1 and '1' differ)."
         )
     elif not strange and unseen.any():
         names = list(dict.fromkeys(y[unseen].tolist()))
         shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
         raise ValueError(
             f"y holds {len(names)} labels that the model does not know ({shown}), in {int(unseen.sum())} rows; it "
-            f"knows {len(classes)}. Leave those rows out, or fit with them (in a stream: name all classes at the first "
+            f"knows {len(classes)}. Drop those rows, or fit with them (in a stream: name all classes at the first "
             "partial_fit)."
         )
 
@@ -232,7 +232,7 @@ def check_seen(classes: np.ndarray, y: np.ndarray, index: np.ndarray, strange: b
 
 
 def read_category_counts(y):
-    """Read counts as an array or CSR matrix, (row, category), finite where not NaN, checked for signs."""
+    """Read counts as an array or CSR matrix, (row, category), finite or NaN, and not negative."""
     arrays.refuse_none(y, "give counts, (row, category).")
     arrays.refuse_mistakes(y, "y", "counts, (row, category)", sparse=True)
     if scipy.sparse.issparse(y):
@@ -241,7 +241,7 @@ def read_category_counts(y):
         Y = np.asarray(plain(y)).astype(np.float64)
         if Y.ndim != 2 or Y.shape[1] == 0:
             needs = "a multinomial model needs counts (row, category), dense or sparse. For one label per row use"
-            times = " Spike times are counted in the bins of X first." if arrays.looks_like_times(Y) else ""
+            times = " Count spike times in the bins of X first." if arrays.looks_like_times(Y) else ""
             raise ValueError(f"y has shape {Y.shape}; {needs} SoftmaxGLM.{times}")
     arrays.refuse_infinity(Y, "y", "category")
     arrays.refuse_large(Y, "y", _SUMS, "whose sums overflow")

@@ -1,4 +1,4 @@
-"""Counts and other responses of populations: what a fit and a score need of them and of all that goes with them."""
+"""Counts and other responses of populations, checked for fits and scores, with weights, offset and exposure."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -19,8 +19,8 @@ _LARGEST = 1e37  # of the features: differences and centred values must be numbe
 _NEEDS = "counts, one row per time bin: (time,) or (time, neuron)"
 _TRIALS = "observation_model='Binomial' needs the trials of every bin: pass exposure, (time,) or (time, neuron)."
 _NO_EXPOSURE = (
-    "exposure is given, but observation_model is {!r}: it is for Poisson counts, and the trials of Binomial ones. With "
-    "a log link pass offset=numpy.log(exposure), and sample_weight 0 where it is 0."
+    "exposure is given, but observation_model is {!r}: it is for Poisson counts, and for the trials of Binomial ones. "
+    "With a log link pass offset=numpy.log(exposure), and sample_weight 0 where exposure is 0."
 )
 _NOT_INTEGER = (
     "{} has counts that are not integers, in {} of {} neurons: fitting the Poisson quasi-likelihood. This is right for "
@@ -28,15 +28,15 @@ _NOT_INTEGER = (
 )
 _TIMES = (
     "y increases from row to row and has fractions, like spike times; counts per time bin are needed. Count them in "
-    "the bins of X, for example by numpy.histogram(y, edges)[0]. (Fitting the Poisson quasi-likelihood all the same.)"
+    "the bins of X, for example by numpy.histogram(y, edges)[0]. (The Poisson quasi-likelihood is fitted anyway.)"
 )
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Features, responses and what goes with them, all of one length; X and Y may be read as they are needed.
+    """Features, responses, weights, offset and exposure, all of one length; X and Y may be read on demand.
 
-    What is masked of Y (``own`` is 0) is some number that the observation model allows.
+    Masked entries of Y (``own`` is 0) hold some number that the observation model allows.
     """
 
     X: Any  # (time, feature)
@@ -47,7 +47,7 @@ class Recording:
     one_neuron: bool  # y was 1-D
     neurons: TimeAxis | None  # y's axis when it was a pynapple object
     neuron_names: list
-    own: Any  # weights of single responses (time, neuron), bool if there is nothing but a mask
+    own: Any  # weights of single responses (time, neuron), bool if there is only a mask
 
     def take(self, rows) -> Self:
         """Take some rows, indices or bool (time,)."""
@@ -57,20 +57,20 @@ class Recording:
 
 @dataclass(frozen=True)
 class Training(Recording):
-    """Checked data of a fit: finite rows of positive weight, which includes the exposure; counts per unit of it.
+    """Checked data of a fit: finite rows of positive weight, exposure included; counts per unit of exposure.
 
-    An exposure of every neuron is in ``own``.
+    The exposure is in ``own`` if neurons have their own.
     """
 
     n_dropped: int  # rows with a NaN
-    spike_count: np.ndarray  # as given, whatever weights and exposure, (neuron,)
+    spike_count: np.ndarray  # as given, without weights and exposure, (neuron,)
     n_masked: np.ndarray  # rows that count for others and not for the neuron, (neuron,)
-    rows: np.ndarray | None = None  # which of those given, (time,)
+    rows: np.ndarray | None = None  # their indices among the rows given, (time,)
     n_given: int = 0  # rows given
 
     @property
     def mean_exposure(self) -> float | np.ndarray:
-        """Weighted mean of the exposure of the rows, 1 without one; (neuron,) where neurons have their own."""
+        """Weighted mean exposure of the rows, 1 without exposure; (neuron,) if neurons have their own."""
         if self.exposure is None:
             return 1.0
         if self.exposure.ndim == 2:
@@ -86,11 +86,11 @@ class Training(Recording):
 
 
 def read_recording(estimator, X, y, sample_weight, offset, exposure, epochs, reset: bool) -> Recording:
-    """Check features, responses and what goes with them, in memory or (RowSource) where they are read from.
+    """Check features, responses, weights, offset and exposure, given in memory or as a RowSource.
 
-    Parameters are those of :meth:`glmfit.PopulationGLM.fit`. A fit (``reset``) gives the estimator ``n_features_in_``
-    and, for named columns, ``feature_names_in_``; later features and neurons must be those of the fit. NaN may be in X,
-    Y and offset, and stays.
+    Parameters are those of :meth:`glmfit.PopulationGLM.fit`. A fit (``reset``) sets ``n_features_in_`` and, for named
+    columns, ``feature_names_in_`` of the estimator; later features and neurons must be those of the fit. NaN in X, Y
+    and offset is kept.
     """
     arrays.refuse_none(y, "give the spike counts, (time,) or (time, neuron).")
     observation = estimator._family()
@@ -128,7 +128,7 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, epochs, res
 def read_training(
     estimator, X, y, sample_weight=None, offset=None, exposure=None, epochs=None, reset: bool = True
 ) -> Training:
-    """Check the data of a fit, or (``reset=False``) what is said to be that; the fit warns of what may be a mistake."""
+    """Check the data of a fit, or (``reset=False``) data said to be the same; only a fit warns of likely mistakes."""
     given = read_recording(estimator, X, y, sample_weight, offset, exposure, epochs, reset)
     rows, data = _without_nan(given, estimator._family().neutral)
     n_dropped, observation = len(given.X) - len(rows), estimator._family()
@@ -140,7 +140,7 @@ def read_training(
     weights, own = total_weights(data, epochs is not None)
     data = replace(data, weights=weights, own=own)
     if weights is not None and not weights.all():
-        # Nothing may depend on them, not even by 0 times infinity.
+        # Nothing may depend on rows of weight 0, not even by 0 times infinity.
         rows, data = rows[weights > 0], data.take(weights > 0)
     if len(rows) < 2:
         what = f"{len(rows)} usable rows (time bins) after dropping {n_dropped} with NaN"
@@ -153,7 +153,7 @@ def read_training(
     seen = None if data.own is None else data.own > 0
     spikes = (data.Y if seen is None else np.where(seen, data.Y, 0)).sum(axis=0, dtype=np.float64)
     n_masked = np.zeros(data.Y.shape[1], int) if seen is None else len(rows) - seen.sum(axis=0)
-    # In float64 whatever the counts came in: in single precision they would be the counts of another recording.
+    # Always in float64: rounded to single precision they would be the counts of another recording.
     with np.errstate(over="ignore"):
         Y = data.Y if exposure is None else per_unit(data.Y, data.exposure)
     of = {**vars(data), "Y": Y, "n_dropped": n_dropped, "spike_count": spikes, "n_masked": n_masked}
@@ -171,14 +171,14 @@ def read_scoring(estimator, X, y, sample_weight=None, offset=None, exposure=None
 
 
 def weights_of(data, rows) -> np.ndarray:
-    """Weights of some rows, (row, 1), or where neurons have their own those of the responses, (row, neuron)."""
+    """Return the weights of some rows, (row, 1), or of their responses, (row, neuron), if neurons have their own."""
     n = len(range(*rows.indices(len(data.Y)))) if isinstance(rows, slice) else len(rows)
     weights = np.ones((n, 1)) if data.weights is None else data.weights[rows, None]
     return weights if data.own is None else weights * data.own[rows]
 
 
 def check_exposure(exposure, observation: Observation, name: str) -> None:
-    """Raise where an exposure is needed, or means nothing."""
+    """Raise if an exposure is missing, or has no meaning."""
     if exposure is not None and not observation.takes_exposure:
         raise ValueError(_NO_EXPOSURE.format(name))
     if exposure is None and isinstance(observation, Binomial):
@@ -186,20 +186,20 @@ def check_exposure(exposure, observation: Observation, name: str) -> None:
 
 
 def per_unit(Y, exposure) -> np.ndarray:
-    """Divide counts by their exposure, (time,) or (time, neuron), where there is some."""
+    """Divide counts by their exposure, (time,) or (time, neuron), where it is positive."""
     exposure = exposure[:, None] if exposure.ndim == 1 else exposure
     return Y / np.where(exposure > 0, exposure, 1.0)
 
 
 def total_weights(data: Recording, masked: bool = False) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Weights of rows and of single responses, times exposure; whether epochs have ``masked`` some is said in an error.
+    """Multiply weights of rows and of single responses by the exposure; an error mentions epochs if ``masked``.
 
-    Raises if they cannot be added up or divided by, or if no row counts.
+    Raises if they cannot be summed or divided by, or if no row counts.
     """
     weights, exposure, own = data.weights, data.exposure, data.own
     _refuse_extremes(weights, "sample_weight", "Only ratios count: divide all by the largest.")
     _refuse_extremes(own, "sample_weight", "Only ratios count: divide all by the largest.")
-    _refuse_extremes(exposure, "exposure", "Give the duration of the bins in another unit.")
+    _refuse_extremes(exposure, "exposure", "Use another unit for the duration of the bins.")
     if exposure is not None:
         with np.errstate(over="ignore"):
             if exposure.ndim == 2:
@@ -220,7 +220,7 @@ def total_weights(data: Recording, masked: bool = False) -> tuple[np.ndarray | N
 
 def _refuse_wrong(observation: Observation, Y, first_row: int = 0) -> None:
     """Raise for responses that the model cannot take, saying where the first is."""
-    if isinstance(observation, Poisson):  # whose words are those of other models of counts
+    if isinstance(observation, Poisson):  # whose message is that of other models of counts
         arrays.refuse_negative(Y, "neuron", first_row)
         return
     bad, needs = observation.wrong(Y)
@@ -258,15 +258,15 @@ def check_unexposed(Y, exposure, rows, observation: Observation) -> None:
     if isinstance(observation, Binomial):
         for row, column in np.argwhere(exposure != np.rint(exposure))[:1]:
             raise ValueError(
-                f"exposure is {exposure[row, column]:g} at row {rows[row]}: of Binomial counts it is the number of "
-                "trials, a whole number."
+                f"exposure is {exposure[row, column]:g} at row {rows[row]}: for Binomial counts it is the number of "
+                "trials, an integer."
             )
         bad = np.argwhere(Y > exposure)[:1]
         for row, neuron in bad:
             trials = np.broadcast_to(exposure, Y.shape)[row, neuron]
             raise ValueError(
-                f"y is {Y[row, neuron]:g} at row {rows[row]}, neuron {neuron}, of {trials:g} trials (exposure): there "
-                "cannot be more."
+                f"y is {Y[row, neuron]:g} at row {rows[row]}, neuron {neuron}, more than its {trials:g} trials "
+                "(exposure)."
             )
     for bad in np.flatnonzero(((exposure == 0) & (Y > 0)).any(axis=1))[:1]:
         why = "nothing can be counted in a bin that was not observed."
@@ -274,7 +274,7 @@ def check_unexposed(Y, exposure, rows, observation: Observation) -> None:
 
 
 def check_part(Y, exposure, first_row: int, observation: Observation) -> None:
-    """Check some rows of responses that are read as they are fitted; a NaN is a mask."""
+    """Check some rows of responses that are read during the fit; a NaN is a mask."""
     arrays.refuse_some(np.isinf(Y), Y, "neuron", "y is {first} at {at}; it needs finite numbers, or NaN.", first_row)
     _refuse_wrong(observation, Y, first_row)
     if exposure is not None:
@@ -282,7 +282,7 @@ def check_part(Y, exposure, first_row: int, observation: Observation) -> None:
 
 
 def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:
-    """Raise for factors of rows that cannot be added up, or divided by."""
+    """Raise for factors of rows that cannot be summed or divided by."""
     if factor is None:
         return
     with np.errstate(over="ignore"):
@@ -293,9 +293,9 @@ def _refuse_extremes(factor: np.ndarray | None, name: str, advice: str) -> None:
 
 
 def _without_nan(data: Recording, neutral: float) -> tuple[np.ndarray, Recording]:
-    """Rows without a NaN in X or offset and with some response: which, and what is there, responses that lack masked.
+    """Find the rows without a NaN in X or offset that have a response; return them with missing responses masked.
 
-    The arrays themselves where these are all.
+    Returns indices and data, which are not copied if these are all rows.
     """
     complete = not arrays.rows_with_nan(data.Y).any()
     missing = np.zeros(data.Y.shape, bool) if complete else np.isnan(data.Y)

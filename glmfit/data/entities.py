@@ -1,4 +1,4 @@
-"""Stimuli and neurons of a response model: their features, ids, and numbers of theirs."""
+"""Stimuli and neurons of a response model: their features, ids and factors."""
 
 import numbers as number_types
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ _MOST_IDS = 2**31 - 1
 
 
 class Side(NamedTuple):
-    """What a model knows of one side."""
+    """What a model knows about one side."""
 
     entity: str  # "stimulus" or "neuron"
     entities: str
@@ -30,7 +30,7 @@ STIMULI, NEURONS = Side("stimulus", "stimuli", None), Side("neuron", "neurons", 
 
 
 def read_side(features, side: Side) -> tuple[Side, Any]:
-    """Check features for a fit, an array, a number of entities or None; what they say of the side, and their values."""
+    """Check features for a fit (an array, a number of entities or None); return the side and their values."""
     name = f"{side.entity}_features"
     if features is None:
         return side, None
@@ -38,12 +38,12 @@ def read_side(features, side: Side) -> tuple[Side, Any]:
     if is_whole and not isinstance(features, bool) and features >= 1:
         return side._replace(n=int(features)), None
     if is_whole or (np.ndim(features) == 0 and not hasattr(features, "shape")):
-        or_none = f"where every {side.entity} is its own feature, None or the number of {side.entities}."
+        or_none = f"if every {side.entity} is its own feature, None or the number of {side.entities}."
         raise ValueError(f"{name} is {features!r}; it must be an array ({side.entity}, feature), or, {or_none}")
     names, values = _names_and_values(features, side)
     if not values.shape[1]:
-        raise ValueError(f"{name} has no columns; where every {side.entity} is its own feature give None.")
-    warn_of_constant(values, name, "Every tower has a constant of its own")
+        raise ValueError(f"{name} has no columns; if every {side.entity} is its own feature, pass None.")
+    warn_of_constant(values, name, "Every tower has its own constant")
     return side._replace(n=values.shape[0], n_features=values.shape[1], names=names), values
 
 
@@ -52,7 +52,7 @@ def read_unseen(features, side: Side) -> Any:
     name = f"{side.entity}_features"
     if side.n_features is None:
         needs = f"unseen {side.entities} need {name} at fit."
-        advice = f"Leave them out to predict for the {side.n} {side.entities} of the fit."
+        advice = f"Omit them to predict for the {side.n} {side.entities} of the fit."
         raise ValueError(f"{name} were given, but in the fit every {side.entity} is its own feature; {needs} {advice}")
     names, values = _names_and_values(features, side)
     if values.shape[1] != side.n_features:
@@ -68,7 +68,7 @@ def read_unseen(features, side: Side) -> Any:
 
 
 def _names_and_values(features, side: Side) -> tuple[np.ndarray | None, Any]:
-    """Names of the columns, where all of them are strings, and finite values, (entity, feature)."""
+    """Return the names of the columns, if all of them are strings, and finite values, (entity, feature)."""
     name, entity = f"{side.entity}_features", side.entity
     spikes = f"features are needed, one row of numbers per {entity}."
     whole = as_features(features, name, f"features, ({entity}, feature)", True, spikes)
@@ -78,37 +78,37 @@ def _names_and_values(features, side: Side) -> tuple[np.ndarray | None, Any]:
         )
     values = as_csr(values) if scipy.sparse.issparse(values) else values
     what = f"{name} has {{n}} values that are NaN or infinite (first at {{at}}); a {entity} without features"
-    text = f"{what} cannot be placed: fill them in, or leave the {entity} out."
+    text = f"{what} cannot be placed: fill them in, or drop the {entity}."
     refuse_some(~np.isfinite(entries_of(values)), values, "column", text)
     refuse_large(values, name, LARGEST, "whose squares cannot be summed")
     return _get_feature_names(plain(features)), values
 
 
 def read_ids(ids, name: str, n: int | None, entities: str, more: str = "") -> np.ndarray:
-    """Check ids of entities: whole numbers from 0, below the number of entities where it is known."""
+    """Check ids of entities: integers from 0, below the number of entities if it is known."""
     values = np.atleast_1d(np.asarray(plain(ids)))
     if values.dtype.kind in "USO":
         raise ValueError(
-            f"{name} have dtype {values.dtype}; ids are whole numbers from 0, rows of the features. Turn names into "
+            f"{name} have dtype {values.dtype}; ids are whole numbers from 0, rows of the features. Convert names to "
             "numbers, the same for all sessions, with pandas.factorize or numpy.unique(names, return_inverse=True)."
         )
     if values.ndim != 1 or (values.dtype.kind not in "iuf" and values.size):
-        mask = " For a mask give numpy.flatnonzero of it." if values.dtype.kind == "b" else ""
+        mask = " For a mask pass numpy.flatnonzero(mask)." if values.dtype.kind == "b" else ""
         needs = "they need to be ids, whole numbers, one row of the features each, (entry,)."
         raise ValueError(f"{name} have shape {values.shape} and dtype {values.dtype}; {needs}{mask}{more}")
     bad = (values < 0) | (values >= (_MOST_IDS if n is None else n)) | (values != np.rint(values))
     if bad.any():
         at = int(np.argmax(bad))
-        limit = "0, 1, 2, ..." if n is None else f"whole numbers from 0 to {n - 1}, as there are {n} {entities}"
+        limit = "0, 1, 2, ..." if n is None else f"whole numbers from 0 to {n - 1}, because there are {n} {entities}"
         raise ValueError(f"{name}: entry {at} is {values[at]}; ids are {limit}. ({int(bad.sum())} are not.){more}")
     return values.astype(np.int64)
 
 
 def read_fitted_ids(ids, side: Side) -> np.ndarray | slice:
-    """Check ids of entities of the fit for a prediction; all where None."""
+    """Check ids of entities of the fit for a prediction; None means all."""
     if ids is None:
         return slice(None)
-    more = f" Features of unseen {side.entities} go to {side.entity}_features."
+    more = f" Pass features of unseen {side.entities} as {side.entity}_features."
     return read_ids(ids, side.entities, side.n, side.entities, more)
 
 
@@ -135,9 +135,9 @@ def read_prior(factors, m: int, n: int):
 
 
 def warn_unseen(side: Side, n_pairs: np.ndarray) -> None:
-    """Warn of entities without a response that have no features from which to tell anything."""
+    """Warn of entities that have neither a response nor features."""
     empty = np.flatnonzero(n_pairs == 0)
     if len(empty) and side.n_features is None:
-        why = "nothing can be learnt of them, and predictions there are means over the others."
+        why = "nothing can be learnt about them, and their predictions are means over the others."
         what = f"{len(empty)} of {side.n} {side.entities} have no response (first: {empty[0]})"
         warn_user(f"{what} and no features: {why}")

@@ -1,4 +1,4 @@
-"""Features, dense or sparse, as one array of rows, and what goes with the rows: weights, exposure, offsets."""
+"""Features, dense or sparse, as one array of rows, and weights, exposures and offsets of the rows."""
 
 from numbers import Number
 from typing import Any
@@ -17,9 +17,9 @@ KINDS = [np.float64, np.float32]
 
 
 def read_features(estimator, X, reset: bool, sparse: bool = False):
-    """Check features for a fit (``reset``), or later for the columns of the fit; NaN may be in dense ones, and stays.
+    """Check features for a fit (``reset``), or later against the columns of the fit; NaN in dense ones is kept.
 
-    A fit gives the estimator ``n_features_in_`` and, for named columns, ``feature_names_in_``. Sparse ones become CSR.
+    A fit sets ``n_features_in_`` and, for named columns, ``feature_names_in_`` of the estimator. Sparse X becomes CSR.
     """
     whole = as_features(X, "X", f"features, ({'row' if sparse else 'time'}, feature)", sparse)
     shape = getattr(whole, "shape", ())
@@ -37,21 +37,21 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
         X = arrays.as_csr(X)
         n_nan = int(np.isnan(X.data).sum())
         if n_nan:
-            raise ValueError(f"X is sparse and holds {n_nan} NaN; Input X contains NaN. Leave those rows out.")
+            raise ValueError(f"X is sparse and holds {n_nan} NaN; Input X contains NaN. Drop those rows.")
     if sparse:
         arrays.refuse_large(X, "X", _SUMS, "whose squares cannot be summed")
     if reset and getattr(getattr(whole, "dtype", None), "kind", "f") in "iu" and 0 not in X.shape:
         largest = float(abs(X).max())
         if largest > 2.0**53:  # clocks in nanoseconds
-            what = f"X has whole numbers up to {largest:.3g}, which float64 rounds (it has all up to {2.0**53:.3g})"
-            warn_user(f"{what}: first subtract from each column its smallest.")
+            what = f"X has whole numbers up to {largest:.3g}, which float64 rounds (it is exact up to {2.0**53:.3g})"
+            warn_user(f"{what}: first subtract the minimum of each column.")
     return X
 
 
 def _validated(estimator, X, reset: bool, ensure_min_samples: int, **how):
-    """Call scikit-learn's ``validate_data``, unless an array is as it should be.
+    """Call scikit-learn's ``validate_data``, unless an array is already valid.
 
-    scikit-learn compares every array with the data frames of each library installed, which is slow the first time.
+    scikit-learn compares every array with the data frames of all installed libraries, which is slow the first time.
     """
     known = type(X) is np.ndarray and X.dtype.kind in "fiub" and X.ndim == 2
     known = known and X.shape[0] >= ensure_min_samples and X.shape[1] > 0
@@ -65,7 +65,7 @@ def _validated(estimator, X, reset: bool, ensure_min_samples: int, **how):
 
 
 def check_columns(estimator, source, reset: bool) -> None:
-    """Check the features of a RowSource as `read_features` does, as far as it can be told without reading them."""
+    """Check the features of a RowSource as `read_features` does, as far as possible without reading them."""
     columns: Any = np.empty((0, source.shape[1]))
     if source.columns is not None:
         import pandas as pd
@@ -75,7 +75,7 @@ def check_columns(estimator, source, reset: bool) -> None:
 
 
 def as_features(X: Any, name: str, needs: str, sparse: bool, spikes: str | None = None) -> Any:
-    """Raise for what cannot be features, before scikit-learn looks at it, and bring the rest into forms it knows."""
+    """Raise for values that cannot be features, before scikit-learn sees them; convert the rest to forms it knows."""
     arrays.refuse_mistakes(X, name, needs, sparse, spikes)
     shape = arrays.shape_of(X)
     if shape is not None and len(shape) == 1:
@@ -96,7 +96,7 @@ def as_features(X: Any, name: str, needs: str, sparse: bool, spikes: str | None 
 
 
 def warn_of_constant(X, name: str = "X", why: str = "The intercept is automatic, and has no penalty") -> None:
-    """Warn of columns with the same number, not 0, in every row, and say what makes them needless."""
+    """Warn of columns with the same nonzero number in every row, and say why they are not needed."""
     if X.shape[0] < _FEW:
         return
     if scipy.sparse.issparse(X):
@@ -111,27 +111,27 @@ def warn_of_constant(X, name: str = "X", why: str = "The intercept is automatic,
     if len(constant):
         what = "a constant column" if len(constant) == 1 else f"{len(constant)} constant columns"
         at = f"(feature {constant[0]}, always {first[constant[0]]:g})"
-        warn_user(f"{name} has {what} {at}. {why}: leave constant columns out.")
+        warn_user(f"{name} has {what} {at}. {why}: drop constant columns.")
 
 
-# -- what goes with the rows
+# -- weights, exposures and offsets of the rows
 
 
 def read_weights(sample_weight, n_rows: int) -> np.ndarray | None:
-    """Check weights of rows, (row,); one number is that of all."""
+    """Check weights of rows, (row,); one number applies to all."""
     if isinstance(sample_weight, Number) or getattr(sample_weight, "shape", None) == ():
         sample_weight = np.full(n_rows, sample_weight)
-    return read_factor(sample_weight, "sample_weight", n_rows, "row", "A weight of 0 leaves a row out.")
+    return read_factor(sample_weight, "sample_weight", n_rows, "row", "A weight of 0 excludes a row.")
 
 
 def read_response_weights(
     values, name: str, n_rows: int, n_neurons: int
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Check weights or exposures of rows (row,), or of single responses (row, neuron): one of these, the other None."""
-    why = "A weight of 0 leaves a row out, for one neuron where weights are (time, neuron)."
+    why = "A weight of 0 excludes a row, for one neuron if weights are (time, neuron)."
     if name == "exposure":
         why = (
-            "It is the share of the bin that was observed, 1 for a whole bin; of Binomial counts the number of trials."
+            "It is the share of the bin that was observed, 1 for a whole bin; for Binomial counts the number of trials."
         )
     if isinstance(values, Number) or getattr(values, "shape", None) == ():
         values = np.full(n_rows, values)
@@ -147,7 +147,7 @@ def read_response_weights(
 
 
 def read_factor(values, name: str, n: int, of: str, why: str = "") -> np.ndarray | None:
-    """Check factors, finite and not negative, one of each row, bin or entity; None stays."""
+    """Check factors, finite and not negative, one per row, bin or entity; None is kept."""
     if values is None:
         return None
     values = arrays.numbers(values, name, f"one number per {of}, ({n},)", shape=(n,))
@@ -161,7 +161,7 @@ def read_factor(values, name: str, n: int, of: str, why: str = "") -> np.ndarray
 def read_offset(offset, n_rows: int, n_columns: int, of_classes: bool = False) -> np.ndarray | None:
     """Check a known part of the linear predictor, (row,) or (row, column); returns (row, 1 or column).
 
-    For a model of classes it is (row, class), and a row with a NaN has none at all.
+    For a model of classes it is (row, class), and a row with a NaN becomes all NaN.
     """
     if offset is None:
         return None
@@ -173,8 +173,8 @@ def read_offset(offset, n_rows: int, n_columns: int, of_classes: bool = False) -
     else:
         needs = f"({n_rows},), or {whole} for one per neuron: it is added to the linear predictor of every bin"
         shapes = (n_rows,), (n_rows, 1), (n_rows, n_columns)
-        advice = "For bins that were observed for a part of the time only, or not at all, pass exposure (1 a whole bin,"
-        advice += " 0 none) instead of its logarithm."
+        advice = "For bins that were observed only partly, or not at all, pass exposure (1 for a whole bin, 0 for none)"
+        advice += " instead of its logarithm."
     values = arrays.numbers(offset, "offset", needs)
     if values.shape not in shapes:
         raise ValueError(f"offset has shape {values.shape}; it needs {needs}.")
@@ -186,7 +186,7 @@ def read_offset(offset, n_rows: int, n_columns: int, of_classes: bool = False) -
 
 
 def refuse_lengths(X, y, of: str = "time bin") -> None:
-    """Raise unless features and targets have one row of each observation, saying what they look like."""
+    """Raise unless features and targets have one row per observation, saying what they look like."""
     if X.shape[0] == y.shape[0]:
         return
     if _both_turned(X, y):
@@ -204,7 +204,7 @@ def refuse_lengths(X, y, of: str = "time bin") -> None:
 
 
 def check_same_columns(n: int, fitted: list, given: list | None, one: str, order: str) -> None:
-    """Raise if y has another number of columns than in the fit, or names them in another order, or others."""
+    """Raise if the number, the names or the order of the columns of y differ from the fit."""
     if n != len(fitted):
         several = {"neuron": "neurons", "category": "categories"}[one]
         raise ValueError(f"y has {n} {several} but the model was fitted to {len(fitted)}.")

@@ -15,7 +15,7 @@ from .arrays import numbers, place, refuse_spike_times, shape_of
 from .counts import warn_of_fractions
 from .entities import LARGEST, NEURONS, STIMULI, read_ids
 
-_COUNT_FIRST = "count the spikes after each stimulus first, to an array (stimulus, neuron)."
+_COUNT_FIRST = "count the spikes after each stimulus first, into an array (stimulus, neuron)."
 _SPARSEST = 100  # times as many ids as entities
 _FORMS = (
     "Give a list of sessions (stimulus ids, neuron ids, array (stimulus, neuron)), one array (stimulus, neuron) with "
@@ -32,29 +32,29 @@ _HINTS = {
 class Responses:
     """Checked responses, float64."""
 
-    form: str  # in which they came: "sessions", "table" or "records"
+    form: str  # of the input: "sessions", "table" or "records"
     parts: list  # a SessionBlock of each session, one of the whole table, or one Triples of the records
     n_stimuli: int
     n_neurons: int
-    dtype: Any  # that they came in
+    dtype: Any  # of the input
 
     def given(self, parts: list | None = None) -> list[SessionBlock] | Triples | np.ndarray:
-        """Responses, or parts of them, in the form they came in; a table has NaN where there is none."""
+        """Return responses, or parts of them, in the form of the input; a table has NaN where there is none."""
         parts = self.parts if parts is None else parts
         return {"sessions": parts, "table": parts[0].y, "records": parts[0]}[self.form]
 
     @cached_property
     def records(self) -> Triples:
-        """All responses that are there, one by one."""
+        """All recorded responses, one by one."""
         parts = (Piece(*part).scattered()[:3] for part in self.parts)
         return Triples(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def key(self, stimuli, neurons) -> np.ndarray:
-        """Give every pair its number, ``stimulus * n_neurons + neuron``."""
+        """Return the number of every pair, ``stimulus * n_neurons + neuron``."""
         return np.asarray(stimuli, np.int64) * self.n_neurons + neurons
 
     def split(self, pairs: np.ndarray) -> tuple[Triples, Any]:
-        """Split off the records of some pairs; the other responses stay in the form they came in."""
+        """Split off the records of some pairs; the other responses keep the form of the input."""
         among = np.isin(self.key(self.records.left, self.records.right), pairs)
         off, rest = (Triples(*(column[chosen] for column in self.records)) for chosen in (among, ~among))
         if self.form == "records":
@@ -74,7 +74,7 @@ def read_responses(
 ) -> Responses:
     """Check responses in any of the three forms of :meth:`glmfit.ResponseModel.fit`, with values that the loss allows.
 
-    Numbers of stimuli and neurons that are None are counted here.
+    If a number of stimuli or neurons is None, it is counted here.
     """
     sizes: tuple = n_stimuli, n_neurons
     refuse_spike_times(responses, name, _COUNT_FIRST)
@@ -85,7 +85,7 @@ def read_responses(
         raise ValueError(f"{name} is a tuple of {len(responses)}. {_FORMS}")
     if scipy.sparse.issparse(responses):
         _check_shape(responses.shape, sizes, name)
-        entries = responses.tocoo()  # entries that stand twice are repeated trials
+        entries = responses.tocoo()  # duplicate entries are repeated trials
         row, column = (np.asarray(ids, np.int64) for ids in entries.coords)
         form, parts, dtype = "records", [Triples(row, column, _values(entries.data, name))], entries.dtype
         sizes = responses.shape
@@ -131,14 +131,14 @@ def _read_session(session: Any, s: int, sizes, name: str) -> SessionBlock | Trip
         third = f" whose third is {_describe(session[2])}" if is_three else ""
         raise ValueError(
             f"{where} is {_describe(session)}{third}; every entry of a list is a session: a tuple (stimulus ids, "
-            "neuron ids, array (stimulus, neuron)), in this order. Three arrays with one entry per record go into a "
-            "tuple, a table into numpy.asarray."
+            "neuron ids, array (stimulus, neuron)), in this order. Pass three arrays with one entry per record as a "
+            "tuple, a table as numpy.asarray(table)."
         )
     return _read_three(session, sizes, where)
 
 
 def _read_three(three, sizes, where: str) -> SessionBlock | Triples:
-    """Check ids of stimuli and of neurons with the responses of all their pairs, or of as many records."""
+    """Check ids of stimuli and neurons with the responses of all their pairs, or with as many records."""
     stimuli, neurons = (
         read_ids(ids, f"{side.entity} ids of {where}", n, side.entities)
         for ids, n, side in zip(three[:2], sizes, (STIMULI, NEURONS), strict=True)
@@ -153,7 +153,7 @@ def _read_three(three, sizes, where: str) -> SessionBlock | Triples:
         needs = f"it needs one row per stimulus id and one column per neuron id, ({len(stimuli)}, {len(neurons)})."
         raise ValueError(f"{where} has responses of shape {y.shape}, but {ids}: {needs}")
     if y.ndim == 1 and not len(stimuli) == len(neurons) == len(y):
-        needs = "a record is one of each, so their numbers must be the same."
+        needs = "a record has one of each, so their numbers must be equal."
         each = f"{len(stimuli)} stimulus ids, {len(neurons)} neuron ids"
         raise ValueError(f"{where} has {each} and {len(y)} values; {needs}")
     return Triples(stimuli, neurons, y) if y.ndim == 1 else SessionBlock(stimuli, neurons, y)
@@ -164,7 +164,7 @@ def _values(values, what: str) -> np.ndarray:
 
 
 def _dtype(values) -> Any:
-    """Type of what came in: that of a frame only if all its columns have it."""
+    """Return the dtype of the input; a frame is float32 only if all its columns are."""
     kinds = getattr(values, "dtypes", None)
     if kinds is not None and np.ndim(kinds) == 1:
         return np.dtype(np.float32 if len(kinds) and all(kind == np.float32 for kind in kinds) else np.float64)
@@ -182,8 +182,8 @@ def _check_shape(shape, sizes, name: str) -> None:
             entity, several = side.entity, side.entities
             raise ValueError(
                 f"{name} is a table of shape {tuple(shape)}, but there are {need} {several}, the rows of "
-                f"{entity}_features, ({entity}, feature): it needs one {along} per {entity}. Where {entity}_features "
-                f"is (feature, {entity}), pass {entity}_features.T; where some {several} have no responses, give ids "
+                f"{entity}_features, ({entity}, feature): it needs one {along} per {entity}. If {entity}_features "
+                f"is (feature, {entity}), pass {entity}_features.T; if some {several} have no responses, pass ids "
                 "with the responses."
             )
 
@@ -203,7 +203,7 @@ def _check_values(form: str, parts: list, loss: Observation, name: str) -> list:
         wrong = wrong & ~missing
         no_record = missing if form == "records" else np.False_
         for bad, what, advice in (
-            (no_record, f"{int(no_record.sum())} NaN", "a record without a value is none: leave it out."),
+            (no_record, f"{int(no_record.sum())} NaN", "drop records without a value."),
             (np.isinf(y), "infinite values", "use NaN where nothing was recorded."),
             (np.abs(y) > LARGEST, f"values beyond {LARGEST:.0e}", "their squares cannot be summed: rescale them."),
             (wrong, f"{int(wrong.sum())} values that the loss {called!r} cannot take", f"it needs {needs}.{hint}"),
@@ -215,7 +215,7 @@ def _check_values(form: str, parts: list, loss: Observation, name: str) -> list:
 
 
 def _where(form: str, index: int, part: SessionBlock | Triples, bad: np.ndarray) -> str:
-    """Say where the first of some marked values of a part is."""
+    """Describe the place of the first marked value of a part."""
     if form == "table":
         return place(bad, bad, "stimulus", "neuron")
     if form == "sessions":

@@ -1,4 +1,4 @@
-"""Standard form: the responses of an observation model as the engine fits them, and solutions turned back.
+"""Standard form: the responses of an observation model as the engine fits them, and solutions converted back.
 
 Theory: docs/theory/observation_models.md.
 """
@@ -17,7 +17,7 @@ from .counts import Training, weights_of
 
 @dataclass(frozen=True)
 class StandardForm:
-    """Responses, weights and loss of a problem of the engine that is a population's, up to constants of a neuron.
+    """Responses, weights and loss of an engine problem that equals a population's up to constants per neuron.
 
     Counts of a negative binomial of dispersion 1/r become shares y / (y + r) of y + r trials, measured values and gamma
     responses are taken relative to their mean; everything else stays as it is. With F the objective of the population
@@ -43,7 +43,7 @@ class StandardForm:
         if isinstance(observation, NegativeBinomial):
             return cls._of_counts(data, np.broadcast_to(1.0 / np.asarray(observation.dispersion, np.float64), (n,)))
         if isinstance(observation, Gaussian):
-            if offset is not None:  # known parts of predictors are taken off the responses
+            if offset is not None:  # known parts of predictors are subtracted from the responses
                 data = replace(data, Y=_less(data.Y, offset), offset=None)
             mean = mean_of(data, lambda y: y)
             variance = mean_of(data, lambda y: (y - mean) ** 2)
@@ -74,7 +74,7 @@ class StandardForm:
 
     @property
     def spread(self) -> np.ndarray:
-        """Variance of the responses where predictors are in their units, and 1 where they are logarithms, (neuron,)."""
+        """Variance of the responses if predictors are in their units, 1 if they are logarithms, (neuron,)."""
         return self.scale if isinstance(self.observation, Gaussian) else np.ones_like(self.scale)
 
     @property
@@ -91,7 +91,7 @@ class StandardForm:
         return np.asarray(1.0 if strength is None else strength, np.float64) / self.unit
 
     def options(self, options: LoopOptions) -> LoopOptions:
-        """State what is negligible, in nats, in units of G."""
+        """Convert the negligible gap from nats to units of G."""
         if self.is_plain:
             return options
         return replace(options, negligible=options.negligible * self.scale / self.unit)
@@ -118,7 +118,7 @@ class StandardForm:
 
 
 def mean_of(data: Training, function) -> np.ndarray:
-    """Weighted mean of a function of the responses, (neuron,); of a neuron without data 1."""
+    """Compute the weighted mean of a function of the responses, (neuron,); 1 for a neuron without data."""
 
     def tile(rows):
         values = function(np.asarray(data.Y[rows], np.float64))
@@ -131,17 +131,17 @@ def mean_of(data: Training, function) -> np.ndarray:
 
 
 def relative(Y: Any, function) -> Any:
-    """Return a function of responses: an array, or what computes it as rows are asked for."""
+    """Apply a function to responses: returns an array, or an object that computes rows on demand."""
     return function(np.asarray(Y, np.float64)) if isinstance(Y, np.ndarray) else _Function(Y, function)
 
 
 def _less(Y: Any, offset: np.ndarray) -> Any:
-    """Responses less an offset: an array, or what computes it as rows are asked for."""
+    """Subtract an offset from responses: returns an array, or an object that computes rows on demand."""
     return np.asarray(Y, np.float64) - offset if isinstance(Y, np.ndarray) else _Less(Y, offset)
 
 
 class _Function:
-    """A function of responses that are read as they are needed."""
+    """Function of responses that are read on demand."""
 
     def __init__(self, given: Any, function):
         self._given, self._function = given, function
@@ -156,7 +156,7 @@ class _Function:
 
 
 class _Less(_Function):
-    """Responses that are read as they are needed, less an offset."""
+    """Responses that are read on demand, minus an offset."""
 
     def __init__(self, given: Any, offset: np.ndarray):
         super().__init__(given, lambda y: y)

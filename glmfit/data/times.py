@@ -1,4 +1,4 @@
-"""Times of pynapple objects: remembered to give one back, compared where rows must be the same, and rows of spikes."""
+"""Times of pynapple objects: kept for the outputs, compared if rows must be the same; rows of spikes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..checks import check_choice, check_positive, warn_user
 if TYPE_CHECKING:
     import pynapple as nap
 
-_ENOUGH = 20  # spikes that are spread over what was recorded
+_ENOUGH = 20  # spikes that should be spread over the recording
 _NARROW = 0.01  # share of the features' time
 
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """Times, support and columns of a pynapple object, remembered to give one back."""
+    """Times, support and columns of a pynapple object, kept for the outputs."""
 
     t: np.ndarray
     time_support: Any
@@ -27,14 +27,14 @@ class TimeAxis:
 
 
 def is_pynapple(value: Any, *types: str) -> bool:
-    """Whether a value is an object of pynapple of one of these types, by default a series (nothing is imported)."""
+    """Tell whether a value is a pynapple object of one of these types, by default a series (nothing is imported)."""
     if not type(value).__module__.startswith("pynapple."):
         return False
     return type(value).__name__ in types if types else hasattr(value, "t") and hasattr(value, "values")
 
 
 def time_axis(value: Any) -> TimeAxis | None:
-    """Time axis of a pynapple object, None for anything else."""
+    """Return the time axis of a pynapple object, None for anything else."""
     if not is_pynapple(value):
         return None
     columns = getattr(value, "columns", None)
@@ -44,7 +44,7 @@ def time_axis(value: Any) -> TimeAxis | None:
 
 
 def plain(value: Any) -> Any:
-    """Array behind a pynapple object; a frame with named columns becomes a DataFrame; what is masked becomes NaN."""
+    """Return the array of a pynapple object, a DataFrame if its columns are named; masked entries become NaN."""
     if isinstance(value, np.ma.MaskedArray):
         return value.astype(np.promote_types(value.dtype, np.float32)).filled(np.nan)
     if not is_pynapple(value):
@@ -58,7 +58,7 @@ def plain(value: Any) -> Any:
 
 
 def wrap(values: np.ndarray, axis: TimeAxis | None, neurons: TimeAxis | None, names) -> Any:
-    """Give values (time,) or (time, neuron) the time axis they came with, as a pynapple object."""
+    """Return values (time,) or (time, neuron) as a pynapple object with their time axis, if there is one."""
     if axis is None:
         return values
     import pynapple as nap
@@ -71,7 +71,7 @@ def wrap(values: np.ndarray, axis: TimeAxis | None, neurons: TimeAxis | None, na
 
 
 def check_same_rows(X, y=None, **others) -> None:
-    """Raise unless what has times has the same; warn of tables whose rows have the same labels in another order."""
+    """Raise unless all inputs with times have the same; warn of tables with the same row labels in another order."""
     for name, rows in {"y": y, **others}.items():
         to = "X" if is_pynapple(X) or name == "y" else "y"
         check_aligned(X if to == "X" else y, to, rows, name)
@@ -83,22 +83,22 @@ def check_same_rows(X, y=None, **others) -> None:
         if given.is_unique and index.is_unique and given.isin(index).all():
             row = int(np.argmax(np.asarray(given) != np.asarray(index)))
             in_x, in_rows = (labels[row : row + 1].tolist()[0] for labels in (given, index))
-            warn_user(  # no error: scikit-learn's permutation_test_score shuffles y so
+            warn_user(  # no error: scikit-learn's permutation_test_score shuffles y this way
                 f"the rows of X and {name} have the same labels in different orders (first at row {row}: {in_x!r} in "
-                f"X, {in_rows!r} in {name}); rows are matched by position. Where that is not meant, give "
+                f"X, {in_rows!r} in {name}); rows are matched by position. If that is not intended, pass "
                 f"{name}.loc[X.index].",
             )
 
 
 def mask_of_epochs(epochs: Any, axis: TimeAxis | None, names: list[str]) -> np.ndarray:
-    """Tell which bins each neuron was recorded in, bool (time, neuron), from epochs of some of them, by their names."""
+    """Find the bins in which each neuron was recorded, bool (time, neuron), from epochs of some of them, by name."""
     if not hasattr(epochs, "items"):
         raise TypeError(
             f"epochs is a {type(epochs).__name__}; it must map units to the IntervalSet in which they were recorded, "
             "{unit: IntervalSet}, or be a TsGroup, or dict of Ts, with a time support of each."
         )
     if axis is None:
-        raise ValueError("epochs are given, but neither X nor y has times; give pynapple objects, or NaN in y.")
+        raise ValueError("epochs are given, but neither X nor y has times; pass pynapple objects, or NaN in y.")
     seen = np.ones((len(axis.t), len(names)), bool)
     for unit, of in epochs.items():
         if str(unit) not in names:
@@ -122,7 +122,7 @@ def check_aligned(x, to: str, y, what: str) -> None:
         advice = f"restrict both to the same epochs, {what}.restrict({to}.time_support)."
         if what == "y":
             count = f"spikes.count(bin_size, ep={to}.time_support)"
-            advice = f"count the spikes with those of {to}, {count}, or restrict both to the same epochs."
+            advice = f"count the spikes in the bins of {to}, {count}, or restrict both to the same epochs."
         raise ValueError(f"{to} has {_extent(x)} but {what} has {_extent(y)}. Both need the same bins: {advice}")
     if not len(x.t):
         raise ValueError(f"{to} and {what} are empty: no time bins. A fit needs at least 2.")
@@ -154,16 +154,16 @@ def spike_identities(
     method: str = "nearest",
     max_distance_s: float | None = None,
 ) -> tuple[nap.TsdFrame, nap.Tsd]:
-    """Make one row per spike: the covariates at its time, and which unit fired it.
+    """Make one row per spike: the covariates at its time, and the unit that fired it.
 
     Parameters
     ----------
     spikes : pynapple.TsGroup
         Spike times of every unit.
     features : pynapple.Tsd or pynapple.TsdFrame
-        Covariates over time, (time,) or (time, feature), at any sampling.
+        Covariates over time, (time,) or (time, feature), at any sampling rate.
     ep : pynapple.IntervalSet, optional
-        Spikes outside are ignored. Those outside of the features' time support always are.
+        Spikes outside are ignored. Those outside the features' time support always are.
     method : {"nearest", "linear"}
         Whether a spike gets the covariates of the sample nearest in time, within the epoch, or those interpolated
         between two samples.
@@ -185,12 +185,12 @@ def spike_identities(
     Warns
     -----
     UserWarning
-        If 20 spikes or more lie within a hundredth of the time that the features take, as where those are in ms.
+        If 20 spikes or more lie within a hundredth of the time span of the features, as when those are in ms.
 
     Notes
     -----
     The softmax of the units' log-rates is the probability that a given spike is theirs, whatever the overall rate: if
-    units fire as independent Poisson processes of rate exp(w'x + b), which one fired is exactly softmax(W'x + b). The
+    units fire as independent Poisson processes of rate exp(w'x + b), which one fired is exactly softmax(W'x + b). A
     common factor of all rates cannot be seen this way. Spikes at the same time stay in the order of the units. Cost:
     sorting all spikes, and one row of features each.
 
@@ -215,7 +215,7 @@ def spike_identities(
             raise TypeError(f"{name} is a {type(value).__name__}; it must be a pynapple {allowed}.")
     check_choice("method", method, ("nearest", "linear"))
     if max_distance_s is not None and max_distance_s != np.inf:
-        check_positive("max_distance_s", max_distance_s, "None is no limit.")
+        check_positive("max_distance_s", max_distance_s, "None means no limit.")
     support = features.time_support if ep is None else features.time_support.intersect(ep)
     groups = {int(name): unit.restrict(support).t for name, unit in spikes.items()}
     times = np.concatenate([np.empty(0), *groups.values()])
@@ -234,14 +234,14 @@ def spike_identities(
             f"no spike is left: none falls into the time support of the features{epochs}{near}. Are both on the same "
             "clock, in seconds?"
         )
-    every = np.concatenate([unit.t for unit in spikes.values()])  # ep may well be short
+    every = np.concatenate([unit.t for unit in spikes.values()])  # ep may be short
     span, whole = np.ptp(every), np.ptp(features.t)
     if len(every) >= _ENOUGH and span < _NARROW * whole:
         warn_user(
-            f"all {len(every)} spikes lie within {span:.3g} s, and the features take {whole:.3g} s. Are both on the "
+            f"all {len(every)} spikes lie within {span:.3g} s, but the features span {whole:.3g} s. Are both on the "
             "same clock, in seconds? Divide times in ms by 1000."
         )
-    # Each time once: what to do with equal ones is not for the library to guess.
+    # Each time once, so that nothing depends on how the library treats equal ones.
     once, back = np.unique(times, return_inverse=True)
     ts = nap.Ts(t=once, time_support=support)
     at = ts.value_from(features, support) if method == "nearest" else features.interpolate(ts, support)

@@ -1,4 +1,4 @@
-"""Designs: bases of smooth functions, built of recordings, or larger than memory and read a run at a time."""
+"""Designs: from bases of smooth functions, from recordings, or larger than memory and read a run at a time."""
 
 from .base import RowSource
 from .bases import Basis

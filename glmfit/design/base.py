@@ -12,27 +12,27 @@ from numpy.typing import ArrayLike
 class RowSource(abc.ABC):
     """Rows of a design or of counts, read a run at a time.
 
-    A class of your own needs two methods: ``__len__``, the number of rows, and ``read(rows)``, a run of them. The rest
-    follows from the first row, and each part of it may be set where it is known better.
+    A subclass needs two methods: ``__len__``, the number of rows, and ``read(rows)``, a run of them. Everything else
+    follows from the first row, and may be set if it is known better.
 
     Attributes
     ----------
     shape, n_columns : tuple of int, int
-        Rows and columns; columns, read off the first row unless a class sets it.
+        Numbers of rows and columns; number of columns, taken from the first row unless a class sets it.
     dtype : numpy.dtype
-        Of the rows that `fetch` gives: float32 where that holds every value `read` may give, else float64.
+        Type of the rows that `fetch` returns: float32 if it holds every value that `read` may return, else float64.
     chunk_rows : int
-        Natural run of rows to read at once.
+        Preferred number of rows to read at once.
     left_out : numpy.ndarray or None
-        Rows without features, bool (time,), such as those before a history is complete. They hold NaN, and a fit leaves
-        them out. None where there are none.
+        Rows without features, bool (time,), such as those before a history is complete. They hold NaN, and a fit drops
+        them. None if there are none.
     columns, one_column : list of str or None, bool
         Names of the features; whether the one column stands for an array (time,), such as the counts of one neuron.
 
     Notes
     -----
-    Rows are read many times, in any order, and from a thread other than the one that made the source: `read` must give
-    the same rows each time and may not depend on the thread. NaN and infinities are not looked for.
+    Rows are read many times, in any order, and from a thread other than the one that made the source: `read` must
+    return the same rows each time and must not depend on the thread. There is no check for NaN and infinities.
 
     Examples
     --------
@@ -74,18 +74,18 @@ class RowSource(abc.ABC):
         Returns
         -------
         numpy.ndarray
-            Real numbers, (row, column), or a view of some that no later read overwrites.
+            Real numbers, (row, column), possibly a view that no later read overwrites.
         """
 
     def signature(self) -> dict[str, Hashable]:
-        """Tell states of what the rows are read from apart.
+        """Describe the state of what the rows are read from.
 
         Returns
         -------
         dict
-            Name -> what compares equal as long as the data behind the name are the same, such as size and time of
-            change of a file; empty where nothing is known. A fit that reads rows as it goes warns of what has changed
-            meanwhile, by name.
+            Name -> value that compares equal as long as the data behind the name are the same, such as size and time
+            of change of a file; empty if nothing is known. A fit that reads rows while it runs warns of changes, by
+            name.
         """
         return {}
 
@@ -96,7 +96,7 @@ class RowSource(abc.ABC):
 
     @functools.cached_property
     def dtype(self) -> np.dtype:
-        """Type of the rows that `fetch` gives."""
+        """Type of the rows that `fetch` returns."""
         return served_dtype(self._first_row.dtype)
 
     @property
@@ -105,23 +105,23 @@ class RowSource(abc.ABC):
         return len(self), self.n_columns
 
     def fetch(self, rows: slice | ArrayLike) -> np.ndarray:
-        """Read rows and check what came.
+        """Read rows and check them.
 
         Parameters
         ----------
         rows : slice or array of int
-            A slice of step 1, or increasing indices, (row,). Indices are served run by run.
+            A slice of step 1, or increasing indices, (row,). Indices are read run by run.
 
         Returns
         -------
         numpy.ndarray
-            (row, column), C-contiguous, of `dtype`. Not to be written to: it may be a view of what `read` gave.
+            (row, column), C-contiguous, of `dtype`. Do not write to it: it may be a view of what `read` returned.
 
         Raises
         ------
         OSError, ValueError, IndexError
-            If rows could not be read: which, and why; if `read` gave something else than was asked for, or rows is
-            neither a slice nor increasing indices; if an index is outside.
+            If rows could not be read, with these rows and the reason; if `read` returned something else than requested,
+            or rows is neither a slice nor increasing indices; if an index is out of range.
         """
         blocks = [self._checked(*run) for run in runs_of(rows, len(self))]
         if len(blocks) == 1:
@@ -145,7 +145,7 @@ class RowSource(abc.ABC):
     @functools.cached_property
     def _first_row(self) -> np.ndarray:
         if not len(self):
-            raise ValueError(f"{self._label} has no rows; it needs at least one. Is it written already?")
+            raise ValueError(f"{self._label} has no rows; it needs at least one. Has it been written?")
         return self._read(0, 1, is_first=True)
 
     def _checked(self, start: int, stop: int) -> np.ndarray:
@@ -153,7 +153,7 @@ class RowSource(abc.ABC):
         return np.ascontiguousarray(self._read(start, stop), self.dtype)
 
     def _read(self, start: int, stop: int, is_first: bool = False) -> np.ndarray:
-        """Read a run of the right shape, of the type in which it comes; the first row tells how many columns."""
+        """Read a run and check its shape, but keep its type; the first row gives the number of columns."""
         try:
             block = np.asarray(self.read(slice(start, stop)))
         except Exception as error:
@@ -163,22 +163,22 @@ class RowSource(abc.ABC):
         is_right = block.ndim == 2 and len(block) == stop - start and block.shape[1] > 0
         if not is_right or not (is_first or block.shape[1] == self.n_columns):
             form = f"({stop - start}, {'column' if is_first else self.n_columns})"
-            needs = f"{form}, one row for each that is asked for, as many columns for every run as in the first row."
+            needs = f"{form}, one row per requested row, and as many columns in every run as in the first row."
             shorter = f" It has {len(self)} rows now." if len(self) < stop else ""
             raise ValueError(f"{self._label}: {what} shape {block.shape}; it must give {needs}{shorter}")
         check_real(block.dtype, f"{self._label}: what {what}")
         return block
 
     def _refuse_shorter(self, n_rows: int) -> None:
-        """Raise if there are fewer rows than there were; more are none of a reader's business."""
+        """Raise if there are fewer rows than before; additional rows do not concern a reader."""
         if len(self) < n_rows:
-            why = "Rows may not go away while they are read: is something writing to it?"
-            had = f"{self._label} had {n_rows} rows when it was first looked at"
+            why = "Rows must not disappear while they are read: is something writing to it?"
+            had = f"{self._label} had {n_rows} rows at first"
             raise ValueError(f"{had}, and has {len(self)} now. {why}")
 
     @property
     def _label(self) -> str:
-        """Name for messages, which may not read anything."""
+        """Name for messages, found without reading anything."""
         return type(self).__name__ + self._origin
 
     def __repr__(self) -> str:
@@ -198,7 +198,7 @@ class KnownRows(RowSource):
         return self._n_rows
 
     def _take_form(self, shape, dtype, what: str) -> None:
-        """Take over the form of an array of real numbers, (time,) or (time, column)."""
+        """Adopt the shape and type of an array of real numbers, (time,) or (time, column)."""
         check_form(shape, dtype, what)
         self.one_column = len(shape) == 1
         self._n_rows, self.n_columns = shape[0], 1 if self.one_column else shape[1]
@@ -227,7 +227,7 @@ def check_form(shape, dtype, what: str) -> None:
         raise ValueError(f"{what} has {len(shape)} dimensions, shape {tuple(shape)}; {needs}")
     if 0 in shape:
         empty = "rows" if shape[0] == 0 else "columns"
-        raise ValueError(f"{what} has no {empty}, shape {tuple(shape)}; it needs at least one. Is it written already?")
+        raise ValueError(f"{what} has no {empty}, shape {tuple(shape)}; it needs at least one. Has it been written?")
 
 
 def runs_of(rows, n_rows: int) -> list[tuple[int, int]]:

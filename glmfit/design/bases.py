@@ -1,4 +1,4 @@
-"""What bases of smooth functions have in common."""
+"""Common interface of bases of smooth functions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ GRID = 100  # points of an axis
 class Basis:
     """Functions of one or several features, whose weighted sum is a smooth term of a model.
 
-    Bases are values: they do not change, are equal if they are made alike, and are written as plain dictionaries.
+    Bases are immutable values: they are equal if they are made alike, and are written as plain dictionaries.
     ``a * b`` is the tensor product, a smooth function of the inputs of both, see `product`. ``a + b`` puts terms next
     to each other: an additive model.
 
     See Also
     --------
     BSpline, CyclicBSpline, Fourier, RaisedCosineLinear, RaisedCosineLog : Bases of one feature.
-    from_nemos : Take a basis of NeMoS.
+    from_nemos : Convert a basis of NeMoS.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class Basis:
         if "kind" in vars(cls):
             Basis._kinds[cls.kind] = cls
 
-    # -- of a basis that is one term; several are made of such parts
+    # -- for a basis of one term; others consist of such parts
 
     @property
     def _parts(self) -> tuple[Basis, ...]:
@@ -74,7 +74,7 @@ class Basis:
     def _features(self, values: Sequence[Any], epochs: ArrayLike | None) -> np.ndarray:
         raise NotImplementedError
 
-    # -- of all
+    # -- for all bases
 
     @property
     def n_inputs(self) -> int:
@@ -120,22 +120,22 @@ class Basis:
         Parameters
         ----------
         values : array, (time,) each
-            One for every input, in order; for a sum those of its first member, then of the next. A basis of kernels
+            One per input, in order; for a sum those of its first member, then of the next. A basis of kernels
             with ``columns`` takes (time, column).
         epochs : array of int, optional
-            Rows at which epochs begin, for bases of kernels: no row sees the epoch before. pynapple's signals have
-            epochs of their own.
+            First row of each epoch, for bases of kernels: no row uses the previous epoch. pynapple signals have their
+            own epochs.
 
         Returns
         -------
         numpy.ndarray
             Features in float64, (time, feature). Rows are NaN in the columns of a term that has no value there: an
-            input is NaN or out of range, or the past is not complete.
+            input is NaN or out of range, or the past is incomplete.
 
         Raises
         ------
         ValueError
-            If there are more or fewer values than inputs, or their rows differ in number.
+            If the number of values is not that of the inputs, or their numbers of rows differ.
         """
         if len(values) != self.n_inputs:
             given = f"{len(values)} array{'s are' if len(values) != 1 else ' is'} given"
@@ -148,7 +148,7 @@ class Basis:
         Parameters
         ----------
         n : int
-            Points from the lower to the upper end of a range. Kernels have one point for every lag.
+            Number of points, from the lower to the upper end of a range. Kernels have one point per lag.
 
         Returns
         -------
@@ -168,12 +168,12 @@ class Basis:
         Parameters
         ----------
         axes : array, (point,) each
-            Values of every input, such as `axes` makes; lags in seconds for kernels.
+            Values of every input, as made by `axes`; lags in seconds for kernels.
 
         Returns
         -------
         numpy.ndarray
-            Functions at the points, (point, feature), NaN out of range. Points come in C order, as of
+            Functions at the points, (point, feature), NaN out of range. Points are in C order, as in
             ``numpy.meshgrid(*axes, indexing="ij")``.
 
         Raises
@@ -186,12 +186,12 @@ class Basis:
         return self._one()._on_grid(*(as_values(axis, f"axis {i}") for i, axis in enumerate(axes)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Write the basis with values that JSON has.
+        """Write the basis as JSON values.
 
         Returns
         -------
         dict
-            What `from_dict` reads.
+            Input of `from_dict`.
 
         Raises
         ------
@@ -251,7 +251,7 @@ class Basis:
         return f"the basis {' + '.join(part.name for part in self._parts)!r}"
 
     def _one(self) -> Basis:
-        """Refuse a basis of several terms; the only one."""
+        """Return the only term; ValueError if there are several."""
         if len(self._parts) > 1:
             names = ", ".join(part.name for part in self._parts)
             raise ValueError(f"there is a grid for each term, not for all of them: take terms[name].basis of {names}.")
@@ -259,7 +259,7 @@ class Basis:
 
 
 def check_name(name: Any) -> None:
-    """Raise ValueError for what is no name of a term."""
+    """Raise ValueError for an invalid name of a term."""
     if not isinstance(name, str) or not name:
         raise ValueError(f"name is {name!r}; it must be a non-empty string, which names the term and its features.")
 
@@ -272,7 +272,7 @@ def as_values(values: Any, name: str) -> np.ndarray:
 
 
 def _plain(value: Any) -> Any:
-    """Turn a field into what JSON has."""
+    """Turn a field into a JSON value."""
     if isinstance(value, Basis):
         return value.to_dict()
     return [_plain(entry) for entry in value] if isinstance(value, tuple) else value

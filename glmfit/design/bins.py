@@ -1,4 +1,4 @@
-"""Time bins of epochs, and what falls into them."""
+"""Time bins of epochs, and spikes and signals in them."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,12 @@ import numpy as np
 from .sessions import Signal
 from .splines import CYCLIC
 
-_SLACK = 1e-6  # of a bin: rounding of times is no partial bin
+_SLACK = 1e-6  # of a bin: rounding of times makes no partial bin
 _DIGITS = 9  # times are whole nanoseconds, as in pynapple
 
 
 class Bins(NamedTuple):
-    """Bins of all epochs, one after the other; none reaches over the border of an epoch."""
+    """Bins of all epochs, one after the other; none crosses the border of an epoch."""
 
     starts: np.ndarray  # (bin,) s
     stops: np.ndarray  # (bin,) s
@@ -66,9 +66,9 @@ def count(bins: Bins, trains: list[np.ndarray]) -> np.ndarray:
 
 
 def resample(bins: Bins, signal: Signal, how: str, max_gap_s: float | None) -> np.ndarray:
-    """Values of a signal in each bin, (bin, column), NaN where it has none.
+    """Return values of a signal in each bin, (bin, column), NaN where it has none.
 
-    "mean" of the samples in the bin; "nearest" (of two equally near the earlier) and "linear" at its centre, from
+    "mean" of the samples in the bin; "nearest" (the earlier of two equally near) and "linear" at its centre, from
     samples in the same interval of the signal's support.
     """
     if how == "mean":
@@ -100,7 +100,7 @@ def resample(bins: Bins, signal: Signal, how: str, max_gap_s: float | None) -> n
 
 
 def lag(bins: Bins, values: np.ndarray, by: int) -> np.ndarray:
-    """Values (bin, column) as they were some bins before, NaN where that is in another epoch."""
+    """Shift values (bin, column) by a number of bins, NaN if the source is in another epoch."""
     source = np.arange(len(values)) - by
     inside = np.clip(source, 0, len(values) - 1)
     known = (inside == source) & (bins.epoch[inside] == bins.epoch)
@@ -108,7 +108,7 @@ def lag(bins: Bins, values: np.ndarray, by: int) -> np.ndarray:
 
 
 def usual_resampling(signal: Signal, bin_s: float, basis: dict | None) -> str:
-    """Mean of samples where bins have several; values around a circle have no mean."""
+    """Name the usual resampling: the mean if bins have several samples; circular values have no mean."""
     if basis is not None and basis["kind"] in CYCLIC:
         return "nearest"
     interval = np.median(np.diff(signal.times)) if len(signal.times) > 1 else np.inf
@@ -116,7 +116,7 @@ def usual_resampling(signal: Signal, bin_s: float, basis: dict | None) -> str:
 
 
 def intersect(supports: list[np.ndarray]) -> np.ndarray:
-    """Return what sets of intervals (interval, 2) have in common."""
+    """Return the intersection of sets of intervals (interval, 2)."""
     found, *others = supports
     for other in others:
         low, high = np.maximum(found[:, None, 0], other[:, 0]), np.minimum(found[:, None, 1], other[:, 1])
@@ -138,6 +138,6 @@ def _mean(bins: Bins, signal: Signal) -> np.ndarray:
 
 
 def _interval(support: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Interval of the support that holds each time, -1 for none."""
+    """Return the index of the support's interval with each time, -1 for none."""
     found = np.searchsorted(support[:, 0], times, side="right") - 1
     return np.where((found >= 0) & (times <= support[found, 1]), found, -1)

@@ -1,4 +1,4 @@
-"""From a session and a design to what an estimator is fitted to."""
+"""Inputs of an estimator, built from a session and a design."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ _MOST_INTERVALS = 100  # written in the notes
 
 @dataclass(frozen=True)
 class Built:
-    """What an estimator is fitted to.
+    """Inputs that an estimator is fitted to.
 
     Attributes
     ----------
@@ -28,16 +28,16 @@ class Built:
     sample_weight, offset, exposure : numpy.ndarray or None
         As ``fit`` takes them.
     feature_names, target_names : list of str, list of str or None
-        Of the columns of X and of y.
+        Names of the columns of X and of y.
     notes : dict
-        What was done, values of JSON.
+        How the inputs were made, as JSON values.
     own : list of numpy.ndarray or None
-        History of each neuron by itself, (time, basis) each. Of `PopulationGAM` None, whose X has all histories.
+        History of each neuron separately, (time, basis) each. None for `PopulationGAM`, whose X has all histories.
     times, terms : numpy.ndarray or None, dict of list of str or None
         Centre of each row's bin, s; names of the features of every covariate and of the history. None for matrices.
     smooth_terms, feature_mask : dict of Term or None, dict of numpy.ndarray or None
         For `PopulationGAM`, which takes them as ``terms`` and ``feature_mask``: terms by name; which neurons have a
-        history, by term, None where all have all. None for other estimators and for matrices.
+        history, by term, None if all have all. None for other estimators and for matrices.
     """
 
     X: np.ndarray
@@ -58,15 +58,15 @@ class Built:
 def build(
     session: Session, design: dict[str, Any] | None, estimator: str = "PopulationGLM", dtype: DTypeLike = np.float32
 ) -> Built:
-    """Build what an estimator is fitted to.
+    """Build the inputs that an estimator is fitted to.
 
     Parameters
     ----------
     session : Session
-        A recording, or matrices that are ready.
+        A recording, or ready matrices.
     design : dict or None
         Bins, covariates and history, with the keys of ``[model.design]`` of a manifest; None for matrices. Tuples,
-        arrays and numbers of NumPy are taken for lists and numbers.
+        arrays and numbers of NumPy are accepted as lists and numbers.
     estimator, dtype : str, {numpy.float32, numpy.float64}
         Name of the estimator that will be fitted; type of the features.
 
@@ -78,7 +78,7 @@ def build(
     Raises
     ------
     TypeError, ValueError
-        If the design is no dict, or has a key or a value that is not allowed; if the session lacks what it names, or
+        If the design is not a dict, or has a key or a value that is not allowed; if the session lacks what it names, or
         nothing is left to fit.
 
     Examples
@@ -101,7 +101,7 @@ def build(
         raise ValueError("the session has matrices X and y, but the model has a design; leave the design out.")
     given = session.matrices
     if "exposure" in given and estimator not in COUNT_ESTIMATORS:
-        raise ValueError(f"the session has an exposure, which {estimator} does not know.")
+        raise ValueError(f"the session has an exposure, which {estimator} does not support.")
     X, y = given["X"].astype(dtype, copy=False), given["y"]
     names = given.get("feature_names") or [f"x{i}" for i in range(X.shape[1])]
     rest = (given.get(name) for name in ("sample_weight", "offset", "exposure"))
@@ -109,12 +109,12 @@ def build(
 
 
 def _checked(design: dict[str, Any], estimator: str) -> dict[str, Any]:
-    """Check a design by itself, and fill its defaults in."""
+    """Check a design by itself, and fill in its defaults."""
     if not isinstance(design, dict):
         raise TypeError(f"design is a {type(design).__name__}; it must be a dict, with the keys of [model.design].")
     given = _as_read({key: value for key, value in design.items() if value is not None})
     problems = Problems("design", given)
-    # What others cannot fit is built for them all the same, to be looked at.
+    # Designs that other estimators cannot fit are built for them all the same, for inspection.
     found = read_design(problems, (), given, (), estimator if estimator == GAM else None)
     if found.get("history", {}).get("of") == "others" and estimator != GAM:
         problems.add(("history",), f'of is "others", which {estimator} cannot fit; use {GAM}, or "all".')
@@ -124,7 +124,7 @@ def _checked(design: dict[str, Any], estimator: str) -> dict[str, Any]:
 
 
 def _as_read(value: Any) -> Any:
-    """Turn tuples and values of NumPy into what a manifest would have in their place."""
+    """Turn tuples and values of NumPy into what a manifest would have instead."""
     if isinstance(value, dict):
         return {key: _as_read(entry) for key, entry in value.items()}
     value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
@@ -155,7 +155,7 @@ def _of_recording(session: Session, design: dict[str, Any], dtype, estimator: st
     names = [name for part in parts for name in part.names]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"several features are called {', '.join(twice)}; give their covariates names of their own.")
+        raise ValueError(f"several features are called {', '.join(twice)}; give their covariates different names.")
     X = np.empty((len(counts), len(names)), dtype)
     np.concatenate([X[:, :0], *(part.values for part in parts)], axis=1, out=X, casting="same_kind")
     y = counts if design["target"] == COUNTS else _labels(bins, design["target"], signals)
@@ -189,12 +189,12 @@ def _of_recording(session: Session, design: dict[str, Any], dtype, estimator: st
 
 
 def _smooth(parts: list[Part], design: dict[str, Any], units: list[str], notes: dict) -> tuple[dict, dict | None]:
-    """Terms of an additive model, and which neurons have which history; the notes say which part made which terms."""
+    """Make terms of an additive model, and which neurons have which history; the notes list the terms of each part."""
     found, at, of_parts = {}, 0, {}
     for part in parts:
         terms, at = part.terms(at), at + len(part.names)
         if twice := [name for name in terms if name in found]:
-            raise ValueError(f"several terms are called {', '.join(twice)}; give their covariates names of their own.")
+            raise ValueError(f"several terms are called {', '.join(twice)}; give their covariates different names.")
         found |= terms
         of_parts[part.name] = list(terms)
     notes["smooth_terms"] = of_parts
@@ -208,7 +208,7 @@ def _smooth(parts: list[Part], design: dict[str, Any], units: list[str], notes: 
 
 
 def _standardize(X: np.ndarray, parts: list[Part], complete: np.ndarray) -> dict[str, list[float]]:
-    """Bring columns to mean 0 and standard deviation 1 over complete rows; mean and deviation by name."""
+    """Scale columns to mean 0 and standard deviation 1 over complete rows; return mean and deviation by name."""
     used, at = {}, 0
     for part in parts:
         columns, at = slice(at, at + len(part.names)), at + len(part.names)
@@ -216,14 +216,14 @@ def _standardize(X: np.ndarray, parts: list[Part], complete: np.ndarray) -> dict
             values = part.values.astype(np.float64)  # as they were before rounding to the type of X
             known = np.ascontiguousarray(values[complete].T)
             mean, deviation = known.mean(axis=1), known.std(axis=1)
-            deviation[deviation <= 1e-12 * np.abs(known).max(axis=1)] = 1.0  # a constant stays one
+            deviation[deviation <= 1e-12 * np.abs(known).max(axis=1)] = 1.0  # a constant stays constant
             X[:, columns] = (values - mean) / deviation
             used |= dict(zip(part.names, np.stack([mean, deviation], axis=1).tolist(), strict=True))
     return used
 
 
 def _epochs(session: Session, design: dict[str, Any], signals: dict[str, Signal]) -> tuple[np.ndarray, str]:
-    """Epochs (epoch, 2) of a design, and where they are from."""
+    """Return the epochs (epoch, 2) of a design, and their origin."""
     given = design["epochs"]
     if isinstance(given, str):
         if given not in session.epochs:
@@ -238,12 +238,12 @@ def _epochs(session: Session, design: dict[str, Any], signals: dict[str, Signal]
     epochs = _bins.intersect([signal.support for signal in signals.values()])
     origin = f"the time supports of {', '.join(signals)}"
     if not len(epochs):
-        raise ValueError(f"{origin} have nothing in common; are all on the same clock, in seconds?")
+        raise ValueError(f"{origin} do not overlap; are all on the same clock, in seconds?")
     return epochs, origin
 
 
 def _counts(session: Session, design: dict, bins: Bins, seconds: float) -> tuple[np.ndarray, list[str], dict]:
-    """Count spikes, (bin, unit), of the units of a design; these units, and those excluded, with the reason."""
+    """Count spikes, (bin, unit), of a design's units; return also these units, and the excluded ones with reasons."""
     left_out = {unit: f"{n} spikes" for unit, n in session.few_spikes.items()}
     units = list(session.spikes)
     if "units" in design:
@@ -251,7 +251,7 @@ def _counts(session: Session, design: dict, bins: Bins, seconds: float) -> tuple
         if missing:
             few = [f"{unit} ({left_out[unit]})" for unit in missing if unit in left_out]
             reason = f" Excluded by min_spikes: {', '.join(few)}." if few else ""
-            raise ValueError(f"the design names units that the session has not: {', '.join(missing)}.{reason}")
+            raise ValueError(f"the design names units that the session does not have: {', '.join(missing)}.{reason}")
         units, left_out = [unit for unit in units if unit in design["units"]], {}
     counts = _bins.count(bins, [session.spikes[unit] for unit in units])
     if "min_rate_hz" in design:
@@ -265,7 +265,7 @@ def _counts(session: Session, design: dict, bins: Bins, seconds: float) -> tuple
 
 
 def _labels(bins: Bins, target: str, signals: dict[str, Signal]) -> np.ndarray:
-    """Labels (bin,): whole numbers, floats with NaN where there is none."""
+    """Return labels (bin,): whole numbers, or floats with NaN where there is none."""
     values = _bins.resample(bins, signals[target], "nearest", None)
     if values.shape[1] != 1:
         raise ValueError(f'the target "{target}" has {values.shape[1]} columns; labels need one.')

@@ -17,39 +17,39 @@ _SCAN_ROWS = 65536
 
 
 class Convolution(KnownRows):
-    """Convolve a signal's past with kernels, a run of rows at a time; the features never exist as a matrix.
+    """Convolution of a signal's past with kernels, a run of rows at a time; the feature matrix is never formed.
 
-    Row t, of source s and kernel b, is ``sum_k signal[t - 1 - k, s] * basis[k, b]``: strictly causal, the present bin
-    is not seen. Features are ordered by source, then kernel: column ``s * n_basis + b``.
+    Row t, of source s and kernel b, is ``sum_k signal[t - 1 - k, s] * basis[k, b]``: strictly causal, without the
+    present bin. Features are ordered by source, then kernel: column ``s * n_basis + b``.
 
     Parameters
     ----------
     signal : array, pynapple.Tsd or TsdFrame, scipy.sparse array, or what `as_source` takes
-        Spike counts or a stimulus, (time,) or (time, source). It is kept as it is given; small integer types stay
-        small. A pynapple object's time support gives the epochs.
+        Spike counts or a stimulus, (time,) or (time, source). It is kept as given; small integer types stay small.
+        A pynapple object's time support gives the epochs.
     basis : array or convolutional basis object
-        Kernels, (lag, basis), the first lag that of the bin before; a `RaisedCosineLog` or `RaisedCosineLinear`; or a
+        Kernels, (lag, basis), with the previous bin as the first lag; a `RaisedCosineLog` or `RaisedCosineLinear`; or a
         basis of NeMoS that has a ``window_size``. The object is not changed.
     epochs : array of int, optional
-        Rows at which epochs begin, (epoch,). The first rows of an epoch do not see the one before.
+        First row of each epoch, (epoch,). The first rows of an epoch do not use the previous one.
     name, dtype : str, optional; {numpy.float32, numpy.float64}
-        Of features, ``{name}{source}_{basis}`` with the columns of a pynapple frame or numbers for sources, "x" without
-        a name; of the products and of the features.
+        Prefix of feature names, ``{name}{source}_{basis}``, "x" by default, with the columns of a pynapple frame or
+        numbers for sources; type of the products and of the features.
 
     Raises
     ------
     ValueError
-        For a signal or basis of another shape, not real or infinite, a basis that is not causal, epochs that do not
-        increase, or if no row's window is complete. More kernels than lags, as of a transposed basis, are warned of.
+        If the signal or basis has another shape, is not real or is infinite, the basis is not causal, epochs do not
+        increase, or no row's window is complete. More kernels than lags, as in a transposed basis, give a warning.
 
     Notes
     -----
     Rows whose window reaches before their epoch's first bin, or over a NaN of the signal, are dropped: they are all
-    NaN. These are the features that NeMoS computes, NaN rows included, to rounding.
+    NaN. The features, including NaN rows, are those that NeMoS computes, up to rounding.
 
-    A row comes out the same to the last bit whatever run it is read in: rows are computed in blocks of up to 16 whose
-    place is fixed, each one product of the block's signal with shifted copies of the kernels. Cost of a row: 2 (lag +
-    15) basis source operations. A signal of floats is read once at the start, to find NaN.
+    A row is bitwise the same whatever run it is read in: rows are computed in blocks of up to 16 at fixed places, each
+    as one product of the block's signal with shifted copies of the kernels. Cost of a row: 2 (lag + 15) basis source
+    operations. A signal of floats is read once at the start, to find NaN.
 
     Examples
     --------
@@ -121,11 +121,11 @@ class Convolution(KnownRows):
         return features
 
     def signature(self) -> dict[str, Hashable]:
-        """State of what the signal is read from."""
+        """Describe the state of what the signal is read from."""
         return self._source.signature()
 
     def _past(self, start: int, stop: int) -> np.ndarray:
-        """Rows of the signal as floats, 0 outside and where it is NaN: no row that needs them is kept."""
+        """Return rows of the signal as floats, 0 outside and for NaN: rows that need them are dropped."""
         self._source._refuse_shorter(self._n_rows)
         past = np.zeros((stop - start, self._n_sources), self.dtype)
         inside = slice(max(start, 0), min(stop, self._n_rows))
@@ -150,7 +150,7 @@ class Convolution(KnownRows):
 
 
 def kernels_of(basis: Any, dtype: DTypeLike) -> np.ndarray:
-    """Kernels of a basis, (lag, basis), of an array or of an object that has them or evaluates them."""
+    """Return the kernels, (lag, basis), of an array or of an object that has or evaluates them."""
     if isinstance(kernels := getattr(basis, "kernels", None), np.ndarray):
         basis = kernels
     if hasattr(basis, "evaluate"):
@@ -181,7 +181,7 @@ def kernels_of(basis: Any, dtype: DTypeLike) -> np.ndarray:
 
 
 def _starts(signal: Any, epochs: Any) -> np.ndarray:
-    """Rows at which epochs begin, the first of them 0."""
+    """Return the rows at which epochs begin, the first of them 0."""
     support = getattr(signal, "time_support", None)
     if support is not None and epochs is not None:
         raise ValueError("epochs are given for a pynapple signal, whose time support has them; leave epochs out.")
@@ -209,9 +209,9 @@ def _incomplete(missing: np.ndarray, lags: int, starts: np.ndarray) -> np.ndarra
 
 
 def _shifted(kernels: np.ndarray) -> tuple[int, np.ndarray]:
-    """Rows per product, and the kernels shifted to each of them, (row * basis, row + lag - 1).
+    """Return the rows per product, and the kernels shifted to each of them, (row * basis, row + lag - 1).
 
-    One product makes a block of rows of what the block sees of the signal, without a copy of each row's window.
+    One product computes a block of rows from the signal in its windows, without a copy of each row's window.
     """
     lags, n_basis = kernels.shape
     rows = _MOST_ROWS_PER_PRODUCT

@@ -26,13 +26,13 @@ class Part(NamedTuple):
     name: str
     values: np.ndarray  # (bin, feature), NaN where there is none
     names: list[str]
-    note: dict[str, Any] | None = None  # how a signal came into bins
+    note: dict[str, Any] | None = None  # how a signal was resampled to bins
     standardize: bool = False
-    bases: tuple[Basis, ...] = ()  # of its terms, which have its features in order; none of features without a basis
-    ridge: bool = False  # of those
+    bases: tuple[Basis, ...] = ()  # of its terms, in the order of its features; empty without a basis
+    ridge: bool = False  # of features without a basis
 
     def terms(self, first: int) -> dict[str, Term]:
-        """Make its terms, of which the features begin at a column."""
+        """Make its terms, whose features begin at column ``first``."""
         if not self.bases:
             features = range(first, first + len(self.names))
             return {self.name: Term.ridge(features) if self.ridge else Term(features)}
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What covariates are made of."""
+    """Data that covariates are made of."""
 
     bins: Bins
     signals: Mapping[str, Signal]
@@ -80,7 +80,7 @@ def product_part(table: dict[str, Any], of: Recorded) -> Part:
     for factor in factors:
         if len(factor.bases) > 1:
             several = f'"{factor.name}" has {len(factor.bases)} columns'
-            raise ValueError(f'product "{name}": the factor {several}; name one of them by columns = [...].')
+            raise ValueError(f'product "{name}": the factor {several}; select one of them by columns = [...].')
     values = reduce(lambda a, b: (a[:, :, None] * b[:, None, :]).reshape(len(a), -1), [f.values for f in factors])
     basis = product(*(factor.bases[0] for factor in factors), name=name, isotropic=table.get("isotropic", False))
     note = {"name": name, "factors": [factor.note for factor in factors]}
@@ -96,7 +96,7 @@ def history_part(table: dict[str, Any], of: Recorded) -> Part:
 
 
 def basis_of(table: dict[str, Any], name: str, bins: Bins) -> Basis:
-    """Make the basis of a covariate or of the history; splines of low order take the highest penalty there is."""
+    """Make the basis of a covariate or of the history; splines of low order have the highest possible penalty order."""
     given = {**table, "name": name}
     if table["kind"] in TIME_BASES:
         given["bin_s"] = bins.bin_s
@@ -106,7 +106,7 @@ def basis_of(table: dict[str, Any], name: str, bins: Bins) -> Basis:
 
 
 def _values(covariate: dict[str, Any], of: Recorded) -> tuple[np.ndarray, tuple[str, ...], str]:
-    """Values of a covariate in bins, (bin, column), names of the columns, and how they came there."""
+    """Return values of a covariate in bins, (bin, column), names of the columns, and the resampling."""
     signal_name = covariate["signal"]
     if signal_name == COUNTS:
         how, values, columns = COUNTS, of.counts.astype(np.float64), tuple(of.units)
@@ -124,12 +124,12 @@ def _column(column: int | str, columns: tuple[str, ...], n: int, signal: str) ->
     if isinstance(column, str) and column not in columns:
         raise ValueError(f'the signal "{signal}" has no column "{column}"{guess(column, columns)}')
     if not isinstance(column, str) and column >= n:
-        raise ValueError(f'the signal "{signal}" has {n} columns, 0 to {n - 1}; column {column} is asked for.')
+        raise ValueError(f'the signal "{signal}" has {n} columns, 0 to {n - 1}; column {column} is requested.')
     return columns.index(column) if isinstance(column, str) else column
 
 
 def _functions(values: np.ndarray, basis: Basis, name: str, of: Recorded) -> np.ndarray:
-    """Functions of a basis of every column, (bin, column * function)."""
+    """Evaluate the functions of a basis for every column, (bin, column * function)."""
     if basis.kind in TIME_BASES:
         return _convolve(values, basis, of, f'covariate "{name}"')
     made = np.concatenate([basis.features(column) for column in values.T], axis=1)

@@ -16,7 +16,7 @@ PARTS = ("X", "y", "sample_weight", "offset", "exposure", "feature_names", "neur
 
 
 def read_session(source: dict[str, Any]) -> Session:
-    """Read what a source of a manifest describes: matrices, or spikes, signals and epochs."""
+    """Read the session that a source of a manifest describes: matrices, or spikes, signals and epochs."""
     path = source["path"]
     if source["format"] == "nwb":
         with _nwb(path) as file, _blaming(path):
@@ -45,12 +45,12 @@ def _blaming(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _blaming_damage(what: str) -> Iterator[None]:
-    """Say of whatever a library raises that what it reads is damaged, or a pickle."""
+    """Turn any error of a library into a ValueError that reports damage, or a pickle."""
     try:
         yield
     except Exception as error:
         if "Object arrays" in str(error):
-            why = "holds Python objects, which only a pickle can keep; it is not read. Save it as numbers or text."
+            why = "holds Python objects, which need a pickle; it is not read. Save it as numbers or text."
             raise ValueError(f"{what} {why}") from error
         reason = f"{type(error).__name__}: {error}".strip(": ")
         raise ValueError(f"{what} is damaged ({reason}).") from error
@@ -61,7 +61,7 @@ def _blaming_damage(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _arrays(path: str, form: str) -> Iterator[Callable[[str], np.ndarray]]:
-    """Open a file of arrays; gives a function from a name to an array."""
+    """Open a file of arrays; yield a function from a name to an array."""
     if form == "zarr":
         yield _zarr_reader(path)
         return
@@ -83,12 +83,12 @@ def _arrays(path: str, form: str) -> Iterator[Callable[[str], np.ndarray]]:
 
 
 def names_in(path: Path, form: str) -> set[str] | None:
-    """Names of the arrays in an npz file or a zarr group, without reading any; None if it cannot be read."""
+    """Return the names of arrays in an npz file or a zarr group, without reading any; None if it cannot be read."""
     try:
         if form == "zarr":
             return set(_names_in_group(path))
         if not path.is_file():
-            return None  # a pipe would wait for somebody who writes
+            return None  # a pipe would wait for a writer
         with zipfile.ZipFile(path) as file:
             return {name.removesuffix(".npy") for name in file.namelist()}
     except Exception:
@@ -96,7 +96,7 @@ def names_in(path: Path, form: str) -> set[str] | None:
 
 
 def _names_in_group(path: Path) -> list[str]:
-    """Names in a zarr group, without opening what they stand for."""
+    """Return the names in a zarr group, without opening its members."""
     return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
 
 
@@ -139,7 +139,7 @@ def _pairs(read: Callable[[str], np.ndarray], keys: dict[str, str]) -> np.ndarra
 
 @contextlib.contextmanager
 def _nwb(path: str) -> Iterator[Any]:
-    """Open a file by pynapple, and close it."""
+    """Open a file with pynapple, and close it."""
     try:
         import pynwb  # noqa: F401  pynapple imports it when it reads
     except ImportError as error:
@@ -147,7 +147,7 @@ def _nwb(path: str) -> Iterator[Any]:
     from pynapple.io import NWBFile
 
     with warnings.catch_warnings():
-        # hdmf warns of namespaces of other versions and of details of the standard: nothing to be done here.
+        # hdmf warns of namespaces of other versions and of details of the standard: not relevant here.
         warnings.simplefilter("ignore", UserWarning)
         with _blaming_damage(f"{path} is not an NWB file, or"):
             file = NWBFile(path)
@@ -175,7 +175,7 @@ def _read_nwb(file: Any, path: str, source: dict[str, Any]) -> Session:
 
     def signal(key: str) -> tuple:
         found = take(key, "signal of one or several columns", nap.Tsd, nap.TsdFrame)
-        with _blaming_damage(f'{path}: "{key}"'):  # read when it is asked for
+        with _blaming_damage(f'{path}: "{key}"'):  # read on access
             values = np.asarray(found.values)
         return found.t, values, [str(column) for column in getattr(found, "columns", ())]
 
@@ -185,7 +185,7 @@ def _read_nwb(file: Any, path: str, source: dict[str, Any]) -> Session:
             raise ValueError(f'{path}: "{key}" is a {type(table).__name__}, which holds no intervals.')
         return np.column_stack([np.asarray(table[side].data[:]) for side in ("start_time", "stop_time")])
 
-    # Without its time support, which is that of the spikes found: the same for every format.
+    # Without its time support: it is that of the spikes found, as for every format.
     spikes = {unit: train.t for unit, train in take(source["spikes"], "units", nap.TsGroup).items()}
     signals = {name: signal(key) for name, key in source["signals"].items()}
     epochs = {name: intervals(key) for name, key in source["epochs"].items()}

@@ -99,17 +99,17 @@ class RaisedCosineLinear(_RaisedCosines):
     window_s, bin_s : float
         How far the kernels look back, and the width of a bin, s. The window has at least ``n`` bins.
     name : str
-        Of the term; features are called by it and the number of their kernel.
+        Name of the term; features are named after it and the number of their kernel.
     columns : int or sequence of str, optional
         Number or names of the columns of a signal with several, such as the counts of other neurons. Each column is a
-        term by itself, called ``name_column``. By default the signal has one column.
+        separate term, called ``name_column``. By default the signal has one column.
     penalty_order : int
-        Of the differences between neighbouring kernels that are penalised, below ``n``; 0 is a ridge.
+        Order of the penalised differences between neighbouring kernels, below ``n``; 0 is a ridge.
 
     Raises
     ------
     ValueError
-        For numbers that are not allowed.
+        If a number is not allowed.
 
     Notes
     -----
@@ -147,17 +147,17 @@ class RaisedCosineLog(_RaisedCosines):
     window_s, bin_s : float
         How far the kernels look back, and the width of a bin, s. The window has at least ``n`` bins.
     name : str
-        Of the term; features are called by it and the number of their kernel.
+        Name of the term; features are named after it and the number of their kernel.
     columns : int or sequence of str, optional
         Number or names of the columns of a signal with several, such as the counts of other neurons. Each column is a
-        term by itself, called ``name_column``. By default the signal has one column.
+        separate term, called ``name_column``. By default the signal has one column.
     penalty_order : int
-        Of the differences between neighbouring kernels that are penalised, below ``n``; 0 is a ridge.
+        Order of the penalised differences between neighbouring kernels, below ``n``; 0 is a ridge.
 
     Raises
     ------
     ValueError
-        For numbers that are not allowed.
+        If a number is not allowed.
 
     Notes
     -----

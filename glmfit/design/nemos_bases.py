@@ -1,4 +1,4 @@
-"""Bases of NeMoS as they are, with penalty matrices made for them. NeMoS itself is not imported."""
+"""Bases of NeMoS, unchanged, with penalty matrices for them. NeMoS itself is not imported."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _SHAPE = "Call basis.set_input_shape({n}) before from_nemos(basis)."
 
 
 def from_nemos(basis: Any, *, penalty_order: int | None = None, bin_s: float | None = None) -> Basis:
-    """Take a basis of NeMoS, and make penalty matrices for it.
+    """Convert a basis of NeMoS, and make penalty matrices for it.
 
     Parameters
     ----------
     basis : nemos.basis.Basis
         ``BSpline``, ``CyclicBSpline``, ``MSpline``, ``RaisedCosineLinear`` or ``RaisedCosineLog``, with ``Eval`` or
-        ``Conv``; ``FourierEval``; sums and products of them. It is copied. Give an input of several columns to
-        ``basis.set_input_shape`` first, or compute features of it once.
+        ``Conv``; ``FourierEval``; sums and products of them. It is copied. For an input of several columns call
+        ``basis.set_input_shape`` first, or compute its features once.
     penalty_order : int, optional
-        Of all parts. By default 2 for splines and Fourier series (1 for splines of order 2, 0 of order 1), and 0, a
+        For all parts. By default 2 for splines and Fourier series (1 for splines of order 2, 0 for order 1), and 0, a
         ridge, for raised cosines.
     bin_s : float, optional
         Width of a bin, s, for the lags of kernels; without it they are in bins.
@@ -43,25 +43,25 @@ def from_nemos(basis: Any, *, penalty_order: int | None = None, bin_s: float | N
     Returns
     -------
     Basis
-        With the features of ``basis.compute_features``. Terms are called by the labels.
+        With the features of ``basis.compute_features``. Terms are named by the labels.
 
     Raises
     ------
     TypeError
-        For what is no basis of NeMoS, or one of another kind.
+        If ``basis`` is not a basis of NeMoS, or one of another kind.
     ValueError
         If the penalty's order is too high, a convolution is not causal, or a product has an input of several columns.
 
     Notes
     -----
-    Functions of values come from the object itself. Kernels do, too; they are convolved by `Convolution`, which takes
-    ``epochs`` and gives the features of NeMoS to rounding. The penalties are those of `BSpline`, `CyclicBSpline`,
+    Functions of values and kernels come from the object itself. Kernels are convolved by `Convolution`, which takes
+    ``epochs`` and gives the features of NeMoS up to rounding. The penalties are those of `BSpline`, `CyclicBSpline`,
     `Fourier` and `RaisedCosineLinear`; coefficients of M-splines are first brought to the scale of B-splines.
 
-    Without ``bounds`` NeMoS stretches every array that it is given from its least to its greatest value. Features and
-    penalties are right then, but there is no grid in units of the feature, and new data need the same two values.
+    Without ``bounds`` NeMoS stretches every input array from its minimum to its maximum. Features and penalties are
+    then correct, but there is no grid in units of the feature, and new data need the same two values.
 
-    The result cannot be written by ``to_dict``: models that are saved take the bases of this package.
+    The result cannot be written by ``to_dict``: models that are saved need bases of this package.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def from_nemos(basis: Any, *, penalty_order: int | None = None, bin_s: float | N
         return add(*parts) if kind == "AdditiveBasis" else product(*parts, name=basis.label)
     if kind not in _VALUES + _KERNELS:
         known = ", ".join((*_VALUES, *_KERNELS))
-        raise TypeError(f"basis is a {kind}, which has no penalty here; taken are {known}, their sums and products.")
+        raise TypeError(f"basis is a {kind}, which has no penalty here; allowed are {known}, their sums and products.")
     order = _order(basis, penalty_order)
     shape = basis.input_shape[0]
     columns = None if shape is None or prod(shape) == 1 else tuple(map(str, range(prod(shape))))
@@ -128,12 +128,12 @@ class _NemosBasis(Basis):
         return (matrices.gram(differences / width if kind == "MSpline" else differences),)
 
     def to_dict(self) -> dict[str, Any]:
-        """Refuse: files have the bases of this package."""
+        """Raise TypeError: files hold only bases of this package."""
         advice = "Make a basis of glmfit.design, such as BSpline, to write it to a file."
         raise TypeError(f"{self.name!r} is a {type(self.basis).__name__} of NeMoS, which cannot be written. {advice}")
 
     def _content(self) -> tuple:
-        """Everything that makes the basis what it is, comparable."""
+        """Return everything that defines the basis, in comparable form."""
         params = {key: _comparable(value) for key, value in self.basis.get_params().items()}
         return (type(self.basis), repr(sorted(params.items())), self.name, self.columns, self.penalty_order)
 
@@ -189,15 +189,15 @@ class NemosValues(_NemosBasis):
         return self._computed([np.asarray(value, np.float64) for value in values])
 
     def _computed(self, values: list[Any]) -> np.ndarray:
-        """Let NeMoS compute features, on a copy, as it remembers shapes."""
+        """Let NeMoS compute features, on a copy, because it remembers shapes."""
         return np.asarray(self.basis.__sklearn_clone__().compute_features(*values), np.float64)
 
     def _bounds(self) -> list[tuple[float, float]]:
         """Range of every input."""
         bounds = self.basis.bounds
         if bounds is None:
-            why = "NeMoS stretches every array from its least to its greatest value"
-            raise ValueError(f"{self.name!r} has no grid, as it has no bounds: {why}. Give it bounds=(low, high).")
+            why = "NeMoS stretches every array from its minimum to its maximum"
+            raise ValueError(f"{self.name!r} has no grid, because it has no bounds: {why}. Give it bounds=(low, high).")
         return [bounds] * self.n_inputs if np.ndim(bounds) == 1 else list(bounds)
 
 
@@ -228,7 +228,7 @@ class NemosKernels(_NemosBasis):
 
 
 def _order(basis: Any, given: int | None) -> int:
-    """Order of the penalty of one basis: as given, or the usual one."""
+    """Return the order of the penalty of one basis, as given or the default."""
     kind, n = type(basis).__name__[:-4], basis.n_basis_funcs
     if kind == "Fourier":
         return 2 if given is None else given

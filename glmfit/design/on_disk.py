@@ -1,4 +1,4 @@
-"""Files that rows are read from: whether they are still what they were, and those that are mapped, read as files."""
+"""Files that rows are read from: detection of changes, and reading of memory-mapped files as files."""
 
 import mmap
 import os
@@ -14,10 +14,10 @@ from .base import KnownRows, RowSource
 
 
 class Stamp(NamedTuple):
-    """State of a file: another may have taken its place (a rename), and what is open stays what it was."""
+    """State of a file: another may have replaced it (a rename), while the open one stays the same."""
 
     read: Hashable  # of what rows are read from
-    at_path: Hashable  # of what lies at its path, None for nothing
+    at_path: Hashable  # of what is at its path, None for nothing
 
 
 class OpenFile:
@@ -40,7 +40,7 @@ def stamp(path, number: int | None = None) -> dict[str, Stamp]:
 
 
 def _state(file) -> Hashable:
-    """Size and time of change of a file, or number, sizes and the last time of all files in a folder; None for none."""
+    """Size and time of change of a file, or number, sizes and the last time of all files in a folder, or None."""
     try:
         if not isinstance(file, int) and os.path.isdir(file):
             found = [os.stat(Path(folder, name)) for folder, _, names in os.walk(file) for name in names]
@@ -52,7 +52,7 @@ def _state(file) -> Hashable:
 
 
 class Watch:
-    """What the data of a fit (sources, arrays in memory or mapped) are read from, as it was when this was made."""
+    """State, when made, of the files that a fit's data (sources, arrays in memory or mapped) are read from."""
 
     def __init__(self, data: Iterable[Any]):
         data = list(data)
@@ -62,7 +62,7 @@ class Watch:
         self._before = self._signature()
 
     def warn_of_changes(self) -> None:
-        """Warn once if something has changed since: a fit does not end, and what it found is not lost."""
+        """Warn once if something has changed since construction: the fit continues, and its results are not lost."""
         now, said = self._signature(), []
         differ = [name for name, was in self._before.items() if was != now.get(name)]
         changed = [name for name in differ if _read(self._before[name]) != _read(now.get(name))]
@@ -70,12 +70,12 @@ class Watch:
         if changed:
             said.append(
                 f"data changed while the fit read them: {', '.join(changed)}. Coefficients, gaps and statuses may be "
-                "those of a mixture of rows from before and after; fit again when nothing writes there any more."
+                "those of a mixture of old and new rows; fit again when nothing writes there any more."
             )
         if replaced:
             said.append(
-                f"another file was put in place during the fit: {', '.join(replaced)}. The fit is of the file that was "
-                "there when it began."
+                f"files were replaced during the fit: {', '.join(replaced)}. The fit used the files that were there "
+                "when it began."
             )
         if said:
             warn_user(" ".join(said))
@@ -85,7 +85,7 @@ class Watch:
 
 
 def _read(state: Hashable) -> Hashable:
-    """Return the part of a state that is of what rows are read from."""
+    """Return the part of a state that describes what rows are read from."""
     return state.read if isinstance(state, Stamp) else state
 
 
@@ -95,8 +95,8 @@ def _read(state: Hashable) -> Hashable:
 class MappedRows(KnownRows):
     """Rows of an `np.memmap` or of a view of one.
 
-    Not a byte is read through the mapping: were the file shorter by then, the kernel would end the process (SIGBUS). A
-    read that falls short is an OSError instead.
+    Nothing is read through the mapping: if the file had become shorter, the kernel would end the process (SIGBUS). A
+    short read raises an OSError instead.
     """
 
     def __init__(self, array: np.memmap):
@@ -105,7 +105,7 @@ class MappedRows(KnownRows):
         if array.filename is None:
             raise ValueError("the np.memmap was made of a file without a name; make it from the file's path.")
         if array.mode == "c":
-            why = "(copy on write): changes of it are not in the file, where rows are read from. Open it with mode='r'."
+            why = "(copy on write): changes to it are not in the file, where rows are read from. Open it with mode='r'."
             raise ValueError(f"{what} has mode 'c' {why}")
         array = array[:, None] if self.one_column else array
         self._stored = array.dtype
@@ -152,7 +152,7 @@ def _position(array: np.memmap) -> int:
 
 
 def _read_into(file: OpenFile, data: np.ndarray, position: int) -> int:
-    """Fill data from a position of a file; how many bytes there were. Other threads may read it at the same time."""
+    """Fill data from a position of a file; return the number of bytes read. Other threads may read at the same time."""
     view, done = memoryview(data), 0
     while done < len(data):  # one call gives 2 GiB at most
         if hasattr(os, "preadv"):

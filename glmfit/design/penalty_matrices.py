@@ -64,8 +64,8 @@ def of_factor(matrix: np.ndarray, sizes: Sequence[int], which: int) -> np.ndarra
 def isotropic(first: Sequence[np.ndarray], second: Sequence[np.ndarray], spacing: Sequence[float]) -> np.ndarray:
     """Penalise all second derivatives alike, in the units of the features.
 
-    First and second differences of each factor, (difference, size), and the distance of its knots. Unequal distances
-    are made up for; they are measured in their geometric mean, so that equal ones leave all weights 1 and 2.
+    ``first`` and ``second`` are differences of each factor, (difference, size), ``spacing`` its knot distance. Unequal
+    distances are compensated, in units of their geometric mean, so that equal ones leave all weights 1 and 2.
     """
     sizes = [matrix.shape[1] for matrix in first]
     scale = np.exp(np.mean(np.log(spacing))) / np.asarray(spacing)

@@ -1,4 +1,4 @@
-"""Bases of several: tensor products, and terms next to each other."""
+"""Combinations of bases: tensor products, and terms next to each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .bases import Basis, check_name
 
 @dataclass(frozen=True, repr=False)
 class Sum(Basis):
-    """Terms next to each other: what ``a + b`` makes."""
+    """Terms next to each other, made by ``a + b``."""
 
     kind: ClassVar[str] = "sum"
     members: tuple[Basis, ...]
@@ -49,7 +49,7 @@ class Sum(Basis):
 
 @dataclass(frozen=True, repr=False)
 class Product(Basis):
-    """A tensor product: what ``a * b`` and `product` make."""
+    """A tensor product, made by ``a * b`` and `product`."""
 
     kind: ClassVar[str] = "product"
     factors: tuple[Basis, ...]
@@ -111,16 +111,16 @@ class Product(Basis):
 
 
 def product(*factors: Basis, name: str | None = None, isotropic: bool = False) -> Basis:
-    """Tensor product of bases: a smooth function of all their inputs together, such as a map of places.
+    """Make a tensor product of bases: a smooth function of all their inputs together, such as a map of places.
 
     Parameters
     ----------
     *factors : Basis
         Two or more bases of one term each.
     name : str, optional
-        Of the term; by default the names of the factors with ``*`` between them, as ``a * b`` has it.
+        Name of the term; by default the names of the factors joined by ``*``, as in ``a * b``.
     isotropic : bool
-        False: a strength for every factor, so that the function may change faster along one input than along another.
+        False: one strength per factor, so that the function may change faster along one input than along another.
         True: one strength for all directions, for inputs with the same unit; factors are `BSpline` or `CyclicBSpline`.
 
     Returns
@@ -131,22 +131,21 @@ def product(*factors: Basis, name: str | None = None, isotropic: bool = False) -
     Raises
     ------
     ValueError
-        If a factor has several terms, or has no second derivative to be isotropic.
+        If a factor has several terms, or a factor of an isotropic product has no second derivative.
     TypeError
-        For what is no `Basis`.
+        If a factor is not a `Basis`.
 
     Notes
     -----
     Penalties are those of each factor on the coefficients along its axis, ``I x .. S .. x I`` (Wood 2017, Generalized
-    additive models, 5.6; Eilers and Marx 2003). An isotropic product has the one penalty ``D2'D2 x I + 2 D1'D1 x D1'D1
-    + I x D2'D2``, D1 and D2 the first and second differences of coefficients. It discretises the thin-plate energy, the
-    integral of ``f_xx^2 + 2 f_xy^2 + f_yy^2``, with splines' coefficients for values, and only ``1, x, y`` are free.
-    Where knots are not equally far from each other along both axes, terms are weighted so that the units are the
-    feature's.
+    additive models, 5.6; Eilers and Marx 2003). An isotropic product has one penalty, ``D2'D2 x I + 2 D1'D1 x D1'D1
+    + I x D2'D2``, with first and second differences of coefficients D1 and D2. It discretises the thin-plate energy,
+    the integral of ``f_xx^2 + 2 f_xy^2 + f_yy^2``, with spline coefficients as values; only ``1, x, y`` are
+    unpenalised. If the knot distances of the axes differ, terms are weighted so that the units are the feature's.
 
     With a basis of kernels a product is a filter that changes with the other input: the features of ``speed * history``
-    are ``speed_i(t) * sum_k history_j(k) signal(t - k)``, and its grid goes over speed and lag. Two bases of kernels
-    make a Volterra kernel of second order.
+    are ``speed_i(t) * sum_k history_j(k) signal(t - k)``, and its grid covers speed and lag. Two bases of kernels make
+    a Volterra kernel of second order.
 
     Examples
     --------
@@ -165,12 +164,12 @@ def product(*factors: Basis, name: str | None = None, isotropic: bool = False) -
 
 
 def _is_plain_product(basis: Basis) -> bool:
-    """Whether a basis is a product that nobody gave a name or a penalty of its own."""
+    """Whether a basis is a product with the default name and penalty."""
     return isinstance(basis, Product) and not basis.isotropic and basis.name == "*".join(f.name for f in basis.factors)
 
 
 def add(*bases: Basis) -> Basis:
-    """Put bases next to each other; sums among them come apart."""
+    """Put bases next to each other; sums are split into their members."""
     _refuse_no_basis(bases, "a sum")
     return Sum(tuple(m for basis in bases for m in (basis.members if isinstance(basis, Sum) else (basis,))))
 
@@ -179,8 +178,8 @@ def _refuse_no_basis(values: Sequence[Any], what: str) -> None:
     for value in values:
         if not isinstance(value, Basis):
             is_nemos = type(value).__module__.startswith("nemos")
-            advice = "Take a basis of NeMoS by from_nemos(basis)." if is_nemos else "Make a BSpline, say."
-            raise TypeError(f"{what} takes bases of glmfit.design; {shorten(value)} is none. {advice}")
+            advice = "Convert a basis of NeMoS by from_nemos(basis)." if is_nemos else "Make a BSpline, for example."
+            raise TypeError(f"{what} takes bases of glmfit.design; {shorten(value)} is not one. {advice}")
 
 
 def _split(bases: Sequence[Basis], values: Sequence[Any]) -> list[Sequence[Any]]:
@@ -190,7 +189,7 @@ def _split(bases: Sequence[Basis], values: Sequence[Any]) -> list[Sequence[Any]]
 
 
 def _of_each(bases: Sequence[Basis], values: Sequence[Any], epochs: ArrayLike | None) -> list[np.ndarray]:
-    """Features of each basis, which must have as many rows."""
+    """Return the features of each basis, which must have equally many rows."""
     made = [basis._features(part, epochs) for basis, part in zip(bases, _split(bases, values), strict=True)]
     rows = {basis._called: len(features) for basis, features in zip(bases, made, strict=True)}
     if len(set(rows.values())) > 1:

@@ -14,14 +14,14 @@ _LONGEST = 60
 
 
 class Problems:
-    """What is wrong with a document, each with its table in words."""
+    """Problems of a document, each with the name of its table."""
 
     def __init__(self, file: str, document: Mapping):
         self._file, self._document = file, document
         self._found: list[str] = []
 
     def add(self, table: tuple, text: str) -> None:
-        """Note what is wrong with a table, or with a key of it that the text names."""
+        """Add a problem of a table, or of one of its keys that the text names."""
         words, value = [], self._document
         for part in table:
             value = value[part]
@@ -34,7 +34,7 @@ class Problems:
 
     @property
     def texts(self) -> list[str]:
-        """All of them, each once."""
+        """All problems, each once."""
         return list(dict.fromkeys(self._found))
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class Problems:
 
 
 class Rule(NamedTuple):
-    """What a value may be, in words and as a test."""
+    """Allowed values, in words and as a test."""
 
     allowed: str
     fits: Callable[[Any], Any]
@@ -62,7 +62,7 @@ def is_whole(value: Any) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is made of what JSON has: no dates, no infinities."""
+    """Whether a value is made of JSON values: no dates, no infinities."""
     if isinstance(value, dict | list):
         return all(map(is_plain, value.values() if isinstance(value, dict) else value))
     return value is None or isinstance(value, str | bool) or is_number(value)
@@ -83,7 +83,7 @@ def whole(at_least: int) -> Rule:
 
 
 def one_of(*names: str) -> Rule:
-    """Rule for a choice of texts."""
+    """Rule for a choice of strings."""
     quoted = ", ".join(f'"{name}"' for name in names)
     return Rule(f"one of {quoted}", lambda value: isinstance(value, str) and value in names)
 
@@ -94,14 +94,14 @@ def list_of(rule: Rule, what: str) -> Rule:
 
 
 def either(*rules: Rule) -> Rule:
-    """Rule for what fits one of several."""
+    """Rule for a value that fits one of several rules."""
     return Rule(", or ".join(rule.allowed for rule in rules), lambda value: any(rule.fits(value) for rule in rules))
 
 
 def check_table(
     problems: Problems, path: tuple, table: Any, rules: Mapping[str, Rule], required: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Check the keys and values of a table; what is right of it is returned."""
+    """Check the keys and values of a table; return the valid ones."""
     if not isinstance(table, dict):
         problems.add(path[:-1], f"{path[-1]} is {shown(table)}; it must be a table.")
         return {}
@@ -120,7 +120,7 @@ def check_table(
 
 
 def guess(word: str, known: Iterable[str]) -> str:
-    """End of a sentence on a word that is not known: the nearest one, or all."""
+    """End a sentence about an unknown word: with the nearest known word, or all."""
     known = [str(name) for name in known]
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if near:

@@ -12,11 +12,11 @@ from .splines import VALUE_BASES, BSpline, CyclicBSpline
 
 COUNTS = "counts"  # name of the binned spikes among the signals
 GAM, HISTORY = "PopulationGAM", "history"
-COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV", GAM)  # those that know an exposure
+COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV", GAM)  # those that take an exposure
 ISOTROPIC = (BSpline.kind, CyclicBSpline.kind)  # bases whose products may have one penalty for all directions
 RESAMPLE = ("mean", "nearest", "linear")
 _SHORTEST_S = 1e-6  # of a bin
-_WHOLE_LAG = 1e-6  # of a bin: what rounding leaves
+_WHOLE_LAG = 1e-6  # of a bin: rounding error
 _LONGEST_LAG = 10**9
 _LATEST_S = 1e11  # some thousand years
 
@@ -55,15 +55,15 @@ _VALUE_BASIS = {"kind": rule.TEXT, "n": rule.whole(1), "range": _PAIR, "order": 
 _VALUE_BASIS |= {"penalty_order": rule.whole(0), "clamped": rule.BOOLEAN}
 _TIME_BASIS = {"kind": rule.TEXT, "n": rule.whole(2), "window_s": rule.POSITIVE, "penalty_order": rule.whole(0)}
 _NOT_OF = {"fourier": ("order", "clamped"), "cyclic_bspline": ("clamped",)}
-_OF_PENALTIES = ("penalty_order", "ridge", "isotropic")  # keys that only models with terms know
+_OF_PENALTIES = ("penalty_order", "ridge", "isotropic")  # keys that only models with terms take
 
-Note = Callable[[str], None]  # says what is wrong with a table
+Note = Callable[[str], None]  # reports what is wrong with a table
 
 
 def read_design(
     problems: Problems, path: tuple, table: dict[str, Any], sources: Iterable[Any], estimator: str | None
 ) -> dict[str, Any]:
-    """Check a design against the data it is for; with its defaults filled in."""
+    """Check a design against its data; return it with defaults filled in."""
     note = partial(problems.add, path)
     right = check_table(problems, path, table, _KEYS, ("bin_s",))
     design = {"partial_bins": "drop", "target": COUNTS, "epochs": None, **right}
@@ -82,7 +82,7 @@ def read_design(
     elif estimator not in (None, "SoftmaxGLM") and target != COUNTS:
         note(f'target is "{target}"; {estimator} is fitted to "{COUNTS}".')
     if design["partial_bins"] == "exposure" and estimator in ("SoftmaxGLM", "MultinomialGLM"):
-        note(f'partial_bins is "exposure", which {estimator} does not know; use "drop".')
+        note(f'partial_bins is "exposure", which {estimator} does not support; use "drop".')
     if "units" in design:
         design["units"] = [str(unit) for unit in design["units"]]
         _check_once(note, "units", design["units"])
@@ -126,11 +126,11 @@ def _check_names(problems: Problems, path: tuple, design: dict[str, Any]) -> Non
 
 
 def _check_penalties(problems: Problems, path: tuple, design: dict[str, Any], estimator: str | None) -> None:
-    """Note keys about penalties of terms where the estimator has none, and what does not go with them."""
+    """Note keys about penalties of terms if the estimator has none, and keys that conflict with them."""
     for at, table in _tables(path, design):
         for key in _OF_PENALTIES if estimator not in (None, GAM) else ():
             if key in table:
-                problems.add(at, f"{key} is given, which {estimator} does not know; it is for {GAM}.")
+                problems.add(at, f"{key} is given, which {estimator} does not support; it is for {GAM}.")
         if estimator == GAM and table.get("standardize") and "basis" in table:
             problems.add(at, f"standardize is true; {GAM} takes the functions of a basis as they are. Leave it out.")
 
@@ -154,7 +154,7 @@ def _check_known(note: Note, key: str, name: str, recordings: list, what: str) -
 
 def _check_once(note: Note, key: str, values: list) -> None:
     if len(set(map(str, values))) < len(values):
-        note(f"{key} is {shown(values)}; each may be there once.")
+        note(f"{key} is {shown(values)}; each may occur once.")
 
 
 def _read_product(problems: Problems, path: tuple, table, recordings, bin_s, target) -> dict[str, Any]:
@@ -171,15 +171,11 @@ def _read_product(problems: Problems, path: tuple, table, recordings, bin_s, tar
         basis, at = factor.get("basis", {}), (*path, "factors", i)
         if basis.get("kind") not in (None, *ISOTROPIC):
             allowed = " or ".join(f'"{kind}"' for kind in ISOTROPIC)
-            problems.add(at, f'its basis is "{basis["kind"]}"; in a product that is isotropic it must be {allowed}.')
+            problems.add(at, f'its basis is "{basis["kind"]}"; in an isotropic product it must be {allowed}.')
         elif basis.get("order", 4) < 3:
-            problems.add(
-                at, f"its basis has order {basis['order']}; in a product that is isotropic it must be 3 or more."
-            )
+            problems.add(at, f"its basis has order {basis['order']}; in an isotropic product it must be 3 or more.")
         if "penalty_order" in basis:
-            problems.add(
-                at, "its basis has a penalty_order; a product that is isotropic has one of its own. Leave it out."
-            )
+            problems.add(at, "its basis has a penalty_order; an isotropic product has its own. Remove it.")
     return right
 
 
@@ -194,12 +190,12 @@ def _read_covariate(
             note(f'signal is "{COUNTS}", which is the target; for the past of spikes use [model.design.history].')
         for key in ("resample", "max_gap_s"):
             if key in right:
-                note(f'{key} is not for "{COUNTS}", which are in bins already.')
+                note(f'{key} does not apply to "{COUNTS}", which are already in bins.')
     elif signal is not None:
         _check_known(note, "signal", signal, recordings, "signals")
     _check_once(note, "columns", right.get("columns", []))
     if "max_gap_s" in right and right.get("resample") == "mean":
-        note("max_gap_s is not for means, which have no value only where a bin has no sample.")
+        note("max_gap_s does not apply to means, which lack a value only if a bin has no sample.")
     ways = [key for key in ("basis", "lags", "lags_s") if key in table]
     if len(ways) > 1:
         note(f"{' and '.join(ways)} are given; a covariate takes one of them.")
@@ -214,7 +210,7 @@ def _read_covariate(
         if any(abs(lag) > _LONGEST_LAG for lag in bins):
             note(f"{key} is {shown(right[key])}; no lag may be above {_LONGEST_LAG} bins.")
         if len(set(bins)) < len(bins):
-            note(f"{key} is {shown(right[key])}; each lag may be there once, in bins.")
+            note(f"{key} is {shown(right[key])}; each lag may occur once, in bins.")
     return right
 
 

@@ -1,4 +1,4 @@
-"""What a session holds, whatever it was read from."""
+"""Data of a session, whatever they were read from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Signal(NamedTuple):
-    """Samples of something over time."""
+    """Samples of a quantity over time."""
 
     times: np.ndarray  # (sample,) s, increasing
     values: np.ndarray  # (sample, column)
@@ -35,7 +35,7 @@ class Session:
     epochs : dict, optional
         Name -> pynapple IntervalSet, or an array of starts and stops in s, (epoch, 2).
     X, y, sample_weight, offset, exposure : array-like, optional
-        As the estimator's ``fit`` takes them, instead of a recording.
+        Arguments of the estimator's ``fit``, instead of a recording.
     feature_names, neuron_names : sequence of str, optional
         Names of the columns of X and of y.
     min_spikes : int
@@ -49,14 +49,14 @@ class Session:
     few_spikes : dict of int
         Units excluded, with the number of their spikes.
     support : numpy.ndarray or None
-        Time support of the spikes, (interval, 2), s: that of a TsGroup, from the first to the last spike otherwise.
+        Time support of the spikes, (interval, 2), s: that of a TsGroup, else from the first to the last spike.
     matrices : dict of numpy.ndarray, or None
         X, y and the rest of what was given; None for a recording.
 
     Raises
     ------
     TypeError, ValueError
-        For anything that is not of these forms: what is wrong is named.
+        If anything does not have these forms; the message names the problem.
 
     Examples
     --------
@@ -92,7 +92,7 @@ class Session:
         recording = {"spikes": spikes, "signals": signals, "epochs": epochs}
         recorded = [name for name, value in recording.items() if value is not None]
         if given and recorded:
-            needs = "a session is a recording (spikes, signals, epochs) or matrices (X, y and what goes with them)."
+            needs = "a session is a recording (spikes, signals, epochs) or matrices (X, y and related arrays)."
             raise ValueError(f"{', '.join(recorded)} and {', '.join(given)} are given; {needs}")
         if not given and not recorded:
             raise ValueError("nothing is given; a session needs spikes, or X and y.")
@@ -111,7 +111,7 @@ class Session:
 
 
 def intervals(what: str, value: Any) -> np.ndarray:
-    """Return starts and stops in s, (interval, 2), increasing and apart."""
+    """Return starts and stops in s, (interval, 2), increasing without overlap."""
     if hasattr(value, "start") and hasattr(value, "end"):
         value = np.column_stack([value.start, value.end])
     found = np.round(numbers(value, what, "starts and stops in s, (interval, 2)"), 9)
@@ -123,7 +123,7 @@ def intervals(what: str, value: Any) -> np.ndarray:
     for i in np.flatnonzero(stops <= starts)[:1]:
         raise ValueError(f"{what}: interval {i + 1} starts at {starts[i]:g} s and stops at {stops[i]:g} s.")
     for i in np.flatnonzero(starts[1:] < stops[:-1])[:1]:
-        why = f"starts at {starts[i + 1]:g} s, before the one before it stops, at {stops[i]:g} s."
+        why = f"starts at {starts[i + 1]:g} s, before the previous one stops, at {stops[i]:g} s."
         raise ValueError(f"{what}: interval {i + 2} {why} Intervals must increase and not overlap.")
     return found
 
@@ -132,26 +132,26 @@ def _mapping(what: str, value: Any) -> dict:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise TypeError(f"{what} is a {type(value).__name__}; it must be a dict from names.")
+        raise TypeError(f"{what} is a {type(value).__name__}; it must be a dict with names as keys.")
     _refuse_equal(what, list(map(str, value)))
     return dict(value)
 
 
 def _refuse_equal(what: str, names: list[str]) -> None:
-    """Raise for names that are the same once they are texts, such as 1 and "1"."""
+    """Raise for names that are equal as strings, such as 1 and "1"."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"{what} has two entries called {', '.join(twice)}; names must differ as texts.")
+        raise ValueError(f"{what} has two entries called {', '.join(twice)}; names must differ as strings.")
 
 
 def _spikes(value: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-    """Find times of each unit by name, and their time support."""
+    """Return times of each unit by name, and their time support."""
     if isinstance(value, tuple) and len(value) == 2:
         times, unit = numbers(value[0], "the spike times", "one time per spike, in s"), np.asarray(value[1])
         if times.ndim != 1 or times.shape != unit.shape:
             raise ValueError(f"the spikes have times {times.shape} and units {unit.shape}; both need one per spike.")
         if unit.dtype.kind == "f" and np.isnan(unit).any():
-            raise ValueError(f"the unit of {int(np.isnan(unit).sum())} spikes is NaN; leave those spikes out.")
+            raise ValueError(f"the unit of {int(np.isnan(unit).sum())} spikes is NaN; remove those spikes.")
         groups = {_word(name): times[unit == name] for name in np.unique(unit)}
     elif hasattr(value, "items"):
         given = [(_word(name), name, getattr(times, "t", times)) for name, times in value.items()]
@@ -202,7 +202,7 @@ def _signal(name: Any, value: Any) -> Signal:
 
 
 def _matrices(given: dict[str, Any]) -> dict[str, Any]:
-    """Check matrices as far as their numbers of rows go; the estimator does the rest."""
+    """Check the shapes of matrices; the estimator checks the rest."""
     missing = [name for name in ("X", "y") if name not in given]
     if missing:
         raise ValueError(f"{' and '.join(missing)} is missing; a session of matrices needs both X and y.")
@@ -228,7 +228,7 @@ def _matrices(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _word(name: Any) -> str:
-    """Name of a unit or column: text as it is, numbers without a needless fraction."""
+    """Return the name of a unit or column: strings unchanged, whole floats as integers."""
     name = getattr(name, "item", lambda: name)()
     name = name.decode() if isinstance(name, bytes) else name
     return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)

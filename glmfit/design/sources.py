@@ -1,4 +1,4 @@
-"""Which objects are read a run at a time, how, and side by side."""
+"""Sources of rows: objects that are read a run at a time, and sources side by side."""
 
 import os
 from collections.abc import Hashable, Iterable
@@ -17,31 +17,31 @@ CHUNK_ROWS = (256, 65536)  # between too many small reads and too much memory
 
 
 def as_source(array: Any) -> RowSource | None:
-    """Make a `RowSource` of what is read a run at a time.
+    """Make a `RowSource` of an object that is read a run at a time.
 
     Parameters
     ----------
     array : RowSource, np.memmap, h5py.Dataset, zarr.Array, or any object with ``__len__`` and ``read``
         Rows of features or of counts, (time, column), or (time,) for one column. Arrays of other libraries that have
-        ``chunks`` (dask) are taken as well.
+        ``chunks`` (dask) are also accepted.
 
     Returns
     -------
     RowSource or None
-        The object itself if it is a `RowSource`; None for what is in memory (NumPy, JAX, pandas, pynapple, lists).
+        The object itself if it is a `RowSource`; None for data in memory (NumPy, JAX, pandas, pynapple, lists).
 
     Raises
     ------
     ValueError
-        If the array has no rows, other than one or two dimensions, a type that is not of real numbers, or lies in a
-        file in an order in which rows cannot be read.
+        If the array has no rows, not one or two dimensions, a type other than real numbers, or an order in its file in
+        which rows cannot be read.
 
     Notes
     -----
-    Rows come out as they are stored, float64 as float64 and every other type as float32, exact for counts below
+    Rows are returned as they are stored, float64 as float64 and every other type as float32, exact for counts below
     16 777 216. Files stay open as long as the source lives; those of h5py and zarr are the caller's. A memory-mapped
     file is read as a file and not through the mapping: if it is cut short, reading raises instead of ending the
-    process. A chunk that is missing from a zarr store reads as its fill value, which is how zarr has it.
+    process. A chunk that is missing from a zarr store reads as its fill value, as in zarr.
     """
     if isinstance(array, RowSource):
         return array
@@ -64,19 +64,19 @@ def hstack(sources: Iterable[Any]) -> RowSource:
     Parameters
     ----------
     sources : sequence
-        What `as_source` takes, and arrays in memory, (time, column) or (time,), in the order of their columns.
+        Objects that `as_source` takes, and arrays in memory, (time, column) or (time,), in the order of their columns.
 
     Returns
     -------
     RowSource
-        All columns, (time, column), float64 if any part is. Rows that one of them leaves out, and rows of arrays in
-        memory with a NaN, are dropped. Columns have names if those of any part have; the others are then called x and
-        their number. Where two parts have a name in common, all names begin with ``part`` and the number of the part.
+        All columns, (time, column), float64 if any part is. Rows that any part drops, and rows of arrays in memory with
+        a NaN, are dropped. Columns have names if those of any part have; the others are then called x and their number.
+        If two parts have a name in common, all names begin with ``part`` and the number of the part.
 
     Raises
     ------
     ValueError, TypeError
-        If there is none, or their numbers of rows differ; for an array by itself.
+        If there is no source, or the numbers of rows differ; if ``sources`` is a single array.
 
     Notes
     -----
@@ -104,7 +104,7 @@ def hstack(sources: Iterable[Any]) -> RowSource:
 
 
 def rows_of(given: Any, what: str | None = None) -> RowSource:
-    """Make a source of anything: of what `as_source` takes, or of an array in memory, which messages call by a name."""
+    """Make a source of anything that `as_source` takes, or of an array in memory, which ``what`` names in messages."""
     source = as_source(given)
     return ArrayRows(given, what) if source is None else source
 
@@ -125,7 +125,7 @@ class ReadableRows(RowSource):
         return self._rows.read(rows)
 
     def signature(self) -> dict[str, Hashable]:
-        """State of what the rows are read from, if the object tells."""
+        """State of what the rows are read from, if the object reports it."""
         signature = getattr(self._rows, "signature", None)
         return signature() if callable(signature) else {}
 
@@ -213,6 +213,6 @@ class SideBySide(KnownRows):
             names += part.columns or [f"x{len(names) + i}" for i in range(part.n_columns)]
         if len(set(names)) == len(names):
             return names
-        # Parts without a name of their own: told apart by their place.
+        # Parts without distinct names: distinguished by their place.
         of = [place for place, part in enumerate(self._parts) for _ in range(part.n_columns)]
         return [f"part{place}_{name}" for place, name in zip(of, names, strict=True)]

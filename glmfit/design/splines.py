@@ -17,7 +17,7 @@ _CIRCLE = (0.0, 2 * np.pi)
 
 
 class _ValueBasis(Basis):
-    """Functions of the place of a value in a range, from 0 to 1."""
+    """Functions of the position of a value in a range, from 0 to 1."""
 
     n: int
     range: tuple[float, float]
@@ -69,29 +69,29 @@ class BSpline(_ValueBasis):
     range : (float, float)
         Lowest and highest value of the feature. Rows beyond it are NaN.
     name : str
-        Of the term; features are called by it and their number.
+        Name of the term; features are named after it and their number.
     order : int
         Degree of the polynomials plus 1; 4 is cubic.
     penalty_order : int
-        Of the differences, below ``order``: 2 for curvature, whose strength makes a straight line at last; 1 for
+        Order of the differences, below ``order``: 2 for curvature, where a large strength gives a straight line; 1 for
         steps; 0 for a ridge.
     clamped : bool
         True: knots are repeated at both ends of the range, so that the first and last spline are 1 there, as in NeMoS.
-        False: evenly spaced knots go on beyond the range, as in Eilers and Marx 1996. The range has ``n - order + 1``
-        intervals either way.
+        False: evenly spaced knots continue beyond the range, as in Eilers and Marx 1996. The range has
+        ``n - order + 1`` intervals either way.
 
     Raises
     ------
     ValueError
-        For numbers that are not allowed.
+        If a number is not allowed.
 
     Notes
     -----
     The penalty is the sum of squares of the coefficients of the derivative of order ``penalty_order``, written in
-    splines of a lower order, in units of the distance of knots. Where knots are evenly spaced these are the ordinary
-    differences of Eilers and Marx 1996 (Flexible smoothing with B-splines and penalties); where they are not, as at
-    clamped ends, the general differences of Li and Cao 2022 (General P-splines for non-uniform B-splines). Only
-    polynomials of a degree below ``penalty_order`` are free, whatever the knots.
+    splines of a lower order, in units of the knot distance. For evenly spaced knots these are the ordinary differences
+    of Eilers and Marx 1996 (Flexible smoothing with B-splines and penalties); otherwise, as at clamped ends, the
+    general differences of Li and Cao 2022 (General P-splines for non-uniform B-splines). Only polynomials of a degree
+    below ``penalty_order`` are unpenalised, whatever the knots.
 
     Examples
     --------
@@ -151,25 +151,25 @@ class CyclicBSpline(_ValueBasis):
     Parameters
     ----------
     n : int
-        Number of splines, at least ``order``; as many evenly spaced knots.
+        Number of splines, at least ``order``, and of evenly spaced knots.
     range : (float, float)
-        One turn; values beyond it go on around the circle.
+        One turn; values beyond it continue around the circle.
     name : str
-        Of the term; features are called by it and their number.
+        Name of the term; features are named after it and their number.
     order : int
         Degree of the polynomials plus 1; 4 is cubic.
     penalty_order : int
-        Of the differences, below ``order``; 0 is a ridge.
+        Order of the differences, below ``order``; 0 is a ridge.
 
     Raises
     ------
     ValueError
-        For numbers that are not allowed.
+        If a number is not allowed.
 
     Notes
     -----
-    Only constants are free, whatever the order of the differences (unless it is 0). Source: Eilers and Marx 1996; Wood
-    2017, Generalized additive models, 5.3.
+    Only constants are unpenalised, whatever the order of the differences (unless it is 0). Source: Eilers and Marx
+    1996; Wood 2017, Generalized additive models, 5.3.
 
     Examples
     --------
@@ -212,7 +212,7 @@ class CyclicBSpline(_ValueBasis):
     def _at(self, phase: np.ndarray) -> np.ndarray:
         n, degree = self.n, self.order - 1
         straight = _design(phase, np.arange(-degree, n + degree + 1) / n, degree)
-        straight[:, :degree] += straight[:, n:]  # what runs over the end goes on at the beginning
+        straight[:, :degree] += straight[:, n:]  # splines that cross the end continue at the beginning
         return straight[:, :n]
 
 
@@ -225,22 +225,22 @@ class Fourier(_ValueBasis):
     n : int
         Number of frequencies: 1, 2, ... n turns, each with a cosine and a sine.
     range : (float, float)
-        One turn; values beyond it go on around the circle.
+        One turn; values beyond it continue around the circle.
     name : str
-        Of the term; features are called by it, cos or sin and the frequency.
+        Name of the term; features are named after it, cos or sin and the frequency.
     penalty_order : int
-        Of the derivative that is penalised; 0 is a ridge.
+        Order of the penalised derivative; 0 is a ridge.
 
     Raises
     ------
     ValueError
-        For numbers that are not allowed.
+        If a number is not allowed.
 
     Notes
     -----
     The penalty is ``k^(2 penalty_order)`` on the diagonal for frequency k: the integral of the squared derivative,
-    exact up to a factor. Nothing is free, as the constant belongs to the intercept. Source: Wood 2017, Generalized
-    additive models, 5.4.
+    exact up to a factor. Nothing is unpenalised, because the constant belongs to the intercept. Source: Wood 2017,
+    Generalized additive models, 5.4.
 
     Examples
     --------
@@ -280,7 +280,7 @@ CYCLIC = (CyclicBSpline.kind, Fourier.kind)
 
 
 def _set(basis: Basis, key: str, value: Any) -> None:
-    """Write a field as it was checked."""
+    """Set a field to its checked value."""
     object.__setattr__(basis, key, value)
 
 

@@ -15,7 +15,7 @@ from .penalty_matrices import differences, gram
 if TYPE_CHECKING:
     from .bases import Basis
 
-_ROUNDING = 1e-10  # of the largest entry: what is no negative eigenvalue
+_ROUNDING = 1e-10  # of the largest entry: tolerance for symmetry and negative eigenvalues
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Term:
         Symmetric positive semidefinite matrices S, (k, k) for k features. A term adds ``strength * b' S b / 2`` for
         each of them. None: the term is not penalised.
     basis : Basis, optional
-        What the features are functions of, for curves in units of the feature.
+        Basis of the features, for curves in units of the feature.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Term:
     Raises
     ------
     ValueError
-        If a column is there twice or is no whole number; if a penalty has another shape, is not finite, not symmetric,
+        If a column is repeated or is not a whole number; if a penalty has another shape, is not finite, not symmetric,
         has a negative eigenvalue, or is 0.
 
     See Also
@@ -90,14 +90,14 @@ class Term:
 
     @classmethod
     def random_walk(cls, features: Iterable[int], order: int = 1) -> Term:
-        """Make a term whose coefficients change little from each to the next, as a random walk over time does.
+        """Make a term whose coefficients change little from one to the next, as in a random walk over time.
 
         Parameters
         ----------
         features : sequence of int
             Columns of the features, in order.
         order : int
-            Of the differences: 1 for steps, 2 for changes of slope.
+            Order of the differences: 1 for steps, 2 for changes of slope.
 
         Returns
         -------
@@ -139,7 +139,7 @@ class Term:
 
     @classmethod
     def _of_basis(cls, features: Iterable[int], penalties: tuple[np.ndarray, ...], basis: Basis) -> Term:
-        """Make a term whose penalties are right as they are: large ones take long to check."""
+        """Make a term without checking its penalties: large ones take long to check."""
         term = object.__new__(cls)
         for S in penalties:
             S.setflags(write=False)
@@ -179,7 +179,7 @@ def _columns(features: Iterable[int]) -> tuple[int, ...]:
 
 
 def _checked(which: int, given: np.ndarray, k: int) -> np.ndarray:
-    """Check one penalty of a term of k features; a copy that cannot be written to."""
+    """Check one penalty of a term of k features; return a read-only copy."""
     name = f"penalty {which}"
     S = as_numbers(name, given)
     if S.shape != (k, k):

@@ -1,4 +1,4 @@
-"""What a scientist touches."""
+"""Estimators, and the reports of their fits."""
 
 from .class_cv.multinomial_glm_cv import MultinomialGLMCV
 from .class_cv.softmax_glm_cv import SoftmaxGLMCV

@@ -1,4 +1,4 @@
-"""Solvers of models of classes, and what their solutions say: centred parameters and a report."""
+"""Solvers of models of classes, and their results: centred parameters and a report."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -33,16 +33,16 @@ SAMPLING = by_name(
     stochastic.ImplicitSGD, stochastic.UMax, stochastic.SampledSoftmax, stochastic.SoftmaxProx,
     stochastic.SGD, stochastic.OVE, stochastic.NCE, stochastic.ImportanceSampling,
 )  # fmt: skip
-# They see all classes of the rows they visit, and start over with every run: nothing for a stream.
+# They see all classes of the rows they visit, and start over with every run: unsuitable for a stream.
 VISITING = by_name(stochastic.StochasticMajorization, stochastic.SoftmaxSGD)
 SOLVERS = {**EXACT, **SAMPLING, **VISITING}
 
 _EXACT_EPOCHS = 500
-_CERTIFIABLE = 2e9  # scores a float64 pass over which is worth a gap
+_CERTIFIABLE = 2e9  # scores, at most, for which a float64 pass is worth a gap
 _ROUNDING = 1e-12  # of an objective, relative
 _NO_DEVIANCE = 1e-12  # of a null model that is exact, in nats per row
 _HELD_OUT, _PATIENCE = 0.1, 5  # share of rows, and epochs without a better one, of early stopping
-_AGAIN = 4  # times shorter steps are tried where the chosen one was too long
+_AGAIN = 4  # times shorter steps are tried if the chosen one was too long
 _LITTLE = 1e-3  # share of the loss of class frequencies
 # Size of a column over this quantile of standard deviations, from which on sampling solvers learn little.
 _FAR, _SMALL = 30.0, 0.25
@@ -50,18 +50,18 @@ THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/s
 
 
 def auto_solver(problem: SoftmaxProblem | None = None):
-    """Solver that "auto" is, for a fit or a stream."""
+    """Return the solver that "auto" stands for, for a fit or a stream."""
     return SOLVERS["ImplicitSGD" if problem is None else choose_class_solver(problem)]()
 
 
 def exact_options(problem: SoftmaxProblem, tol: float, epochs: int | None, verbose: bool = False) -> LoopOptions:
-    """Options of an exact solver; where rows have less than one count, less is negligible."""
+    """Make the options of an exact solver; if rows have less than one count, less is negligible."""
     negligible = LoopOptions.negligible * min(1.0, float(problem.totals.mean()))
     return LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, negligible=negligible, verbose=verbose)
 
 
 def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params, ClassReport]:
-    """Parameters and report of a model of one class, which is certain of it."""
+    """Return parameters and report of a model of one class, which has probability 1."""
     solution = Solution(
         params=problem.null_params(), status=Status.CONVERGED, gap=0.0, gap_is_bound=True, target=0.0, objective=0.0,
         epochs=0, seconds_run=0.0, seconds_compile=0.0, solver_name="none",
@@ -70,7 +70,7 @@ def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params,
 
 
 class Sampling(NamedTuple):
-    """How a sampling solver is run: what the estimator's parameters say, None for a step to be found."""
+    """Settings of a sampling solver, from the estimator's parameters; a step of None is to be tuned."""
 
     epochs: int | None
     step: float | None
@@ -80,7 +80,7 @@ class Sampling(NamedTuple):
 
 
 def run_sampled(problem, solver, key, how: Sampling) -> tuple[Solution, dict]:
-    """Solution of a sampling solver, with what was found out of its step."""
+    """Run a sampling solver; return its solution and facts about its step."""
     schedule, step, clock = Schedule(how.epochs or solver.usual_epochs, 1.0, how.decay), how.step, Clock()
     rows, held = _held_out(problem, key) if how.early_stopping else (problem, None)
     if step is None:
@@ -112,15 +112,15 @@ def _held_out(problem, key) -> tuple[SoftmaxProblem, SoftmaxProblem | None]:
 
 
 def _some_rows(problem) -> np.ndarray:
-    """As many rows as are quickly seen; always the same ones."""
+    """Choose as many rows as can be evaluated quickly; always the same ones."""
     n = min(problem.n_rows, max(1, int(_CERTIFIABLE / 50 // problem.n_classes)))
     return np.sort(np.random.default_rng(0).choice(problem.n_rows, n, replace=False))
 
 
 def _run_to_gain(problem, solver, key, schedule, least: float, verbose: bool) -> tuple[Solution, list[float]]:
-    """Follow a schedule; again with shorter steps where it ends worse than a short trial did: the best, and all steps.
+    """Follow a schedule, again with shorter steps if it ends worse than a short trial; return the best, and all steps.
 
-    A step can be right for a few epochs, and too long for the sharper model that many lead to.
+    A step can be right for a few epochs, and too long for the sharper model after many.
     """
     start, rows, best, lowest, taken = problem.null_params(), _some_rows(problem), None, np.inf, []
     while len(taken) <= _AGAIN:
@@ -138,7 +138,7 @@ def _run_to_gain(problem, solver, key, schedule, least: float, verbose: bool) ->
 
 
 def _run_until_worse(held, solver, problem, key, schedule, verbose: bool, again: int) -> tuple[Solution, list[float]]:
-    """Follow a schedule up to the epoch that predicts held-out rows best; again with shorter steps while these do.
+    """Follow a schedule up to the epoch that predicts held-out rows best; again with shorter steps while these improve.
 
     At a step that is too long for many epochs all of them are noise, and one may be too late already.
     """
@@ -157,7 +157,7 @@ def _run_until_worse(held, solver, problem, key, schedule, verbose: bool, again:
 
 
 def _best_epoch(held, solver, problem, key, schedule, verbose: bool) -> tuple[Solution, float]:
-    """Follow a schedule until the loss of held-out rows has not fallen for some epochs; the best one, and its loss."""
+    """Follow a schedule until the held-out loss has not fallen for some epochs; return the best epoch and its loss."""
     state, best, least, solution = None, None, np.inf, None
     bar = ProgressBar(f"fitting {problem.subject}", schedule.epochs, "epoch", verbose, 0)
     with closing(bar):
@@ -175,7 +175,7 @@ def _best_epoch(held, solver, problem, key, schedule, verbose: bool) -> tuple[So
 
 
 def judge_sampled(problem, solver, solution, data, certify, keep=False, **steps) -> tuple[Params, ClassReport]:
-    """Parameters of a run, or class frequencies where those are better and the run is not kept; and their report."""
+    """Return the parameters of a run, or class frequencies if better and the run is not kept; and their report."""
     rows, null = _some_rows(problem), problem.null_params()
     null_objective = problem.objective(null, rows)
     overshot = not keep and not problem.objective(solution.params, rows) <= null_objective
@@ -209,10 +209,10 @@ def judge_sampled(problem, solver, solution, data, certify, keep=False, **steps)
 
 
 def report_of_classes(problem, solution, data: ClassTraining, rows=None, **facts) -> ClassReport:
-    """Report of a fit; the objective may be that of some rows only."""
+    """Make the report of a fit; the objective may be that of some rows only."""
     gap, of = solution.gap, (solution.objective, problem.null_objective)
     frequencies, saturated = data.extreme_losses(rows)
-    if solution.gap_is_bound:  # nor does any model lose less than one that is right about every row
+    if solution.gap_is_bound:  # no model has a smaller loss than one that is right about every row
         gap = min(gap, of[0] - saturated + _ROUNDING * (1 + abs(of[0])))
     no_gain = null_is_best(solution.status, *of) and data.offset is None
     explained = 0.0 if no_gain else frequencies - of[0] + problem.strength / 2 * float(np.sum(solution.params.coef**2))
@@ -226,7 +226,7 @@ def report_of_classes(problem, solution, data: ClassTraining, rows=None, **facts
 
 
 def warn_of_scales(X, solver_name: str) -> None:
-    """Warn where steps along the features as they are learn next to nothing from most of them."""
+    """Warn if steps along the raw features learn next to nothing from most of them."""
     n = X.shape[0]
     mean = np.asarray(X.sum(axis=0, dtype=np.float64)).ravel() / n
     squares = X.multiply(X) if scipy.sparse.issparse(X) else X**2
@@ -241,8 +241,8 @@ def warn_of_scales(X, solver_name: str) -> None:
         than = f"mean {mean[far]:.2g}" if shifted else f"a quarter of the columns {usual:.2g} or less"
         warn_user(
             f"X has columns far from 0 or of very different scales (column {far} has standard deviation "
-            f"{spread[far]:.2g}, {than}), and {solver_name} takes steps along the columns as they are, so that it "
-            "learns little here. Standardise X, for instance with sklearn.preprocessing.StandardScaler(); exact "
+            f"{spread[far]:.2g}, {than}), and {solver_name} takes steps along the columns as they are, so it "
+            "learns little here. Standardise X, for example with sklearn.preprocessing.StandardScaler(); exact "
             "solvers, such as ConjugateGradients, do not need it."
         )
 

@@ -1,4 +1,4 @@
-"""What softmax and multinomial estimators share: parameters, fits and streams, scores of rows, files."""
+"""Common parts of softmax and multinomial estimators: parameters, fits and streams, scores of rows, files."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -62,12 +62,12 @@ class ClassModel(Model):
         X : array-like or SciPy sparse, (row, feature)
             Features: NumPy, JAX, lists, pandas, pynapple TsdFrame, or sparse (kept sparse).
         y : array-like
-            Of a `SoftmaxGLM` labels, (row,): integers, strings, or anything hashable; also a pynapple Tsd. Of a
-            `MultinomialGLM` counts >= 0, (row, category), fractions included; also SciPy sparse or a pynapple
+            For `SoftmaxGLM` labels, (row,): integers, strings, or anything hashable, or a pynapple Tsd. For
+            `MultinomialGLM` counts >= 0, (row, category), fractions included, also as SciPy sparse or a pynapple
             TsdFrame. Times of pynapple objects must be those of X.
         sample_weight : array-like, (row,), optional
-            Weight of each row, >= 0; the loss is divided by their sum, so that a common factor matters to the default
-            strength alone, which is one over that sum, as with scikit-learn's ``C = 1``.
+            Weight of each row, >= 0. The loss is divided by their sum, so a common factor changes only the default
+            strength, which is one over that sum, as with scikit-learn's ``C = 1``.
         offset : array-like, (row, class), optional
             Added to the scores, classes in the order of ``classes_``; a row with a NaN is dropped.
 
@@ -90,11 +90,11 @@ class ClassModel(Model):
 
     @abstractmethod
     def _read(self, X, y, sample_weight, offset, reset: bool, **more) -> tuple[ClassTraining, np.ndarray]:
-        """Check data, of a fit or with the classes of the fit; rows that count, and y as it was read."""
+        """Check data, of a fit or with the classes of the fit; return the rows that count, and y as it was read."""
 
     @abstractmethod
     def _warn_of_classes(self, data: ClassTraining, y: np.ndarray) -> None:
-        """Warn of classes of which nothing was learnt."""
+        """Warn of classes about which nothing was learnt."""
 
     def _fit(self, data: ClassTraining) -> None:
         """Fit classes that were seen; the others get probability 0."""
@@ -150,13 +150,13 @@ class ClassModel(Model):
         return read_solver(self.solver_name, self.solver_kwargs, allowed, self._get_param_names(), what)
 
     def _strength(self, total_weight: float = 1) -> float:
-        """Strength given, or one over the weights' sum, the number of rows without any: scikit-learn's ``C = 1``."""
+        """Return the strength, by default one over the sum of weights or number of rows, scikit-learn's ``C = 1``."""
         regularizer = "UnRegularized" if self.regularizer is None else self.regularizer
         check_choice("regularizer", regularizer, ("Ridge", "UnRegularized"))
         given = self.regularizer_strength
         if regularizer == "UnRegularized":
             if given not in (None, 0):
-                raise ValueError(f"regularizer_strength is {given!r} with UnRegularized; leave it out, or use Ridge.")
+                raise ValueError(f"regularizer_strength is {given!r} with UnRegularized; omit it, or use Ridge.")
             return 0.0
         if given is None:
             return 1.0 / total_weight
@@ -184,7 +184,7 @@ class ClassModel(Model):
         return None
 
     def _stream(self, data: ClassTraining) -> None:
-        """One pass over more rows, from where the model stands."""
+        """Make one pass over more rows, from the current coefficients."""
         solver = self._make_solver(fits.SAMPLING, "partial_fit needs a solver that samples: solver_name")
         solver = fits.auto_solver() if solver is None else solver
         if (self.solver_kwargs or {}).get("basis") == "spectral":
@@ -206,7 +206,7 @@ class ClassModel(Model):
                 tuned_step = tune_step(solver, problem, **trial).step if many else untuned_step(solver, problem)
             step = tuned_step
         start = problem.null_params()
-        if not many:  # whose frequencies say little
+        if not many:  # too few rows for frequencies
             start = Params(start.coef, np.zeros_like(start.intercept))
         if hasattr(self, "coef_"):  # a class the fit gave no probability gets the least of the others
             least = np.min(self.intercept_[~self._unseen], initial=0.0)
@@ -217,7 +217,7 @@ class ClassModel(Model):
         finite, steps = solution.status != Status.NON_FINITE, {"step": step, "step_tuned": tuned}
         params, report = fits.judge_sampled(problem, solver, solution, data, certify, keep=finite, **steps)
         self._streamed = batches + 1, before + rows, past + totals, tuned_step
-        # What one batch gained and lets be proved is no verdict on the stream.
+        # Gain and proof of one batch are no verdict on the stream.
         self._keep(params, replace(report, status=solution.status, class_totals=past + totals), everything)
 
     def double_sum(
@@ -229,14 +229,14 @@ class ClassModel(Model):
         sample_weight: PerRow = None,
         offset: PerRow = None,
     ) -> DoubleSum:
-        """Evaluate the sum over rows and classes that sampling solvers go down, at the coefficients of the fit.
+        """Evaluate the sum over rows and classes that sampling solvers minimise, at the coefficients of the fit.
 
         Parameters
         ----------
         X, y, sample_weight, offset :
             As in :meth:`fit`.
         auxiliary, alpha :
-            As in :func:`glmfit.stochastic.double_sum`; by default the best auxiliary variables, where it is F.
+            As in :func:`glmfit.stochastic.double_sum`; by default the best auxiliary variables, at which it is F.
 
         Returns
         -------
@@ -246,7 +246,7 @@ class ClassModel(Model):
         Raises
         ------
         ValueError
-            If y has classes of which the fit saw no row.
+            If y has classes without rows in the fit.
         """
         check_is_fitted(self)
         data, _ = self._read(X, y, sample_weight, offset, reset=False)
@@ -273,7 +273,7 @@ class ClassModel(Model):
             yield rows, scores
 
     def _of_scores(self, function: Callable, X, offset) -> tuple[np.ndarray, TimeAxis | None]:
-        """Compute a function of the scores of every row, (row, ...); and the times of the rows."""
+        """Compute a function of the scores of every row, (row, ...); return it with the times of the rows."""
         X, offset, axis = self._prepare(X, offset)
         out = None
         for rows, scores in self._tiles(X, offset):
@@ -293,8 +293,8 @@ class ClassModel(Model):
         there = self._unseen & (data.class_totals > 0)
         if there.any():
             raise ValueError(
-                f"y has rows or counts of {shorten(self.classes_[there].tolist())}, of which the fit saw none, so that "
-                "their probability is 0. Leave them out, or fit with rows of them that have a weight."
+                f"y has rows or counts of {shorten(self.classes_[there].tolist())}, which had none in the fit, so "
+                "their probability is 0. Drop them, or fit with rows of them that have a weight."
             )
 
     def _write_state(self, header: dict, arrays: dict) -> None:
@@ -326,16 +326,16 @@ class ClassModel(Model):
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:
-    """Probability of every class, (row, class); NaN where scores are."""
+    """Compute the probability of every class, (row, class); NaN where scores are."""
     return np.exp(log_softmax(scores, axis=1))
 
 
 def known(scores: np.ndarray) -> np.ndarray:
-    """Scores (row, class) as they are; ValueError where they are NaN, as the features or offsets are."""
+    """Return scores (row, class) unchanged; raise ValueError if the features or offsets make some NaN."""
     n_unknown = int(np.isnan(scores).any(axis=1).sum())
     if n_unknown:
         raise ValueError(
-            f"X or offset contains NaN in {n_unknown} rows; no label can be given there. Leave them out, or use "
-            "predict_proba, which answers NaN."
+            f"X or offset contains NaN in {n_unknown} rows; no label can be given there. Drop them, or use "
+            "predict_proba, which returns NaN."
         )
     return scores

@@ -1,4 +1,4 @@
-"""All fits of a cross-validation: strengths, folds and neurons at once; and what files keep of one."""
+"""All fits of a cross-validation: strengths, folds and neurons at once; and its state in files."""
 
 import time
 import warnings
@@ -33,16 +33,16 @@ _OF_COUNTS = "mean_count", "size_of_counts", "saturated_loss", "_null"  # of a p
 
 
 def known_of_counts(problem: PopulationProblem) -> dict[str, Any]:
-    """Return what has been computed of the counts: problems of the same neurons and rows may take it over."""
+    """Return values computed from the counts alone: problems of the same neurons and rows may reuse them."""
     return {name: value for name, value in vars(problem).items() if name in _OF_COUNTS}
 
 
 class Fits:
-    """What the fits of a cross-validation share, and what was found so far: nan, and INTERRUPTED, where nothing was.
+    """Common parts of the fits of a cross-validation, and results so far: nan, and INTERRUPTED, for missing ones.
 
     Parameters and gaps are those of the standard form.
 
-    The last fold holds all rows; its fits may be returned, so that they obey ``options.tol`` as well as ``cv_tol``. The
+    The last fold holds all rows; its fits may be returned, so they obey ``options.tol`` as well as ``cv_tol``. The
     strengths increase; ``penalty`` makes a penalty of one strength, or of one for each fit.
     """
 
@@ -56,7 +56,7 @@ class Fits:
         self._train = np.column_stack([folds.train, np.ones(len(data.X), bool)])
         self._tol = np.append(np.full(folds.train.shape[1], cv_tol), min(cv_tol, options.tol))
         self._designs: dict = {True: {}, False: {}}  # of the features alone; by whether the penalty is smooth
-        self._of_counts: dict = {}  # what passes over the counts alone have found, by folds
+        self._of_counts: dict = {}  # results of passes over the counts alone, by folds
         self._devices = devices_for(data.X.size * data.Y.shape[1] * len(self._tol) * len(strengths))
         self.unit = self._units()  # of the standard form, (fold, neuron)
         shape = len(strengths), len(self._tol), data.Y.shape[1]
@@ -77,14 +77,14 @@ class Fits:
 
     @property
     def comparable(self) -> np.ndarray:
-        """Strengths to choose from, (strength, neuron): those of which all fits ended; if there are none, began."""
+        """Strengths to choose from, (strength, neuron): those whose fits all ended; if there are none, all began."""
         ended = self.status != Status.INTERRUPTED
         began = (ended | np.isfinite(self.gap)).all(axis=1)
         ended = ended.all(axis=1)
         return np.where(ended.any(axis=0), ended, began)
 
     def run(self, bar: ProgressBar) -> bool:
-        """Fit the strongest strength first, to all rows, then to the folds from there; True if Ctrl-C came."""
+        """Fit the strongest strength first, to all rows, then to the folds from there; return True after Ctrl-C."""
         n_folds, smooth = self.folds.train.shape[1], self.penalty(1.0).smooth
         lead = others = before = None
         try:
@@ -93,7 +93,7 @@ class Fits:
                 near = Params(*(np.tile(a, n_folds) for a in lead.params))
                 begin = others.params if others else near
                 if smooth and others:
-                    # How far a fold is from all rows changes slowly with the strength; zeros it would lead away from.
+                    # How far a fold is from all rows changes slowly with the strength; zeros would be lost this way.
                     begin = Params(*(a + (b - c) for a, b, c in zip(near, others.params, before, strict=True)))
                 others = self._solve(s, np.arange(n_folds), begin, np.tile(lead.state, n_folds), bar)
                 before = near
@@ -155,11 +155,11 @@ class Fits:
         return problem, self._outcome(problem, start, chosen, interrupted=True)
 
     def have_converged(self, chosen: np.ndarray) -> bool:
-        """Whether the fits to all rows at the strengths chosen are as near the optimum as they could be."""
+        """Tell whether the fits to all rows at the strengths chosen are as near the optimum as possible."""
         return bool(np.isin(self.status[chosen, -1, np.arange(len(chosen))], PROVED).all())
 
     def _outcome(self, problem, params: Params, chosen: np.ndarray, interrupted: bool = False) -> Solution:
-        """Outcome of the fits to all rows at the strengths chosen; without one, after Ctrl-C, a rate is constant."""
+        """Return the outcome of fits to all rows at the strengths chosen; after Ctrl-C, missing ones are constant."""
         at = chosen, -1, np.arange(len(chosen))
         known, silent = ~np.isnan(self.intercept[at]) & self.comparable.any(axis=0), problem.silent
         constant = problem.null_params()
@@ -182,7 +182,7 @@ class Fits:
         )  # fmt: skip
 
     def warn(self, problem: PopulationProblem, scores: np.ndarray, interrupted: bool) -> None:
-        """Warn of what was not fitted, not scored or not proved, and of strengths that leave nothing."""
+        """Warn of fits that are missing, not scored or not proved, and of strengths that leave nothing."""
         status = self.status[:, :-1]
         if interrupted:
             self._warn_of_interruption()
@@ -190,23 +190,23 @@ class Fits:
         if silent.any():
             warn_user(
                 f"{int(silent.sum())} of {len(silent)} neurons have folds without a spike that cannot be scored; those "
-                "folds are skipped for them (cv_scores_ is nan there). Fewer folds, or longer ones, have spikes."
+                "folds are skipped for them (cv_scores_ is nan there). Use fewer folds, or longer ones."
             )
         unproved = status == Status.UNPROVED
         failed = ~np.isin(status, (*PROVED, Status.UNPROVED, Status.INTERRUPTED))
         if failed.any():
             warn_user(
                 f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
-                "far they are); raise max_epochs, or leave out the weakest strengths."
+                "far they are); raise max_epochs, or drop the weakest strengths."
             )
         if unproved.any() and not interrupted:  # what is interrupted has not come to its proofs
             warn_user(
                 f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
-                "estimate that nothing proves (cv_gap_is_bound_ is False there): along some direction the features "
-                "vary too little. Leave out a strength of 0, or features that nearly repeat others."
+                "estimate only, without proof (cv_gap_is_bound_ is False there): along some direction the features "
+                "vary too little. Drop a strength of 0, or features that nearly repeat others."
             )
         if self.strengths[0] > 0 and np.isin(self.status[0, -1], PROVED).all():
-            if problem.observation.is_quadratic:  # predictors are in no units of their own
+            if problem.observation.is_quadratic:  # predictors are in units of the responses
                 return
             weakest = Params(self.coef[0, -1], self.intercept[0, -1])
             tried = f"strengths of {self.strengths[0]:.2g} and more", "Pass smaller ones."
@@ -219,12 +219,12 @@ class Fits:
         text = (
             f"Ctrl-C stopped the cross-validation with {least if least == most else f'{least} to {most}'} of "
             f"{len(self.strengths)} strengths scored on every fold (the strongest are fitted first): strength_ is "
-            "chosen among these, coef_ is the fit to all rows there, and report_ says whether it is converged."
+            "chosen among these, coef_ is the fit to all rows there, and report_ says whether it has converged."
         )
         if none:
             text += f" Nothing is scored for {counted(none, 'neuron')}: strength_ is nan, the rate constant."
         if halfway:
-            text += f" {halfway} of the scores are of fits that were still on their way; cv_gap_ says how far."
+            text += f" {halfway} of the scores are of unfinished fits; cv_gap_ says how far they are."
         warn_user(text)
 
 
@@ -248,7 +248,7 @@ class CrossValidated:
         if self.cv is None:
             self.cv = 5
             warn_user(
-                "the cv of this model was not saved, as files keep numbers and IntervalSets, but no splitters and no "
+                "the cv of this model was not saved, because files keep numbers and IntervalSets, but not splitters or "
                 "row indices: cv is 5, the default. Set it before fitting again: model.set_params(cv=...)."
             )
         for name in self._fitted:
@@ -270,20 +270,20 @@ def run_counted(solver, problem, start, options: LoopOptions, bar: ProgressBar, 
 
 
 def read_tried(given, alone: str = "PopulationGLM") -> np.ndarray | None:
-    """Strengths in increasing order, each once; None stays."""
+    """Return distinct strengths in increasing order; None is kept."""
     if given is None:
         return None
     needs = "a list of finite numbers of at least 0, such as [1e-4, 1e-2, 1]"
     strengths = np.unique(read_strengths("strengths", given, needs, 1))
     if len(strengths) < 2:
         raise ValueError(
-            f"strengths is {given!r}; it takes at least two different ones to choose. For one, use {alone}."
+            f"strengths is {given!r}; cross-validation needs at least two different ones. For one, use {alone}."
         )
     return strengths
 
 
 def default_strengths(penalty: Callable[[Any], Penalty], data: Training, observation: Observation) -> np.ndarray:
-    """Eight from 1e-6 to 1 for a ridge; else twelve, from the smallest that leaves no neuron a coefficient down."""
+    """Choose eight from 1e-6 to 1 for a ridge, else twelve, down from the smallest without any coefficients."""
     of_one, form = penalty(1.0), StandardForm.of(data, observation)
     if of_one.smooth:
         return np.logspace(-6, 0, 8)

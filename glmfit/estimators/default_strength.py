@@ -1,4 +1,4 @@
-"""Ridge that suits a recording as it comes, and a word where a penalty leaves nothing.
+"""Default ridge for a recording, and a warning if a penalty leaves nothing.
 
 Theory: docs/theory/default_strength.md. Measured on recordings: docs/decisions/0013-default-strengths.md.
 """
@@ -17,7 +17,7 @@ from ..engine.problem import Params
 from ..engine.tiles import over_tiles, rows_at_once
 
 _PRIOR = 1.5  # one over the variance of the linear predictor that the weakest prior allows
-_SMALLEST = 0.1  # of the median range of the features: smaller ones count as that, as other rows may vary more
+_SMALLEST = 0.1  # of the median range of the features: smaller ones count as that, because other rows may vary more
 _KEPT = 0.5  # of what the features explain
 _ROUNDING = 1e-12  # of the largest variance: what is below is 0
 _TRIED = 128  # strengths at which the marginal likelihood is computed, over ten decades or so
@@ -48,7 +48,7 @@ def ranges_of(X, weights: np.ndarray | None) -> np.ndarray:
 
 
 def default_ridge(problem: PopulationProblem, data: Training, units: np.ndarray, form: StandardForm) -> np.ndarray:
-    """Choose a ridge for every neuron by marginal likelihood, within what the features ask for, (feature, neuron)."""
+    """Choose a ridge for every neuron by marginal likelihood, within limits from the features, (feature, neuron)."""
     n_observed = np.maximum(observed(data) * form.unit / form.scale, 1.0)
     basis = problem.basis
     largest = units.max()
@@ -62,9 +62,9 @@ def default_ridge(problem: PopulationProblem, data: Training, units: np.ndarray,
 
 
 def observed(data: Training) -> np.ndarray:
-    """Responses, or units of exposure, that there are to learn from, (1 or neuron,).
+    """Count the responses, or units of exposure, to learn from, (1 or neuron,).
 
-    Of weighted ones Kish's effective number, so that a common factor of the weights changes nothing.
+    With weights this is Kish's effective number, so a common factor of the weights changes nothing.
     """
     if data.weights is None and data.own is None:
         return np.array([len(data.X)])
@@ -119,7 +119,7 @@ def name_strength(strength, default: bool) -> tuple[str, str]:
 def warn_if_flat(X, coef: np.ndarray, residual: Callable[[slice], np.ndarray], penalty: str, advice: str) -> None:
     """Warn once if no linear predictor varies, although score tests of one feature at a time find some informative.
 
-    ``residual`` gives, of a slice of the rows, whatever their weights, the derivative of the loss at the fit, (row,
+    ``residual`` returns, for a slice of the rows, regardless of weights, the derivative of the loss at the fit, (row,
     column), of variance one if the model holds.
     """
     n_features, n_columns = coef.shape
@@ -129,7 +129,7 @@ def warn_if_flat(X, coef: np.ndarray, residual: Callable[[slice], np.ndarray], p
     if np.std(some @ coef, axis=0).max(initial=0.0) >= _FLAT:
         return
     r = residual(rows)
-    r = (r - r.mean(axis=0)) / np.sqrt(np.maximum(np.mean(r**2, axis=0), 1.0))  # more varied than the model has it
+    r = (r - r.mean(axis=0)) / np.sqrt(np.maximum(np.mean(r**2, axis=0), 1.0))  # more varied than the model allows
     mean = np.asarray(some.mean(axis=0), np.float64).ravel()
     square = some.multiply(some) if scipy.sparse.issparse(some) else np.square(some, dtype=np.float64)
     variance = np.asarray(square.mean(axis=0)).ravel() - mean**2

@@ -35,7 +35,7 @@ def read_dispersion(given, observation: Observation, n_neurons: int) -> np.ndarr
         return None
     if not isinstance(observation, NegativeBinomial):
         raise ValueError(
-            f"dispersion is {shorten(given)}, but only observation_model='NegativeBinomial' has one to give. "
+            f"dispersion is {shorten(given)}, but only observation_model='NegativeBinomial' takes one. "
             "(That of Gaussian and Gamma responses changes no coefficient, and is estimated after the fit.)"
         )
     needs = (
@@ -72,7 +72,7 @@ def scale_of(problem: PopulationProblem, data: Training, observation: Observatio
         spread = 2 * loss
     else:
         spread, _, _ = _statistic(data, observation, params, np.arange(len(data.X)))
-    # Responses that do not vary have a distribution, too, as wide as rounding.
+    # Responses that do not vary also have a distribution, as wide as rounding.
     least = (_ROUNDING * np.abs(params.intercept)) ** 2 + _TINY if isinstance(observation, Gaussian) else _ROUNDING
     return np.maximum(spread, least) * n_seen / np.maximum(n_seen - degrees(problem, params.coef), 1.0)
 
@@ -82,9 +82,9 @@ def pearson(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pearson's statistic over its degrees of freedom, and whether it refutes the model for counts, (neuron,) each.
 
-    1 for normal and gamma responses, whose scale it estimates. Of others over some thousand rows spread over the
-    recording. Its standard error under the model is that of the rows' fourth moments: squared residuals over their
-    variance v vary by 2 + 1 / v, negative binomial ones by 6 dispersion more.
+    It is 1 for normal and gamma responses, whose scale it estimates; for others it is taken over some thousand rows
+    spread over the recording. Its standard error under the model is that of the rows' fourth moments: squared residuals
+    over their variance v vary by 2 + 1 / v, negative binomial ones by 6 dispersion more.
     """
     if observation.has_scale:  # which is this statistic
         unknown = np.isin(status, _NO_FIT)
@@ -98,7 +98,7 @@ def pearson(
 
 
 def _some_rows(data: Training) -> np.ndarray:
-    """Choose rows spread over the recording: some thousand, or short runs of a twentieth where they are read."""
+    """Choose rows spread over the recording: some thousand, or short runs of a twentieth if they are read on demand."""
     n = len(data.X)
     some = min(_SOME_ROWS, max(_LEAST_ROWS, _SOME_RESPONSES // data.Y.shape[1]))
     if isinstance(data.X, np.ndarray):
@@ -109,7 +109,7 @@ def _some_rows(data: Training) -> np.ndarray:
 
 
 def _statistic(data: Training, observation: Observation, params: Params, chosen: np.ndarray):
-    """Weighted mean of squared residuals over variances, its standard error for counts, rows that count."""
+    """Return the weighted mean of squared residuals over variances, its standard error for counts, rows that count."""
     heavy = 2 + 6 * observation.dispersion if isinstance(observation, NegativeBinomial) else 2.0
 
     def tile(part):
@@ -137,7 +137,7 @@ def _statistic(data: Training, observation: Observation, params: Params, chosen:
 class Profile:
     """Log-likelihood of counts as a function of the dispersion at the predictors of a fit, per neuron.
 
-    As a function of u = -log dispersion. The counts enter by how many bins have each, the predictors by a pass.
+    The variable is u = -log dispersion. Counts enter through the number of bins of each, predictors through a pass.
     """
 
     def __init__(self, data: Training, params: Params):
@@ -151,7 +151,7 @@ class Profile:
         return np.minimum(eta, 300.0)
 
     def slope(self, u: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """First and second derivative in u of some neurons, (neuron,) each."""
+        """Compute the first and second derivative in u of some neurons, (neuron,) each."""
         data, r, tabled = self._data, np.exp(u), self._tails is not None
 
         def tile(rows):
@@ -178,7 +178,7 @@ class Profile:
         return r * first, r * first + r**2 * second
 
     def best(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Best u, by Newton's steps in a bracket, and the slope at the u given, (neuron,) each."""
+        """Find the best u, by Newton's steps in a bracket, and the slope at the u given, (neuron,) each."""
         at, start = u.copy(), np.zeros_like(u)
         low, high = (np.full_like(u, -np.log(a)) for a in (LARGEST, SMALLEST))
         open_ = np.arange(len(u))
@@ -200,7 +200,7 @@ class Profile:
 
 
 def _tails(data: Training) -> np.ndarray | None:
-    """Weight of the bins with more than k events, (k, neuron); None if counts are large or no whole numbers."""
+    """Weight of the bins with more than k events, (k, neuron); None if counts are large or not integers."""
     if not isinstance(data.Y, np.ndarray):
         return None
     largest = data.Y.max(initial=0.0)
@@ -215,19 +215,19 @@ def _tails(data: Training) -> np.ndarray | None:
 
 
 def first_dispersion(data: Training, mean: np.ndarray, square: np.ndarray) -> np.ndarray:
-    """Dispersion that the variance of the counts asks for without any features, (neuron,)."""
+    """Estimate the dispersion from the variance of the counts, without any features, (neuron,)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         value = (square - mean**2 - mean) / mean**2
     return np.clip(np.where(np.isfinite(value), value, 1.0), 1e-2, 10.0)
 
 
 def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.ndarray, Params]:
-    """Maximise the profile likelihood over the dispersion of every neuron, for a fit that is certified to settle it.
+    """Maximise the profile likelihood over the dispersion of every neuron; a certified fit then settles it.
 
-    ``fit(data, neurons, dispersion, start, tol)`` gives the parameters at a dispersion (neuron,). By the envelope
+    ``fit(data, neurons, dispersion, start, tol)`` returns the parameters at a dispersion (neuron,). By the envelope
     theorem the slope of the profile is that of the likelihood at the fit: it brackets the maximum. The next dispersion
-    is where the secant of the last two slopes is 0; at first, and where the slope has not come nearer to 0, the best at
-    the predictors of the fit; and the middle of the bracket where that is outside.
+    is where the secant of the last two slopes is 0; at first, and if the slope has not come nearer to 0, the best at
+    the predictors of the fit; and the middle of the bracket if that is outside.
 
     Returns the dispersion, (neuron,), and parameters near those of the fit there.
     """

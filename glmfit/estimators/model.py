@@ -1,4 +1,4 @@
-"""What all estimators share: a fit that is done whole or not at all, and files: a JSON header and arrays."""
+"""Common parts of all estimators: fits that complete or change nothing, and files of a JSON header and arrays."""
 
 import functools
 import inspect
@@ -24,11 +24,11 @@ from .scores import are_epochs, is_epochs
 
 _OF_EVERY_MODEL = """
 solver_kwargs : dict, optional
-    Hyper-parameters of the solver named, such as ``{"batch_size": 2000}``.
+    Hyper-parameters of the named solver, such as ``{"batch_size": 2000}``.
 random_state : int, numpy.random.RandomState, numpy.random.Generator, jax key or None
     Seed of all draws. None is 0: the same call gives the same answer.
 verbose : bool
-    Show a progress bar of what is done; it ends at 100 % as soon as all is decided.
+    Show a progress bar; it ends at 100 % as soon as all is decided.
 
 Attributes
 ----------
@@ -41,32 +41,32 @@ _OF_EVERY_FIT = """
 Returns
 -------
 self
-    Fitted. Interrupting with Ctrl-C leaves a usable model whose report says so.
+    Fitted. Ctrl-C leaves a usable model whose report says so.
 
 Raises
 ------
 ValueError, TypeError
-    For data or parameters that make no sense; the message says what to do. The model stays as it was."""
+    For invalid data or parameters; the message says what to do. The model is unchanged."""
 
 
 class Model(BaseEstimator):
-    """Common part of all estimators; their fits set ``report_``, and what `_write_state` knows of."""
+    """Common part of all estimators; their fits set ``report_``, and the state that `_write_state` saves."""
 
     report_class: ClassVar[type]
 
     def __init_subclass__(cls, **options):
-        """Let constructors list their parameters only: these are kept as they are given, and others refused."""
+        """Let constructors only list their parameters: these are stored as given, and others are refused."""
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
             cls.__init__ = _keeping(cls.__init__)
         if cls.__module__.partition(".")[0] == "glmfit":
             _complete(cls, r"\n\nAttributes\n-+", _OF_EVERY_MODEL)
-            for name in vars(cls).keys() & {"fit", "partial_fit"}:  # what they raise besides follows
+            for name in vars(cls).keys() & {"fit", "partial_fit"}:  # further exceptions follow
                 _complete(vars(cls)[name], r"\n\nRaises\n-+(?=\n)|(?=\n\n(?:Warns|Notes)\n)|$", _OF_EVERY_FIT)
 
     @property
     def n_iter_(self) -> int:
-        """Epochs of the fit; of a population, those of the neuron that took most."""
+        """Epochs of the fit; for a population, those of the neuron that took most."""
         return int(np.max(self.report_.epochs))
 
     def _seed(self, random_state: Seed = None) -> int:
@@ -79,7 +79,7 @@ class Model(BaseEstimator):
         Parameters
         ----------
         path : str or pathlib.Path
-            Where to, ending in ".npz", which is added to a name without an ending.
+            File to write, ending in ".npz", which is added to a name without an extension.
 
         Returns
         -------
@@ -89,7 +89,7 @@ class Model(BaseEstimator):
         Raises
         ------
         NotFittedError, FileNotFoundError, ValueError, TypeError
-            Before anything is written: for another ending, or parameters or labels that need pickle (TypeError).
+            Before anything is written: for another extension, or parameters or labels that need pickle (TypeError).
         """
         check_is_fitted(self)
         return save_npz(path, *model_to_file(self))
@@ -107,7 +107,7 @@ class Model(BaseEstimator):
         -------
         PopulationGLM, SoftmaxGLM, MultinomialGLM or ResponseModel
             Fitted: coefficients, report and names. Pynapple metadata is not stored, nor is a ``cv`` that files cannot
-            keep (a splitter, row indices): it is 5 then, with a warning.
+            keep (a splitter, row indices): it becomes 5, with a warning.
 
         Raises
         ------
@@ -118,15 +118,15 @@ class Model(BaseEstimator):
 
     @abstractmethod
     def _write_state(self, header: dict, arrays: dict) -> None:
-        """Add to a file what it holds besides parameters and report."""
+        """Add to a file the state other than parameters and report."""
 
     @abstractmethod
     def _read_state(self, header: dict, arrays: dict) -> None:
-        """Set what `_write_state` wrote."""
+        """Restore the state that `_write_state` wrote."""
 
 
 class WholeFit:
-    """Context of a fit that is done whole or leaves the model as it was; it warns of what did not converge."""
+    """Context of a fit that completes or leaves the model unchanged; it warns of fits that did not converge."""
 
     def __init__(self, model: Model):
         self._model, self._before = model, dict(vars(model))
@@ -142,13 +142,13 @@ class WholeFit:
 
 
 def _complete(documented, place: str, shared: str) -> None:
-    """Write what holds for many at its place, a pattern, in a docstring."""
+    """Insert text shared by many docstrings into one, at a pattern."""
     if documented.__doc__:
         documented.__doc__ = re.sub(place, shared, inspect.cleandoc(documented.__doc__), count=1)
 
 
 def _keeping(init):
-    """Make a constructor of the same signature that keeps its parameters as they are given, as scikit-learn asks."""
+    """Make a constructor of the same signature that stores its parameters as given, as scikit-learn requires."""
     signature = inspect.signature(init)
     known = [
         name
@@ -173,7 +173,7 @@ def _keeping(init):
 
 
 def model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
-    """Header and arrays of a fitted model."""
+    """Return header and arrays of a fitted model."""
     arrays: dict[str, np.ndarray] = {}
     header = {
         "class": type(model).__name__,
@@ -204,12 +204,12 @@ def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
             _set_coefficients(model, header, arrays["coef"], arrays["intercept"])
         model._read_state(header, arrays)
     except DAMAGED as error:
-        raise ValueError(f"the file is not a whole {cls.__name__} ({type(error).__name__}: {error}).") from error
+        raise ValueError(f"the file is not a complete {cls.__name__} ({type(error).__name__}: {error}).") from error
     return model
 
 
 def _record_to_file(record, prefix: str, arrays: dict) -> dict:
-    """Scalars of a report, or of the certificate it holds; arrays go to ``arrays``."""
+    """Return scalars of a report, or of its certificate; arrays go to ``arrays``."""
     scalars: dict[str, Any] = {}
     for f in fields(record):
         value = getattr(record, f.name)
@@ -225,7 +225,7 @@ def _record_to_file(record, prefix: str, arrays: dict) -> dict:
 
 
 def _section(arrays: dict, prefix: str) -> dict:
-    """Arrays whose names begin with the prefix, without it."""
+    """Select arrays whose names begin with the prefix, and remove it."""
     return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
 
 
@@ -249,7 +249,7 @@ def to_json(value: Any, name: str) -> Any:
     if is_epochs(value):
         return {"epochs": [np.asarray(ends, np.float64).tolist() for ends in (value.start, value.end)]}
     if name in ("random_state", "devices") or (name == "cv" and not are_epochs(value)):
-        return None  # a generator has moved on since the fit, indices are of its rows, devices of one machine
+        return None  # a generator has advanced since the fit, indices are of its rows, devices of one machine
     if isinstance(value, Basis):
         return {"basis": value.to_dict()}
     if isinstance(value, Term):

@@ -19,15 +19,15 @@ class ClassReport(CertifiedReport):
     status : Status
         Outcome; the property ``converged`` says whether it is CONVERGED.
     gap : float
-        ``F - F*`` in nats per row: a proved upper bound if ``gap_is_bound``, else an estimate; nan where it was not
-        looked at (``certify=False``, or too many rows times classes).
+        ``F - F*`` in nats per row: a proved upper bound if ``gap_is_bound``, else an estimate; nan if it was not
+        computed (``certify=False``, or too many rows times classes).
     gap_theorem, target : str, float
-        What the bound rests on; gap below which an exact fit counts as converged, nan for solvers that follow a
+        Theorem that proves the bound; gap below which an exact fit counts as converged, nan for solvers that follow a
         schedule.
     objective, null_objective : float
         F at the solution and of the model of class frequencies alone, nats per row.
     objective_error : float
-        Standard error of an objective that is estimated from some rows, where a pass over all is too expensive; else 0.
+        Standard error of an objective that is estimated from some rows, if a pass over all is too expensive; else 0.
     pseudo_r2 : float
         Share of the deviance explained on the training rows (D2): 1 - deviance / deviance of class frequencies. For
         labels it is McFadden's.
@@ -63,7 +63,7 @@ class ClassReport(CertifiedReport):
     _frame = "status", "gap", "gap_kind", "relative_gap", "pseudo_r2", "objective", "n_rows", "n_classes", "epochs"
     _words: ClassVar[dict[Status, str]] = {
         Status.PRECISION_FLOOR: (
-            "Above the tolerance no further progress was seen, because of rounding or, with a majorization, slowness: "
+            "Progress stopped above the tolerance, because of rounding or, with a majorization, slow convergence: "
             'loosen tol, bring the features to similar scales, or use solver_name="ConjugateGradients".'
         ),
         Status.UNPROVED: NO_PROOF.format(", or a proof was too expensive", ', or solver_name="ConjugateGradients"'),
@@ -75,7 +75,7 @@ class ClassReport(CertifiedReport):
         how = 'as step="tune" chose it' if self.step_tuned else "as given"
         step = f"the first was {self.step:g}, {how}"
         if self.overshot:
-            what = f"The steps led to a worse fit, so that class frequencies are kept: they were too long ({step})"
+            what = f"The steps led to a worse fit, so class frequencies are kept: they were too long ({step})"
             try_ = "give a shorter step"
         else:
             what = f"The steps have hardly moved the coefficients: they were too short ({step}) or too few"
@@ -86,10 +86,10 @@ class ClassReport(CertifiedReport):
         )
 
     def _summary(self) -> Summary:
-        """Say what was fitted, how far from the optimum, advice, certificate."""
+        """Summarise the data, the distance from the optimum, advice and certificate."""
         left_out = [f"{n} {what}" for n, what in ((self.n_dropped, "with NaN"), (self.n_empty, "without counts")) if n]
         if np.isnan(self.gap):
-            gap = "not looked at (too many rows times classes, or certify=False)"
+            gap = "not computed (too many rows times classes, or certify=False)"
         elif self.gap_is_bound and self.relative_gap > 1 and not self.converged:
             gap = f"no useful bound ({self.gap:.1e} nats per row, more than the model explains)"
         else:
@@ -116,7 +116,7 @@ class ClassReport(CertifiedReport):
         return Summary([*lines, f"gap bound: {self.gap_theorem}"] if self.gap_is_bound else lines)
 
     def _choice(self) -> str:
-        """Say which strength a cross-validation chose, how it scored, and how many of its fits have converged."""
+        """Report the strength a cross-validation chose, its score, and how many of its fits have converged."""
         names = "regularizer_strength", "score", "converged", "chosen"
         strengths, score, converged, chosen = (self.tuning[name] for name in names)
         scored = score[:, ~np.isnan(score).any(axis=0)]
@@ -141,13 +141,13 @@ class ResponseReport(Report):
         that at the start (of the observed pairs alone, if that is less): what ``tol`` is compared with.
     gap_stimuli, gap_neurons : float
         How much the objective could fall, at most, by changing the tower and biases of that side alone: proved upper
-        bounds, in nats over all pairs (half squares for the squared loss); nan where nothing is proved, which needs a
-        linear tower and ridges.
+        bounds, in nats over all pairs (half squares for the squared loss); nan without a proof, which needs a linear
+        tower and ridges.
     gap_per_neuron : numpy.ndarray
         The same by changing one neuron alone, (neuron,), where neurons have no features; else nan.
     gap_theorem, pseudo_r2 : str, float
-        What these bounds rest on; share of the deviance explained on the pairs fitted (D2): 1 - deviance / deviance of
-        every neuron's mean.
+        Theorem that proves these bounds; share of the deviance explained on the pairs fitted (D2): 1 - deviance /
+        deviance of every neuron's mean.
     n_stimuli, n_neurons, n_stimuli_unseen, n_neurons_unseen : int
         Entities, and those without a response.
     n_pairs, n_trials, density : int, int, float
@@ -161,8 +161,8 @@ class ResponseReport(Report):
     seconds_run, seconds_compile : float
         Wall time without, and of, compilation, choices on held-out pairs included.
     tuning : dict of numpy.ndarray
-        imputation_weight, regularizer_strength, score (D2 on held-out pairs) of everything tried; empty if nothing was
-        to be chosen.
+        imputation_weight, regularizer_strength, score (D2 on held-out pairs) of everything tried; empty if there was
+        nothing to choose.
     history : dict of numpy.ndarray
         epoch, seconds, objective, gradient_norm of the last fit.
     """
@@ -199,14 +199,14 @@ class ResponseReport(Report):
             "on."
         ),
         Status.NON_FINITE: (
-            "A number overflowed: check the scale of the features and responses; Adam and its kin need a shorter step, "
-            "and a stronger ridge keeps embeddings small. The last finite parameters are kept."
+            "A number overflowed: check the scale of the features and responses; Adam and similar solvers need a "
+            "shorter step, and a stronger ridge keeps embeddings small. The last finite parameters are kept."
         ),
         Status.INTERRUPTED: "The fit was stopped by the user: the model is usable, and as good as the report says.",
     }
 
     def _summary(self) -> Summary:
-        """Say what was fitted, how far it got, what is and is not proved, advice."""
+        """Summarise the data, the progress, what is and is not proved, advice."""
         unseen = {"stimuli": self.n_stimuli_unseen, "neurons": self.n_neurons_unseen}
         empty = [f"{n} {what}" for what, n in unseen.items() if n]
         trials = f", {self.n_trials} responses" if self.n_trials > self.n_pairs else ""

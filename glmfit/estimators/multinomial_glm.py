@@ -48,7 +48,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
     Notes
     -----
     Guarantee: as in `SoftmaxGLM`. Rows with a NaN in X, y or offset are dropped and counted, and so are rows without
-    counts, which say nothing of shares. Counts need not be integers: weights of any kind are shares all the same.
+    counts, which carry no information on shares. Counts need not be integers: any weights define shares.
     Counts given as a sparse matrix are never made dense.
 
     Examples
@@ -107,12 +107,12 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         X, offset :
             As in :meth:`fit`; NaN rows are allowed.
         total : array-like, (row,), optional
-            Counts of each row over all categories; default 1, so that probabilities come back.
+            Counts of each row over all categories; default 1, which gives probabilities.
 
         Returns
         -------
         array or pynapple TsdFrame
-            (row, category), NaN where X or the offset has a NaN; a frame with the times of X when X is one.
+            (row, category), NaN where X or the offset has a NaN; a frame with the times of X if X is one.
         """
         check_same_rows(X, total=total)
         expected, axis = self._of_scores(probabilities, X, offset)
@@ -177,7 +177,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
         if (total > _MOST_COUNTS).any():
             raise ValueError(f"total is {total.max():g} in a row; at most {_MOST_COUNTS:g} counts of a row are drawn.")
         if (total != np.rint(total)).any():
-            raise ValueError("total has numbers that are not whole; counts are drawn, so that each total must be one.")
+            raise ValueError("total has numbers that are not integers; counts are drawn, so each total must be one.")
         rng, of = np.random.default_rng(self._seed(random_state)), Multinomial()
         counts = np.empty((X.shape[0], len(self.classes_)))
         for rows, scores in self._tiles(X, offset):

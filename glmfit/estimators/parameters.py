@@ -20,12 +20,12 @@ from ..saga import SAGA
 
 
 def by_name(*kinds: type) -> dict[str, type]:
-    """Table of what users name by its class."""
+    """Map class names to classes."""
     return {kind.__name__: kind for kind in kinds}
 
 
 SOLVERS = by_name(ConjugateGradients, ProximalNewton, SAGA, Newton, LeastSquares)
-_REMOVED = {  # by version 0.2, from where the solver that stands first may be asked for
+_REMOVED = {  # in version 0.2, where the solver that is the key is allowed
     "ProximalNewton": (
         ("LBFGS", "BoundMajorization", "SharedNewton"),
         'populations. Use "auto" or "ConjugateGradients" ("ProximalNewton" for a lasso), which is faster',
@@ -54,7 +54,7 @@ def read_strengths(name: str, given, needs: str, *axes: int) -> np.ndarray:
 
 
 def read_init_params(given, data) -> Params:
-    """Check coefficients and intercepts that a fit of populations is to begin at; NaN in a column that has none."""
+    """Check coefficients and intercepts that a population fit begins at; a column with non-finite ones becomes NaN."""
     n_features, n_neurons = data.X.shape[1], data.Y.shape[1]
     shapes = ((n_features,), ()) if data.one_neuron else ((n_features, n_neurons), (n_neurons,))
     needs = f"(coef, intercept) of shapes {shapes[0]} and {shapes[1]}, as a fit to such data has them"
@@ -70,7 +70,7 @@ def read_init_params(given, data) -> Params:
 
 
 def read_verbose(value) -> bool:
-    """Return whether to show progress; any number above 0 says so, as elsewhere in scikit-learn."""
+    """Return whether to show progress; any number above 0 means yes, as elsewhere in scikit-learn."""
     if isinstance(value, bool | np.bool_) or (isinstance(value, numbers.Integral) and value >= 0):
         return bool(value)
     raise ValueError(f"verbose is {value!r}; it must be True or False.")
@@ -94,7 +94,7 @@ def read_seed(state) -> int:
 
 
 def key_for(solver, seed: int) -> jax.Array | None:
-    """Key of a solver's draws, which is refused in a forked process; None for a solver that leaves jax alone."""
+    """Make the key of a solver's draws; refused in a forked process, None for a solver that does not use jax."""
     if getattr(solver, "on_host", False):
         return None
     refuse_fork()
@@ -102,7 +102,7 @@ def key_for(solver, seed: int) -> jax.Array | None:
 
 
 def read_solver(name, kwargs, allowed: dict = SOLVERS, parameters: Iterable[str] = (), what: str = "solver_name"):
-    """Return the solver of a name, None for "auto"; ``parameters`` are the estimator's, which some give the solver."""
+    """Return the solver of a name, None for "auto"; ``parameters`` are the estimator's, for hints in errors."""
     for solver, (removed, instead) in _REMOVED.items():
         if solver in allowed and isinstance(name, str) and name in removed:
             raise ValueError(
@@ -136,16 +136,16 @@ def choose_solver(problem: PopulationProblem) -> str:
 
     "LeastSquares" for Gaussian responses and smooth penalties, unless many neurons have masks of their own. On a GPU
     "Newton" for smooth penalties on all coefficients, while all Hessians take at most 1e13 floating-point operations
-    and have room there. For rows that are read as they are needed, or shared by several devices, "ConjugateGradients"
-    if the penalty is smooth, else "ProximalNewton". For rows in memory, on whatever device
+    and fit in its memory. For rows that are read during the fit, or shared by several devices, "ConjugateGradients" if
+    the penalty is smooth, else "ProximalNewton". For rows in memory, on any device
 
-    - "ConjugateGradients" for smooth penalties; where some coefficients have no penalty only if the features have full
+    - "ConjugateGradients" for smooth penalties; if some coefficients have no penalty, only if the features have full
       rank and single precision resolves all their directions;
     - "ProximalNewton" for penalties with kinks on all coefficients, except for up to three neurons of short recordings;
-    - "Newton" otherwise, for up to three neurons, with fewer than 32 rows per feature, where blocks of rows say little
-      about the whole, and where it takes about half a second at most, measured by ``N T (d + 56)``: it compiles
-      nothing, and the first fit by SAGA takes some seconds to compile;
-    - "SAGA" beyond.
+    - "Newton" otherwise, for up to three neurons, for fewer than 32 rows per feature (blocks of rows then say little
+      about the whole), or if it takes about half a second at most, measured by ``N T (d + 56)``: it compiles nothing,
+      and the first fit by SAGA takes some seconds to compile;
+    - "SAGA" in all other cases.
 
     The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
     """
@@ -169,10 +169,10 @@ def choose_solver(problem: PopulationProblem) -> str:
 def choose_class_solver(problem) -> str:
     """Name the solver for a problem: "ConjugateGradients", "SampledSoftmax" or "ImplicitSGD".
 
-    ConjugateGradients, which ends at a proved distance from the optimum, while a pass over rows and classes is
-    affordable: rows times (features + 30) times classes, the nonzeros instead of rows times features for sparse ones,
-    at most 2e11. At the limit a fit takes minutes on two cores. Beyond, what samples classes, whose steps do not grow
-    with their number: SampledSoftmax, and for sparse features, which do not go in batches, ImplicitSGD. Sections
+    ConjugateGradients, which ends at a proved distance from the optimum, if a pass over rows and classes is affordable:
+    rows times (features + 30) times classes, the nonzeros instead of rows times features for sparse ones, at most 2e11.
+    At the limit a fit takes minutes on two cores. Beyond it, a solver that samples classes, whose steps do not grow
+    with their number: SampledSoftmax, or ImplicitSGD for sparse features, which do not go in batches. Sections
     "crossover", "classes_9000", "classes_10000" and "sampled" of benchmarks/softmax_fits.py time them.
     """
     n, K = problem.n_rows, problem.n_classes

@@ -41,8 +41,8 @@ class PopulationGLM(PopulationModel):
 
     .. math:: F_n(w, b) = \frac1T \sum_t [f(\eta_{tn}) - y_{tn}\log f(\eta_{tn})] + \text{penalty}(w)
 
-    and for other responses the mean of minus their log-likelihood in the place of the bracket, in units of the
-    dispersion and except for terms in y alone (docs/theory/observation_models.md). This is the objective of NeMoS; the
+    and for other responses the mean of their negative log-likelihood instead of the bracket, in units of the
+    dispersion and without terms in y alone (docs/theory/observation_models.md). This is the objective of NeMoS; the
     defaults differ (docs/how_to/use_with_nemos.md). The intercept is never penalised.
 
     Parameters
@@ -59,7 +59,7 @@ class PopulationGLM(PopulationModel):
         Strength >= 0: shared, per neuron (n_neurons,) or per coefficient (n_features, n_neurons), for GroupLasso per
         group (n_groups, n_neurons); for ElasticNet also ``(strength, ratio)``. The default for Ridge is chosen for
         every neuron by marginal likelihood at the model without features, times the squared half range of each
-        feature, in ``strength_`` after the fit (docs/theory/default_strength.md;
+        feature; it is in ``strength_`` after the fit (docs/theory/default_strength.md;
         docs/decisions/0013-default-strengths.md has the measurements). It is 1.0 for the other penalties, as in NeMoS.
     groups : array of shape (n_features,) or dict, optional
         For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names (one, a
@@ -69,29 +69,29 @@ class PopulationGLM(PopulationModel):
         kinks, LeastSquares for Gaussian responses, with exceptions (:func:`glmfit.estimators.choose_solver` has the
         rule); the report names the one that ran.
     tol, max_epochs : float, int
-        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop, see Notes; budget, in steps of each neuron
-        (SAGA: passes over the data).
+        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop, see Notes; maximum number of steps of each
+        neuron (SAGA: passes over the data).
     max_memory : float
-        Bytes for rows and what is kept of them, beyond some hundred megabytes for libraries and compiled programs; what
-        rows are read from is loaded if it fits, and read in every pass otherwise.
+        Bytes for rows and arrays made from them, beyond some hundred megabytes for libraries and compiled programs. A
+        source of rows is loaded if it fits, and read in every pass otherwise.
     devices : None, "all" or sequence of jax.Device
         Devices that share the rows: all of ``jax.devices()``, or those given; None is jax's default one, a GPU if the
-        problem is large enough for it. The answer is the same within the gaps reported. SAGA runs on one of them,
+        problem is large enough for it. The result is the same within the reported gaps. SAGA runs on one of them,
         Newton on GPUs or the host, and rows that are read in every pass are fitted on the CPU.
     pad_shapes : bool
-        Without effect since version 0.2: nothing is compiled for shapes any more.
+        No effect since version 0.2: nothing is compiled for shapes any more.
     observation_model : {"Poisson", "NegativeBinomial", "Bernoulli", "Binomial", "Gaussian", "Gamma"}
         Distribution of a response given its mean, by NeMoS' names: counts whose variance is the mean, or mean +
         dispersion mean^2; yes or no, 1 or 0; counts of yes among trials, which are given as ``exposure``; measured
         values; values above 0 whose standard deviation is in proportion to the mean.
     dispersion : float or array of shape (n_neurons,), optional
-        Of negative binomial counts, > 0 (NeMoS' ``scale``). By default it is estimated for every neuron by maximum
-        likelihood, around fits that are certified.
+        Dispersion of negative binomial counts, > 0 (NeMoS' ``scale``). By default it is estimated for every neuron by
+        maximum likelihood, around fits that are certified.
 
     feature_mask : array of shape (n_features, n_neurons), optional
-        1 where a neuron has a feature and 0 where it has not, as in NeMoS: its own history alone, or none of itself in
-        a coupling filter. With no penalty or a ridge; fitted by Hessians of every neuron. Coefficients of features that
-        a neuron has not are 0.
+        1 where a neuron has a feature, else 0, as in NeMoS: only its own history, or no coupling filter from itself.
+        Needs a ridge or no penalty; fitted with Hessians of every neuron. Coefficients of features that a neuron does
+        not have are 0.
 
     Attributes
     ----------
@@ -101,8 +101,8 @@ class PopulationGLM(PopulationModel):
     strength_ : float, array or tuple
         Strength of the penalty: the one given, or the one chosen, (n_features, n_neurons).
     dispersion_ : float or numpy.ndarray
-        Of negative binomial counts, given or estimated (1e-6, the smallest, is as good as Poisson); of Gaussian
-        responses their variance about the mean, and of gamma ones over the mean squared, estimated from the fit. A
+        For negative binomial counts, given or estimated (1e-6, the smallest, is as good as Poisson); for Gaussian
+        responses their variance about the mean, and for gamma ones over the mean squared, estimated from the fit. A
         number for 1-D y, else (n_neurons,). Other models have none.
     n_features_in_, feature_names_in_ :
         As in scikit-learn.
@@ -111,17 +111,17 @@ class PopulationGLM(PopulationModel):
     -----
     Guarantee: for every neuron whose ``report_.gap_is_bound`` is true, ``F - F* <= report_.gap``, proved by
     generalised self-concordance or Fenchel duality from a float64 gradient, up to the stated failure probability of the
-    random starts. A neuron is converged when that is below ``max(tol (F_null - F), 1e-2/T)`` nats per bin (the second
+    random starts. A neuron is converged if the gap is below ``max(tol (F_null - F), 1e-2/T)`` nats per bin (the second
     term, a hundredth of a nat over the recording, tightens with ``tol`` below 1e-6; T is the number of rows of positive
-    weight, with exposure times its mean over them by weight). Where there is no bound the report says "estimate", and
-    the neuron is not called converged.
+    weight, with exposure times its mean over them by weight). Without a bound the report says "estimate", and the
+    neuron is not called converged.
     Assumption: X is known to its last bits only. Without a penalty, a combination of features that changes over the
     rows by no more than 64 roundings of its terms counts as constant; a neuron that follows such a difference, of the
     last bits of two features, can be better than the bound says (docs/theory/spectral_basis.md).
-    Passes run in float32 unless jax is in x64 mode and X is float64; objective, gap and coefficients are float64
-    always. With features whose mean is 1e8 and more ``report_.objective`` loses digits, 1e-9 to 1e-3 of it; bounds
+    Passes run in float32 unless jax is in x64 mode and X is float64; objective, gap and coefficients are always
+    float64. With features whose mean is 1e8 or more ``report_.objective`` loses digits, 1e-9 to 1e-3 of it; bounds
     allow for that. Rows with a NaN in X are excluded and counted. A NaN in y masks that bin for that neuron: it counts
-    as if it had not been recorded, the other neurons are fitted as before, and F is the mean over the bins that count.
+    as not recorded, the other neurons are fitted as before, and F is the mean over the bins that count.
     Gaussian responses with a ridge are solved exactly, all neurons and strengths by one factorisation, unless neurons
     have masks of their own. Only the fit at the dispersion chosen is certified: the likelihood is not convex in the
     dispersion, and its maximum is found by a bracketed search.
@@ -177,40 +177,40 @@ class PopulationGLM(PopulationModel):
         Parameters
         ----------
         X : array-like of shape (time, feature)
-            Features: NumPy, JAX, lists, pandas, or a pynapple TsdFrame. Dense, real, no infinities. Or what rows are
-            read from: a memory-mapped .npy file, an h5py or zarr array, a :class:`glmfit.design.RowSource`.
+            Features: NumPy, JAX, lists, pandas, or a pynapple TsdFrame. Dense, real, no infinities. Or a source of
+            rows: a memory-mapped .npy file, an h5py or zarr array, a :class:`glmfit.design.RowSource`.
         y : array-like of shape (time,) or (time, neuron)
-            Spike counts per bin, >= 0, or what the observation model takes; also a pynapple Tsd or TsdFrame, whose
-            times must be those of X, or what rows are read from. NaN where a neuron was not recorded.
+            Spike counts per bin, >= 0, or other responses of the observation model; also a pynapple Tsd or TsdFrame,
+            whose times must be those of X, or a source of rows. NaN where a neuron was not recorded.
         sample_weight : array-like of shape (time,) or (time, neuron), optional
-            Weight of each bin, of all neurons or of each, >= 0; the loss is divided by their sum, so that only ratios
-            count: a common factor changes neither the fit nor the default strength. 0 masks a bin.
+            Weight of each bin, of all neurons or of each, >= 0. The loss is divided by their sum, so only ratios
+            matter: a common factor changes neither the fit nor the default strength. 0 masks a bin.
         offset : array-like of shape (time,) or (time, neuron), optional
             Known part of the linear predictor: eta = X coef + intercept + offset.
         exposure : array-like of shape (time,) or (time, neuron), optional
             Share of each bin that was observed, >= 0 (1 for a whole bin, 0.3 for one the recording ended in): the
-            expected count is exposure times the rate. The loss is divided by the sum of weights times exposure. Of
-            binomial counts it is the number of trials, and must be given; other models take none.
+            expected count is exposure times the rate. The loss is divided by the sum of weights times exposure. For
+            binomial counts it is the number of trials, and must be given; other models do not accept it.
         checkpoint : str or pathlib.Path, optional
-            File (.npz) in which the fit writes down how far it has come, after a step now and then. If it is there
-            already, the fit goes on from it and ends with the same proof (SAGA: as if nothing had happened, bit for
-            bit). It stays when the fit has ended.
+            File (.npz) to which the fit saves its progress, after a step now and then. If the file exists, the fit
+            continues from it and ends with the same proof (SAGA: bit for bit as without interruption). The file is kept
+            after the fit.
         epochs : dict or pynapple.TsGroup, optional
-            When units were recorded, {name: IntervalSet} (or what has a ``time_support``); bins outside are masked for
-            that unit, and units that are not named count throughout. X or y must be pynapple objects.
+            When units were recorded, {name: IntervalSet} (or an object with a ``time_support``). Bins outside are
+            masked for that unit; units that are not named count throughout. X or y must be pynapple objects.
         init_params : tuple of array, optional
-            Coefficients and intercepts to begin at, as ``(model.coef_, model.intercept_)`` of a fit to similar data. A
-            neuron that these serve worse than a constant rate, or whose numbers are not finite, begins at that rate. It
-            ends as near to an optimum, and as proved, as from anywhere else. Where there are several optima, without a
-            penalty, the start may decide which. Gaussian responses have no use for it, and a checkpoint that exists
-            goes before.
+            Coefficients and intercepts to start from, as ``(model.coef_, model.intercept_)`` of a fit to similar data.
+            A neuron for which these are worse than a constant rate, or not finite, starts at that rate. The fit ends as
+            near to an optimum, and as proved, as from any other start. If there are several optima, without a penalty,
+            the start may decide which is found. Gaussian responses ignore it, and an existing checkpoint takes
+            precedence.
 
         Raises
         ------
         ValueError
             Also for NaN in a row that is read while fitting (the row is named), and for a checkpoint of another fit.
         OSError
-            If rows cannot be read: which, and why. A checkpoint keeps what was reached.
+            If rows cannot be read; the message says which, and why. A checkpoint keeps the progress.
 
         Warns
         -----
@@ -218,7 +218,7 @@ class PopulationGLM(PopulationModel):
             Once, if some neurons did not converge.
         UserWarning
             Once, if the fit converged and the penalty leaves next to nothing of the coefficients although the features
-            are informative (not looked at where rows are read while fitting), or if a file whose rows are read while
+            are informative (not checked if rows are read while fitting), or if a file whose rows are read while
             fitting has changed meanwhile.
         """
         with WholeFit(self):
@@ -228,7 +228,7 @@ class PopulationGLM(PopulationModel):
             data = read_fitted(self, X, y, sample_weight, offset, exposure, epochs, options.max_memory)
             if isinstance(data.X, RowView) and isinstance(solver, SAGA | Newton):
                 raise ValueError(
-                    f"solver_name is {self.solver_name!r}, but rows that are read as they are fitted (X is "
+                    f"solver_name is {self.solver_name!r}, but rows that are read during the fit (X is "
                     f'{data.X.given!r}) need "auto", "ConjugateGradients" (with kinks in the penalty '
                     '"ProximalNewton"), or a max_memory large enough to load them.'
                 )
@@ -236,7 +236,7 @@ class PopulationGLM(PopulationModel):
             if mask is not None:
                 check_masked(self, data, checkpoint, init_params)
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
-            design: dict = {}  # what is computed of the features alone
+            design: dict = {}  # computed from the features alone
             given = None if init_params is None else read_init_params(init_params, data)
             observation, start = self._at_dispersion(data, options, design, given)
             sought = isinstance(observation, NegativeBinomial) and self.dispersion is None
@@ -284,12 +284,11 @@ class PopulationGLM(PopulationModel):
         Parameters
         ----------
         X, y, sample_weight, offset, exposure, epochs :
-            As :meth:`fit` takes them; in memory.
+            As in :meth:`fit`; in memory.
         strengths : array, optional
-            (strength,), or (strength, neuron) where neurons have their own; sorted for every neuron, the strongest
-            first. The default is 30 for every neuron, spaced
-            evenly in their logarithm: from the smallest strength that leaves it no coefficients down to a thousandth,
-            for a ridge from 1 to 1e-6.
+            (strength,), or (strength, neuron) if neurons have their own; sorted for every neuron, the strongest first.
+            The default is 30 for every neuron, evenly spaced in their logarithm: from the smallest strength at which it
+            has no coefficients down to a thousandth, for a ridge from 1 to 1e-6.
 
         Returns
         -------
@@ -299,7 +298,7 @@ class PopulationGLM(PopulationModel):
         Raises
         ------
         ValueError
-            If the model has no penalty, is masked or has devices; for strengths that are no numbers of at least 0.
+            If the model has no penalty, is masked or has devices; for strengths that are not numbers of at least 0.
         KeyboardInterrupt
             If Ctrl-C came before anything was fitted.
 
@@ -310,9 +309,9 @@ class PopulationGLM(PopulationModel):
 
         Notes
         -----
-        Neighbouring strengths are stepped together, about fifty fits at a time, from where those before have ended.
-        Every fit is proved as by :meth:`fit`, to ``tol``. ``solver_name`` and ``regularizer_strength`` play no part,
-        except for the ratio of an elastic net.
+        Neighbouring strengths are stepped together, about fifty fits at a time, from the end of those before. Every fit
+        is proved as in :meth:`fit`, to ``tol``. ``solver_name`` and ``regularizer_strength`` are not used, except for
+        the ratio of an elastic net.
 
         Examples
         --------
@@ -325,7 +324,7 @@ class PopulationGLM(PopulationModel):
         >>> path.coef.shape, path.n_nonzero[0], bool(path.converged.all())
         ((30, 10, 2), array([0, 0]), True)
         """
-        model = PopulationGLM(**self.get_params(deep=False))  # what a fit leaves is not this one's
+        model = PopulationGLM(**self.get_params(deep=False))  # this one is not fitted
         if self.regularizer in (None, "UnRegularized") or self.feature_mask is not None or self.devices is not None:
             given = {name: getattr(self, name) for name in ("regularizer", "feature_mask", "devices")}
             raise ValueError(f"a path needs a penalty, and neither a mask nor devices; the model has {shorten(given)}.")
@@ -345,14 +344,14 @@ class PopulationGLM(PopulationModel):
 
     @staticmethod
     def _is_flat(problem: PopulationProblem, solution: Solution) -> bool:
-        """Whether it is worth a look if the penalty leaves nothing: predictors are in no units of the responses."""
+        """Tell whether to check if the penalty leaves nothing: predictors must not be in units of the responses."""
         settled = np.isin(solution.status, PROVED).all() and np.any(problem.penalty.strength)
         return bool(settled) and not problem.observation.is_quadratic
 
     def _at_dispersion(
         self, data: Training, options: LoopOptions, design: dict, given: Params | None = None
     ) -> tuple[Observation, Params | None]:
-        """Choose the dispersion where the fit depends on it; second the parameters of a fit nearby."""
+        """Choose the dispersion if the fit depends on it; also return the parameters of a nearby fit."""
         family = self._family()
         dispersion = read_dispersion(self.dispersion, family, data.Y.shape[1])
         if not isinstance(family, NegativeBinomial):
@@ -380,9 +379,9 @@ class PopulationGLM(PopulationModel):
     def _make_problem(
         self, data: Training, observation: Observation, design: dict, which: np.ndarray | None = None
     ) -> tuple[StandardForm, PopulationProblem]:
-        """Lay out data and penalty of all neurons, or of those ``which`` they are of.
+        """Lay out data and penalty of all neurons, or of the neurons ``which`` that the data are of.
 
-        ``strength_`` is the strength given, or one for these data.
+        Sets ``strength_``, as given or chosen for these data.
         """
         devices, strength = read_devices(self.devices), self.regularizer_strength
         form = StandardForm.of(data, observation)
@@ -421,14 +420,14 @@ class PopulationGLM(PopulationModel):
 
 
 def _of_neurons(strength, which: np.ndarray):
-    """Strengths of some neurons, shared ones as they are."""
+    """Select the strengths of some neurons; shared ones are unchanged."""
     if isinstance(strength, tuple):
         return tuple(_of_neurons(part, which) for part in strength)
     return np.asarray(strength)[..., which] if np.ndim(strength) else strength
 
 
 def _plain(strength) -> float | np.ndarray | tuple:
-    """Strength as a float, an array, or a tuple of these."""
+    """Convert a strength to a float, an array, or a tuple of these."""
     if isinstance(strength, tuple):
         return tuple(map(_plain, strength))
     strength = np.array(strength, np.float64)
@@ -436,7 +435,7 @@ def _plain(strength) -> float | np.ndarray | tuple:
 
 
 def at_dispersion(model: PopulationModel, data: Training) -> Observation:
-    """Observation model of an estimator at a dispersion: if not given, that of the default ridge fitted to all rows."""
+    """Return the observation model at its dispersion, by default that of the default ridge fitted to all rows."""
     family = model._family()
     dispersion = read_dispersion(model.dispersion, family, data.Y.shape[1])
     if isinstance(family, NegativeBinomial) and dispersion is None:

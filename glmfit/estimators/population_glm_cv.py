@@ -1,4 +1,4 @@
-"""Strengths of a penalty chosen per neuron by cross-validation, all fits in one solve."""
+"""Penalty strengths chosen per neuron by cross-validation, all fits in one solve."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -35,9 +35,9 @@ _FITTED = (
 
 
 class PopulationGLMCV(CrossValidated, PopulationModel):
-    r"""GLM of one or many neurons whose strength of penalty is chosen per neuron by cross-validation.
+    r"""GLM of one or many neurons, with a penalty strength per neuron chosen by cross-validation.
 
-    All strengths, folds and neurons are fitted together and share what they can; the model is then fitted to all rows
+    All strengths, folds and neurons are fitted together and share computations; the model is then fitted to all rows
     at the strengths chosen. Objective and conventions are those of `PopulationGLM`.
 
     Parameters
@@ -48,25 +48,25 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         Ratio of the elastic net, in (0, 1].
     strengths : array of float, optional
         Strengths to try, >= 0, at least two different ones. By default, eight from 1e-6 to 1 for the ridge; for the
-        others twelve from the smallest that leaves no neuron a coefficient down to a thousandth of it.
+        others twelve, from the smallest at which no neuron has a coefficient down to a thousandth of it.
     cv : int, pynapple IntervalSet, splitter or iterable
         Folds: a number of contiguous blocks of rows (neighbouring bins are correlated, shuffled rows would leak);
         epochs, each held out in turn; several IntervalSets, each held out as a whole (``[epochs[i::5] for i in
         range(5)]`` makes five folds of many epochs); a scikit-learn splitter; or pairs of (train, test) row indices.
     scoring : {"log-likelihood", "D2"}
-        Of the held-out rows, per neuron: mean log-likelihood per bin, or share of the deviance explained over their own
-        constant rate. The likelihood of Gaussian and gamma responses is that at their dispersion without features.
+        Score of the held-out rows, per neuron: mean log-likelihood per bin, or share of the deviance explained over
+        their own constant rate. Likelihoods of Gaussian and gamma responses use their dispersion without features.
     rule : {"best", "one-se"}
-        Take the strength of the best mean score, or the strongest one within a standard error of it: that of the
-        difference from the best over the folds.
+        Take the strength of the best mean score, or the strongest one within a standard error of it. The standard
+        error is that of the difference from the best over the folds.
     solver_name : {"auto", "ConjugateGradients", "ProximalNewton"}
-        Of the cross-validation. ConjugateGradients (for the ridge) and ProximalNewton (for the others) step all folds
-        of a strength together, from the fits to all rows. "auto" takes what the penalty asks for.
+        Solver of the cross-validation. ConjugateGradients (for the ridge) and ProximalNewton (for the others) step all
+        folds of a strength together, from the fits to all rows. "auto" chooses the one for the penalty.
     cv_tol, tol, max_epochs : float, float, int
-        Relative gap at which the fits of the cross-validation stop; the others are of the last fit, as in
-        `PopulationGLM`, and the epochs (or steps) limit the cross-validation as well.
+        Relative gap at which the fits of the cross-validation stop; tolerance and budget of the last fit, as in
+        `PopulationGLM`. The epochs (or steps) limit the cross-validation as well.
     max_memory : float
-        Bytes that the fits of the cross-validation may take besides the design; neurons are done in groups that do.
+        Bytes for the fits of the cross-validation, without the design; neurons are fitted in groups that need no more.
     observation_model, dispersion :
         As in `PopulationGLM`. A dispersion that is not given is estimated once, with the default ridge and all rows.
 
@@ -78,25 +78,25 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         Scores of the held-out rows, (strength, fold, neuron); nan where the score is not defined: a neuron without
         spikes in the rows fitted, or for D2 in those held out. -inf where the rate of a held-out row overflows.
     strength_, best_strength_, one_se_strength_ : numpy.ndarray
-        Chosen by the rule, and by either, (neuron,).
+        Strength chosen by ``rule``, and by each of the rules, (neuron,).
     coef_path_, intercept_path_ : numpy.ndarray
-        Of the fits to all rows, (strength, feature, neuron) and (strength, neuron).
+        Parameters of the fits to all rows, (strength, feature, neuron) and (strength, neuron).
     cv_gap_, cv_gap_is_bound_, cv_converged_ : numpy.ndarray
         Distance from the optimum of every fit, whether proved, and whether below its target, (strength, fold, neuron).
     coef_, intercept_ :
-        As in `PopulationGLM`; ``report_`` and ``n_iter_`` are of the last fit, too.
+        As in `PopulationGLM`; these, ``report_`` and ``n_iter_`` are of the last fit.
 
     Notes
     -----
-    Guarantee: the last fit's as in `PopulationGLM`; the fits of the cross-validation have the same certificates, in
-    ``cv_gap_``, and for l1 penalties it is that of the problem with all features. A fit that is proved leaves the
-    computation. Cost: the steps of every fit, from a start that is near.
+    Guarantee: for the last fit, as in `PopulationGLM`. The fits of the cross-validation have the same certificates, in
+    ``cv_gap_``; for l1 penalties these are of the problem with all features. A fit that is proved leaves the
+    computation. Cost: the steps of every fit, from a nearby start.
 
-    Ctrl-C keeps what was done, with a warning that says how much. Strengths are fitted from the strongest to the
-    weakest; those that were fitted to all folds are scored, which a second Ctrl-C ends, ``strength_`` is chosen among
-    them for every neuron, and ``coef_`` is the fit to all rows there as it is: *interrupted* in ``report_`` unless it
-    is proved to have converged. What was not reached is nan (False in ``cv_converged_``); a neuron without a score has
-    a constant rate. If all are, KeyboardInterrupt is raised, and the model stays as it was.
+    Ctrl-C keeps the results so far; a warning says how many. Strengths are fitted from the strongest to the
+    weakest. Those that were fitted to all folds are scored (a second Ctrl-C ends this), and ``strength_`` is chosen
+    among them for every neuron. ``coef_`` is the current fit to all rows there: *interrupted* in ``report_`` unless it
+    is proved to have converged. Missing results are nan (False in ``cv_converged_``); a neuron without a score has a
+    constant rate. If no neuron has a score, KeyboardInterrupt is raised, and the model is unchanged.
 
     Examples
     --------
@@ -149,7 +149,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         Parameters
         ----------
         X, y, sample_weight, offset, exposure, epochs :
-            As :meth:`PopulationGLM.fit` takes them; in memory.
+            As in :meth:`PopulationGLM.fit`; in memory.
 
         Raises
         ------
@@ -194,7 +194,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         return self
 
     def _score(self, fits: Fits, interrupted: bool) -> tuple[np.ndarray, bool]:
-        """Score what can be compared, and say whether Ctrl-C was pressed: the first one does not end this."""
+        """Score the comparable strengths, and return whether Ctrl-C was pressed: the first one does not end this."""
         scores = np.full_like(fits.gap[:, :-1], np.nan)
         some = slice(np.argmax(fits.comparable.any(axis=1)), None)  # the strongest come first
         try:
@@ -212,7 +212,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         return scores, interrupted
 
     def _choose(self, fits: Fits, scores: np.ndarray) -> np.ndarray:
-        """Set what the cross-validation has found, and return the index of the strength of every neuron, (neuron,)."""
+        """Set the results of the cross-validation, and return the index of the strength of every neuron, (neuron,)."""
         best, one_se = choose_strengths(scores, fits.comparable)
         chosen = best if self.rule == "best" else one_se
         there = fits.comparable.any(axis=0)

@@ -1,4 +1,4 @@
-"""What estimators of populations of neurons share: prediction, scores, simulation, files, the report."""
+"""Common parts of estimators of populations of neurons: prediction, scores, simulation, files, the report."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ class PopulationModel(RegressorMixin, Model):
         return family.with_dispersion(self.dispersion_) if hasattr(self, "dispersion_") else family
 
     def _keep(self, problem, solution, data, observation, form) -> None:
-        """Take over the outcome of a fit of the whole population, of a problem in standard form."""
+        """Store the outcome of a fit of the whole population, of a problem in standard form."""
         penalty, saturated = np.asarray(problem.penalty.value(solution.params.coef), np.float64), problem.saturated_loss
         null = solution.null_objective - saturated
         explained = 1 - (solution.objective - penalty - saturated) / np.where(null > NO_DEVIANCE, null, np.nan)
@@ -103,13 +103,13 @@ class PopulationModel(RegressorMixin, Model):
         Parameters
         ----------
         X, offset :
-            As in :meth:`fit`; NaN rows are allowed. There is no offset by default, also after a fit with one.
+            As in :meth:`fit`; NaN rows are allowed. By default there is no offset, even after a fit with one.
 
         Returns
         -------
         array or pynapple Tsd / TsdFrame
             Means (time,) or (time, neuron), NaN where X has a NaN; a pynapple object with the times of X (and the
-            columns and metadata y had in :meth:`fit`) when X is one. Times the exposure they are expected counts.
+            columns and metadata y had in :meth:`fit`) if X is one. Multiplied by the exposure they are expected counts.
         """
         eta, axis = self._predictor(X, offset)
         mean = self._observation().mean(eta)
@@ -119,7 +119,7 @@ class PopulationModel(RegressorMixin, Model):
 
     @property
     def _silent(self) -> np.ndarray:
-        """Which neurons had no spikes in the fit, (neuron,)."""
+        """Whether each neuron had no spikes in the fit, (neuron,)."""
         return np.asarray(self.report_.status == Status.NO_SPIKES)
 
     def _predictor(self, X, offset):
@@ -173,7 +173,7 @@ class PopulationModel(RegressorMixin, Model):
         Warns
         -----
         UserWarning
-            If neurons without spikes in the fit have some in these rows: their rate is 0, so that their score is -inf,
+            If neurons without spikes in the fit have some in these rows: their rate is 0, so their score is -inf,
             and they are excluded from that of the population.
         """
         check_choice("score_type", score_type, ("D2", "pseudo-r2-McFadden", "log-likelihood"))
@@ -229,20 +229,20 @@ class PopulationModel(RegressorMixin, Model):
     def predict_interval(
         self, X: DataLike, level: float = 0.95, offset: PerRow = None, exposure: PerRow = None
     ) -> tuple[ArrayOrTsd, ArrayOrTsd]:
-        """Compute the interval that holds a response with at least a probability, if the model is right.
+        """Compute an interval that contains a response with at least a given probability, if the model is right.
 
         Parameters
         ----------
         X, offset, exposure :
             As in :meth:`fit`; NaN rows are allowed.
         level : float
-            That probability, in (0, 1).
+            The probability, in (0, 1).
 
         Returns
         -------
         low, high : array or pynapple Tsd / TsdFrame
             Quantiles (1 - level) / 2 and (1 + level) / 2 of the response at its predicted mean, (time,) or (time,
-            neuron); whole numbers for counts. That the coefficients were estimated is not part of them.
+            neuron); integers for counts. They do not include the uncertainty of the coefficients.
         """
         check_real("level", level, 1.0)
         eta, exposure, axis = self._exposed(X, offset, exposure)
@@ -290,7 +290,7 @@ class PopulationModel(RegressorMixin, Model):
         return wrap(difference, axis, self._neurons, self.report_.neuron)
 
     def _observed(self, X, y, offset, exposure, epochs):
-        """Responses, NaN where they are masked, their predictors, the exposure as in `_exposed`, and the axis."""
+        """Return responses, NaN where masked, their predictors, the exposure as in `_exposed`, and the axis."""
         eta, over, axis = self._exposed(X, offset, exposure)
         data = door.read_recording(self, X, y, None, offset, exposure, epochs, reset=False)
         Y = np.asarray(data.Y[:], np.float64)
@@ -298,7 +298,7 @@ class PopulationModel(RegressorMixin, Model):
         return Y[:, 0] if eta.ndim == 1 else Y, eta, over, axis or data.neurons
 
     def _exposed(self, X, offset, exposure):
-        """Linear predictor, exposure as it goes with it (1 without one), and the axis of X."""
+        """Return the linear predictor, the exposure in a matching shape (1 without one), and the axis of X."""
         check_same_rows(X, exposure=exposure)
         observation = self._family()
         door.check_exposure(exposure, observation, self.observation_model)
@@ -317,7 +317,7 @@ class PopulationModel(RegressorMixin, Model):
         Returns
         -------
         pandas.DataFrame
-            A row per feature, named as the columns of X or numbered, and the intercept last; a column per neuron. Of a
+            A row per feature, named as the columns of X or numbered, and the intercept last; a column per neuron. For a
             `PopulationGAM` rows have two names, of the term ("" for features in none) and of the feature.
 
         Raises
@@ -370,9 +370,9 @@ class PopulationModel(RegressorMixin, Model):
 
 
 def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarray]:
-    """Coefficients with a large effect on the linear predictor that the rows hardly determine.
+    """Find coefficients with a large effect on the linear predictor that the rows hardly determine.
 
-    These are few nats from 0, all else being equal, or their effect nearly cancels with that of others.
+    These are a few nats from 0, all else being equal, or their effect nearly cancels with that of others.
     """
     X = problem.X
     effect = np.abs(coef) * ranges_of(X, None)[:, None]

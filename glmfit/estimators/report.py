@@ -1,4 +1,4 @@
-"""What a fit says of itself, for people and for code: made of its solution and of facts about the data."""
+"""Reports of fits, for people and for code, made from the solution and facts about the data."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Report(Display):
 
     @property
     def advice(self) -> list[str]:
-        """What to do about every outcome but convergence, a sentence each."""
+        """What to do about every outcome other than convergence, one sentence each."""
         return [f"{who}{status.label}: {self._advice(status)}" for who, status in self._outcomes()]
 
     def _failure(self) -> str:
-        """Say what a warning says of fits that failed; nothing if none did."""
+        """Return the warning about fits that failed; empty if none did."""
         failed = [(who, status) for who, status in self._outcomes() if status.is_failure]
         if not failed:
             return ""
@@ -58,7 +58,7 @@ class Report(Display):
         return f"{n_failed} of {len(self.status)} neurons did not converge: {parts}"
 
     def _outcomes(self) -> list[tuple[str, Status]]:
-        """Outcomes but convergence, with how many neurons have them."""
+        """Return outcomes other than convergence, with their numbers of neurons."""
         found = sorted({Status(int(s)) for s in np.atleast_1d(self.status)} - {Status.CONVERGED})
         return [(f"{np.sum(self.status == s)} " if np.ndim(self.status) else "", s) for s in found]
 
@@ -66,7 +66,7 @@ class Report(Display):
         return self._words.get(status, status.advice)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return what was fitted on its own, a row each, as a pandas DataFrame.
+        """Return the report as a pandas DataFrame, a row for each separate fit.
 
         Returns
         -------
@@ -105,12 +105,12 @@ class CertifiedReport(Report):
 
     @property
     def _gap_kind(self) -> np.ndarray:
-        """Say of every gap whether it is a bound, an estimate, or was not looked at."""
+        """Whether each gap is a "bound", an "estimate", or was not computed, "none"."""
         return np.where(np.isnan(self.gap), "none", np.where(self.gap_is_bound, "bound", "estimate"))
 
 
 def report_of(kind: type, *sources, **facts):
-    """Make a report of a solution: what is no fact given by name is the field of the first source that has it."""
+    """Make a report of a solution; a field not given by name comes from the first source that has it."""
     for f in fields(kind):
         source = next((source for source in sources if hasattr(source, f.name)), None)
         if f.name not in facts and source is not None:
@@ -120,13 +120,13 @@ def report_of(kind: type, *sources, **facts):
 
 
 def null_is_best(status, objective, null_objective):
-    """Whether a converged fit is that without features, up to rounding: a ratio to what it explains says nothing."""
+    """Tell whether a converged fit is that without features, up to rounding: ratios to its gain mean nothing then."""
     rounding = _ROUNDING * (1 + np.abs(null_objective))
     return (status == Status.CONVERGED) & (null_objective - objective <= rounding)
 
 
 def relative_gap(status, gap, objective, null_objective):
-    """Gap over what the features explain, 0 for an optimum that explains nothing."""
+    """Divide the gap by what the features explain; 0 for an optimum that explains nothing."""
     improvement = np.maximum(null_objective - objective, 0.0)
     nothing = (gap == 0) | null_is_best(status, objective, null_objective)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -146,38 +146,38 @@ class FitReport(CertifiedReport):
     gap, gap_is_bound : numpy.ndarray
         ``F - F*`` in nats per bin: a proved upper bound where ``gap_is_bound``, else an estimate.
     relative_gap, target : numpy.ndarray
-        ``gap / (F_null - F)``, what ``tol`` is compared with, 0 for a proved optimum that explains nothing; gap below
+        ``gap / (F_null - F)``, compared with ``tol``, 0 for a proved optimum that explains nothing; gap below
         which the neuron counts as converged.
     objective, null_objective : numpy.ndarray
         F at the solution and of the intercept-only model, nats per bin.
     pseudo_r2 : numpy.ndarray
         Share of the deviance explained on the training rows (D2): 1 - deviance / deviance of a constant rate.
     spike_count : numpy.ndarray
-        Number of spikes in the rows fitted, whatever their weights and exposure.
+        Number of spikes in the rows fitted, regardless of weights and exposure.
     epochs, row_evals : numpy.ndarray, int
         Epoch of the last work on the neuron; rows evaluated per neuron, certificates included.
     n_rows, n_dropped, rank, n_features : int
         Rows fitted, and dropped because of a NaN; directions of the design the data distinguish, and features.
     step_certificate, failure_probability : StepCertificate or None, float
-        Theorem and constants of the step size, None for solvers without one; over the population, that a certificate
-        fails (random starts of Lanczos), 0 where no bound involves randomness.
+        Theorem and constants of the step size, None for solvers without one; probability, over the population, that a
+        certificate fails (random starts of Lanczos), 0 if no bound involves randomness.
     history : dict of numpy.ndarray
         epoch, row_evals, seconds (check,); objective, gap, gap_is_bound (check, neuron).
     solver_name, seconds_run, seconds_compile : str, float, float
         Solver that ran, and wall time of the fit without, and of, compilation.
     memory_bytes : int or None
-        Bytes of rows held at a time, where these were read as they were needed; None for a fit in memory.
+        Bytes of rows held at a time, if rows were read during the fit; None for a fit in memory.
     runaway : dict of numpy.ndarray
         Coefficients whose feature alone moves the linear predictor by more than 15 over the rows, and which the rows
         hardly determine, as happens on columns that are nearly empty or nearly repeat others: neuron, feature (names),
-        coef, n_rows (rows where the feature is not at its median). Empty if there are none, and for rows that were read
-        as they were needed.
+        coef, n_rows (rows where the feature is not at its median). Empty if there are none, and if rows were read
+        during the fit.
     observation_model : str
         As in `PopulationGLM`.
     dispersion, is_overdispersed : numpy.ndarray or None
         Pearson's statistic over its degrees of freedom, from some thousand rows: 1 if the model is right, for Gaussian
         and gamma responses at their estimated dispersion always about 1; and whether it is so far above 1, by four
-        standard errors and a tenth, that counts vary more than the model has it. Estimates, and None in old files.
+        standard errors and a tenth, that counts vary more than the model allows. Estimates, and None in old files.
     n_masked : numpy.ndarray or None
         Bins, of the rows fitted, that are masked for the neuron: NaN in y, weight 0, or outside its epochs.
     """
@@ -195,7 +195,7 @@ class FitReport(CertifiedReport):
     _frame = "status", "gap", "gap_kind", "relative_gap", "pseudo_r2", "objective", "spike_count", "epochs"
     _words: ClassVar[dict[Status, str]] = {
         Status.PRECISION_FLOOR: (
-            "Above the tolerance no further progress was seen, because of rounding: loosen tol, or bring the features "
+            "Progress stopped above the tolerance, because of rounding: loosen tol, or bring the features "
             "to similar scales."
         ),
         Status.UNPROVED: NO_PROOF.format("", ""),
@@ -203,14 +203,14 @@ class FitReport(CertifiedReport):
 
     @property
     def gap_theorem(self) -> str:
-        """What the bounds rest on; empty if no gap is a bound."""
+        """Theorems that prove the bounds; empty if no gap is a bound."""
         return f"{GAP_THEOREM}, or {DUALITY_THEOREM}" if self.gap_is_bound.any() else ""
 
     def _advice(self, status: Status) -> str:
         return super()._advice(status) if "Newton" in self.solver_name else status.advice
 
     def _summary(self) -> Summary:
-        """Totals, a row per neuron (of many the twelve most in need of a look), advice, certificate."""
+        """Totals, a row per neuron (of many the twelve that most need attention), advice, certificate."""
         return Summary(self._totals(), self._worst(), self._remarks())
 
     def _totals(self) -> list[str]:
@@ -225,7 +225,7 @@ class FitReport(CertifiedReport):
         ]
 
     def _worst(self):
-        """Frame of words, a row per neuron; of many those that did not converge first, then the largest gaps."""
+        """Make a table, a row per neuron; of many those that did not converge first, then the largest gaps."""
         import pandas as pd
 
         shown = np.arange(len(self.neuron))
@@ -255,7 +255,7 @@ class FitReport(CertifiedReport):
         if self.rank < self.n_features and not self.gap_is_bound.all():
             lines.append(
                 f"X varies too little along {self.n_features - self.rank} of {self.n_features} directions: they are "
-                "excluded, and gaps that are estimates are those of the other directions."
+                "excluded, and estimated gaps are those of the other directions."
             )
         if self.runaway:
             lines += self._runaway_lines()
@@ -277,24 +277,24 @@ class FitReport(CertifiedReport):
         return f"; {share:.2g} of all bins masked, in {np.count_nonzero(self.n_masked)} neurons"
 
     def _dispersion_lines(self) -> list[str]:
-        """Say what the counts say of the distribution, and what is certified at a dispersion that was sought."""
+        """Report overdispersion of the counts, and what is certified if the dispersion was estimated."""
         lines = []
         if self.is_overdispersed is not None and np.any(self.is_overdispersed):
             low, middle, high = np.nanquantile(self.dispersion, (0, 0.5, 1))
             lines.append(
                 f"Counts of {int(self.is_overdispersed.sum())} of {len(self.neuron)} neurons vary more than the model "
-                f"has it: Pearson dispersion {middle:.2f} ({low:.2f} to {high:.2f}), 1 if it is right. See "
+                f"allows: Pearson dispersion {middle:.2f} ({low:.2f} to {high:.2f}), 1 if it is right. See "
                 "docs/how_to/observation_models.md."
             )
         if self.observation_model == "NegativeBinomial":
             lines.append(
-                "Gaps are those of the fit at the dispersion in dispersion_. Where that was estimated, nothing is "
-                "proved of it: the likelihood is not convex in the dispersion."
+                "Gaps are those of the fit at the dispersion in dispersion_. If that was estimated, nothing is "
+                "proved about it: the likelihood is not convex in the dispersion."
             )
         return lines
 
     def _runaway_lines(self) -> list[str]:
-        """Say which features have coefficients that ran away, and for how many neurons."""
+        """List features whose coefficients ran away, and for how many neurons."""
         lines = [
             "Coefficients that the rows hardly determine, and that alone change the linear predictor by more than 15:"
         ]

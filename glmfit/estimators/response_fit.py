@@ -35,9 +35,9 @@ class Settings:
     """Constructor parameters of a `ResponseModel`, read and checked."""
 
     def __init__(self, model):
-        check_choice("prior", model.prior, ("mean", "zero"), "Other priors go to fit as prior_factors.")
+        check_choice("prior", model.prior, ("mean", "zero"), "Pass other priors to fit as prior_factors.")
         check_real("validation_fraction", model.validation_fraction, 1.0)
-        check_real("tol", model.tol, 1.0, hint="It is a share of the gradient at the start.")
+        check_real("tol", model.tol, 1.0, hint="It is a fraction of the gradient at the start.")
         epochs = None if model.max_epochs is None else check_whole("max_epochs", model.max_epochs)
         solver = read_solver(model.solver_name, model.solver_kwargs, SOLVERS, parameters=model._get_param_names())
         several, weights = f"{_NUMBER}, or a sequence of such numbers", model.imputation_weight
@@ -48,7 +48,7 @@ class Settings:
         self.strengths = read_strengths("regularizer_strength", model.regularizer_strength, several, 0, 1).tolist()
         self.loss, self.prior = model.loss, model.prior
         if not isinstance(self.loss, Observation):
-            hint = "An observation model (glmfit.observations.Observation) will do, too."
+            hint = "An observation model (glmfit.observations.Observation) is accepted, too."
             check_choice("loss", self.loss, RESPONSE_LOSSES, hint)
             self.loss = RESPONSE_LOSSES[self.loss]
         self.n_components = check_whole("n_components", model.n_components)
@@ -83,7 +83,7 @@ def warn_rank(settings: Settings, *sides: Side) -> None:
 
 
 class ResponseFit(NamedTuple):
-    """What is fitted: settings, and checked data."""
+    """Settings and checked data of a fit."""
 
     settings: Settings
     responses: Responses
@@ -93,21 +93,21 @@ class ResponseFit(NamedTuple):
 
     @property
     def dtype(self) -> type:
-        """Precision of the passes: that of the features, or of the responses where there are none."""
+        """Precision of the passes: that of the features, or of the responses if there are none."""
         given = [values.dtype for values in self.features if values is not None]
         return precision(np.result_type(*given) if given else self.responses.dtype)
 
     def run(self) -> tuple[tuple[Tower, Tower], Predictor, tuple[float, float], ResponseReport]:
-        """Fit towers, with weight and strength chosen on held-out pairs where several are offered.
+        """Fit towers, with weight and strength chosen on held-out pairs if several are given.
 
-        Returns towers of stimuli and of neurons, rotated as `canonical_rotation` says; predictor of the entities of the
-        fit; mean biases of stimuli and of neurons that have responses, which others are given; report.
+        Returns towers of stimuli and of neurons, rotated by `canonical_rotation`; predictor of the entities of the fit;
+        mean biases of stimuli and of neurons that have responses, which are used for others; report.
         """
         weights = self.imputation_weights()
         if not any(weights) and (self.prior_factors is not None or any(w is not None for w in self.weights)):
             warn_user(
-                "stimulus_weight, neuron_weight and prior_factors are about pairs that were not recorded, which have "
-                "no say with imputation_weight=0: give a weight above 0, or leave them out."
+                "stimulus_weight, neuron_weight and prior_factors apply to pairs that were not recorded, which have "
+                "no effect with imputation_weight=0: pass a weight above 0, or omit them."
             )
         grid = [(weight, strength) for weight in weights for strength in self.settings.strengths]
         best, trial, tuning, seconds = 0, None, {}, np.zeros(2)
@@ -149,7 +149,7 @@ class ResponseFit(NamedTuple):
             raise ValueError(
                 f"nothing can be held out to choose among several strengths: of {n_pairs} pairs, "
                 f"validation_fraction {fraction:g} is none, or every one is the only pair of its stimulus or "
-                "neuron. Give one imputation_weight and one regularizer_strength."
+                "neuron. Pass one imputation_weight and one regularizer_strength."
             )
         return responses.split(held)
 
@@ -181,7 +181,7 @@ class ResponseFit(NamedTuple):
 
 
 class _Trial(NamedTuple):
-    """A fit at one weight and strength: its problem, what a solver made of it, and the units of both."""
+    """A fit at one weight and strength: its problem, its solution, and the units of both."""
 
     of_fit: ResponseFit
     imputation_weight: float
@@ -205,7 +205,7 @@ class _Trial(NamedTuple):
         return (left, right), Predictor(left(U), s, right(V), t, null)
 
     def fitted(self, tuning: dict[str, np.ndarray], seconds: np.ndarray):
-        """Outcome with a report, after choices that took some time."""
+        """Return the outcome with a report; ``seconds`` includes earlier choices."""
         problem, solution, scale = self.problem, self.solution, self.units.size**2
         towers, predictor = self.embed()
         seen = problem.pairs_left > 0, problem.pairs_right > 0
@@ -229,5 +229,5 @@ class _Trial(NamedTuple):
 
 
 def _quiet(tower: Tower, seen: np.ndarray) -> Tower:
-    """Tower of entities that are their own features, 0 where they are not seen."""
+    """Set a tower of entities that are their own features to 0 where they are not seen."""
     return eqx.tree_at(lambda tower: tower.maps[0].weight, tower, replace_fn=lambda table: table * seen[:, None])

@@ -31,49 +31,49 @@ class ResponseModel(ResponsePrediction):
 
     over the parameters :math:`\theta` of both towers, their constants c included, and the biases; O are the pairs with
     a response. L is a sum over pairs, not a mean: strengths keep their meaning as pairs are added, and weigh less. With
-    :math:`\omega = 0` a pair that was not recorded is missing, no more; with :math:`\omega > 0` it is drawn to the
+    :math:`\omega = 0` a pair that was not recorded is simply missing; with :math:`\omega > 0` it is pulled towards the
     prior :math:`\tilde y_{ij}`, a linear predictor.
 
     Parameters
     ----------
     n_components : int
-        Columns k of the embeddings.
+        Number k of embedding columns.
     loss : {"poisson", "poisson-exp", "logistic", "squared"} or Observation
-        Of a response: spike counts with rate softplus(z) or exp(z), 0 or 1 (or -1 and 1), measured values (of any size
-        and offset where both towers are linear; with hidden layers scale them to about 1); or an observation model of
-        your own, :class:`glmfit.observations.Observation`.
+        Loss of a response: spike counts with rate softplus(z) or exp(z), 0 or 1 (or -1 and 1), measured values (of any
+        size and offset if both towers are linear; with hidden layers scale them to about 1); or your own observation
+        model, :class:`glmfit.observations.Observation`.
     stimulus_hidden, neuron_hidden : tuple of int
         Widths of the hidden layers (tanh) of the towers; () for a linear one.
     regularizer_strength : float or sequence of float
-        Ridge lambda >= 0 of the towers; of several, the best on held-out pairs.
+        Ridge lambda >= 0 of the towers; if several are given, the best on held-out pairs is used.
     bias, bias_strength : bool, float
         Whether stimuli have a bias s and neurons one, t + delta; ridge lambda_b >= 0 of s and delta.
     imputation_weight : float, sequence of float or "auto"
-        omega >= 0; of several, to which 0 is always added, the best on held-out pairs. "auto" tries 0, 0.03, 0.1 and
-        0.3 times the mean curvature of the loss at the neurons' means.
+        omega >= 0; if several are given (0 is always added), the best on held-out pairs is used. "auto" tries 0, 0.03,
+        0.1 and 0.3 times the mean curvature of the loss at the neurons' means.
     prior : {"mean", "zero"}
-        What pairs that were not recorded are drawn to: the neuron's mean response, or z = 0.
+        Value that pairs without a record are pulled towards: the neuron's mean response, or z = 0.
     solver_name : {"auto", "LBFGS", "GaussNewton", "Adam", "LeftBatches", "SampledPairs"}
-        "auto" is LBFGS for linear towers and Adam, which ends with L-BFGS, where there is a hidden layer.
+        "auto" is LBFGS for linear towers, and Adam, which ends with L-BFGS, if there is a hidden layer.
     tol, max_epochs : float, int, optional
         Norm of the gradient, relative to that at the start, at which to stop; budget, by default the solver's own.
     validation_fraction : float
         Share of the pairs held out to choose among several weights or strengths: whole pairs, with all their trials,
-        and never all those of a stimulus or neuron. The best are fitted to all pairs again.
+        and never all pairs of a stimulus or neuron. The best are fitted to all pairs again.
 
     Attributes
     ----------
     stimulus_embedding_, neuron_embedding_ : numpy.ndarray
-        (stimulus, component) and (neuron, component), float64. Known up to a common rotation only; this one makes their
-        joint second moment diagonal and decreasing, and the largest entry of each column of the second positive.
+        (stimulus, component) and (neuron, component), float64. Determined only up to a common rotation; this one makes
+        their joint second moment diagonal and decreasing, and the largest entry of each neuron column positive.
     stimulus_bias_, neuron_bias_ : numpy.ndarray
-        All that is added for a stimulus, s, and for a neuron, t + delta; 0 with ``bias=False``.
+        Total bias of a stimulus, s, and of a neuron, t + delta; 0 with ``bias=False``.
     imputation_weight_, regularizer_strength_ : float
         Given or chosen.
     n_stimuli_, n_neurons_, n_stimulus_features_in_, n_neuron_features_in_ : int
-        Entities and features, which are as many where each entity is its own feature.
+        Numbers of entities and of features, equal if each entity is its own feature.
     stimulus_feature_names_in_, neuron_feature_names_in_ : numpy.ndarray
-        Names of the columns of the features, where all of them are strings.
+        Names of the columns of the features, if all of them are strings.
 
     Notes
     -----
@@ -81,9 +81,9 @@ class ResponseModel(ResponsePrediction):
     optimum exists, and other seeds may end elsewhere.
     Cost of a pass: O(pairs k + (m + n) k^2) and the towers, for all m n pairs; the table of all of them is formed by
     :meth:`predict` only.
-    Unseen stimuli and neurons are predicted from their features, with the mean of the biases of those of the fit that
-    have a response; ``stimulus_bias_`` also has those that have none. An entity that is its own feature and has no
-    response has a vector of (nearly, if pairs are imputed) zeros.
+    Unseen stimuli and neurons are predicted from their features, with the mean bias of the fitted ones that have a
+    response; ``stimulus_bias_`` also contains those without. An entity that is its own feature and has no response has
+    a vector of zeros (nearly, if pairs are imputed).
 
     References
     ----------
@@ -140,7 +140,7 @@ class ResponseModel(ResponsePrediction):
         ----------
         stimulus_features, neuron_features : array-like or SciPy sparse (entity, feature), int or None
             NumPy, pandas, pynapple TsdFrame or sparse. None: every entity is its own feature, as many as the responses
-            show; an integer says how many.
+            show; an integer gives their number.
         responses : list of tuple, tuple, or array-like
             Sessions, a list of ``(stimulus ids, neuron ids, array (stimulus, neuron))`` with NaN for gaps (one session
             may come without the list); or one table (stimulus, neuron) with NaN where nothing was recorded (array,
@@ -157,7 +157,7 @@ class ResponseModel(ResponsePrediction):
         ConvergenceWarning
             If the fit did not converge.
         UserWarning
-            For stimuli or neurons of which nothing can be learnt, more components than linear towers can have, and
+            For stimuli or neurons about which nothing can be learnt, more components than linear towers can have, and
             counts that are not integers.
         """
         with WholeFit(self):

@@ -20,7 +20,7 @@ _EMBEDDINGS = ("stimulus_embedding", "neuron_embedding", "stimulus_bias", "neuro
 
 
 class ResponsePrediction(Model):
-    """Common part of models of responses of neurons to stimuli: what is done with fitted towers."""
+    """Common part of models of responses of neurons to stimuli: the use of fitted towers."""
 
     report_class = ResponseReport
 
@@ -69,7 +69,7 @@ class ResponsePrediction(Model):
         Returns
         -------
         numpy.ndarray or pynapple TsdFrame
-            Expected counts, probabilities or values, (stimulus, neuron); a frame where stimulus_features is one.
+            Expected counts, probabilities or values, (stimulus, neuron); a frame if stimulus_features is one.
         """
         predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
         return _wrapped(self._loss.mean(predictor.table()), stimulus_features, neurons)
@@ -99,14 +99,14 @@ class ResponsePrediction(Model):
         Parameters
         ----------
         stimuli, neurons, stimulus_features, neuron_features :
-            As there.
+            As in :meth:`predict`.
         random_state : optional
             Seed as in the constructor; None takes the constructor's.
 
         Returns
         -------
         numpy.ndarray or pynapple TsdFrame
-            Counts, 0 and 1, or what else the loss is of, (stimulus, neuron), float; the same seed draws the same ones.
+            Counts, 0 and 1, or other responses of the loss, (stimulus, neuron), float; the same seed draws the same.
             The squared loss has no noise model: ValueError.
         """
         predictor = self._predictor(stimuli, neurons, stimulus_features, neuron_features)
@@ -136,7 +136,7 @@ class ResponsePrediction(Model):
             responses, trials averaged, with their predictions; or recall@k: per stimulus the share of its neurons with
             a response above 0 that are among the k with the largest predictions, averaged over stimuli with any.
         k : int
-            Of the recall. A stimulus with fewer responding neurons can have them all.
+            Number of top predictions in a recall. A stimulus with fewer responding neurons can have them all.
         exclude : optional
             Responses of the fit, in any form: their pairs are excluded from a recall, as answers and as candidates.
         stimulus_features, neuron_features : array-like or SciPy sparse, (entity, feature), optional
@@ -146,12 +146,12 @@ class ResponsePrediction(Model):
         Returns
         -------
         float or numpy.ndarray
-            Larger is better. Correlations are (neuron,), nan for neurons with fewer than 3 pairs or where responses or
+            Larger is better. Correlations are (neuron,), nan for neurons with fewer than 3 pairs or if responses or
             predictions are constant.
         """
         check_choice("score_type", score_type, SCORES)
         if exclude is not None and score_type != "recall":
-            raise ValueError(f'exclude is for score_type="recall"; leave it out of {score_type!r}.')
+            raise ValueError(f'exclude is for score_type="recall"; omit it with {score_type!r}.')
         k = check_whole("k", k)
         predictor = self._predictor(None, None, stimulus_features, neuron_features)
         sizes = len(predictor.s), len(predictor.t)
@@ -165,7 +165,7 @@ class ResponsePrediction(Model):
         return recall(records, predictor, k, exclude)
 
     def _predictor(self, stimuli, neurons, stimulus_features, neuron_features) -> Predictor:
-        """Embeddings and biases of what is asked for."""
+        """Return embeddings and biases of the selected stimuli and neurons."""
         check_is_fitted(self)
         P, s = self._embedded(0, stimuli, stimulus_features, self.stimulus_embedding_, self.stimulus_bias_)
         Q, t, null = self._embedded(1, neurons, neuron_features, self.neuron_embedding_, self.neuron_bias_, self._null)
@@ -179,7 +179,7 @@ class ResponsePrediction(Model):
             return [values[some] for values in fitted]
         if ids is not None:
             raise ValueError(
-                f"{side.entities} and {side.entity}_features were given; give ids of the fit or features of others."
+                f"{side.entities} and {side.entity}_features were given; pass ids of the fit or features of others."
             )
         embedding = self._towers[which](read_unseen(features, side))
         means = self._mean_bias[which], *map(np.mean, fitted[2:])
@@ -189,7 +189,7 @@ class ResponsePrediction(Model):
         arrays.update({name: getattr(self, f"{name}_") for name in _EMBEDDINGS}, null=self._null)
         names = [name for name, loss in RESPONSE_LOSSES.items() if loss == self._loss]
         if not names:
-            raise ValueError(f"the loss is {self._loss!r}, which no file can hold: use one of {list(RESPONSE_LOSSES)}.")
+            raise ValueError(f"the loss is {self._loss!r}, which cannot be saved: use one of {list(RESPONSE_LOSSES)}.")
         header["loss"], header["mean_bias"], header["sides"] = names[0], list(self._mean_bias), []
         for side, tower in zip(self._sides, self._towers, strict=True):
             tower.to_file(side.entity, arrays)
@@ -210,6 +210,6 @@ class ResponsePrediction(Model):
 
 
 def _wrapped(values: np.ndarray, stimulus_features, neurons):
-    """Table with the times of the features of stimuli, where they have any."""
+    """Return a table with the times of the stimulus features, if they have any."""
     columns = list(range(values.shape[1])) if neurons is None else [int(j) for j in np.atleast_1d(neurons)]
     return wrap(values, time_axis(stimulus_features), None, columns)

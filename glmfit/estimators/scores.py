@@ -1,4 +1,4 @@
-"""Scores of counts given a model; folds of a cross-validation, their scores, and the strengths that these choose."""
+"""Scores of counts given a model; folds of a cross-validation, their scores, and the choice of strengths."""
 
 import numbers
 from dataclasses import replace
@@ -19,13 +19,13 @@ from ..observations import Gaussian
 from ..observations.poisson import Poisson
 
 NO_DEVIANCE = 1e-100  # a null model without spikes has the smallest rate there is, not 0
-_MANY = 20  # epochs, each a fold, that hardly anybody wants
+_MANY = 20  # epochs, each a fold; more are hardly ever intended
 
 
 def score_sums(observation, data, coef, intercept, score_type, silent=None):
-    """Weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood per neuron; silent have no offset.
+    """Compute weighted (deviance, null deviance), log-likelihoods, or mean log-likelihood; silent have no offset.
 
-    A neuron without a response that counts gets nan.
+    One of each per neuron; a neuron without a response that counts gets nan.
     """
     n, n_neurons = data.Y.shape
 
@@ -60,7 +60,7 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
         if silent is not None:
             eta = np.where(silent, intercept, eta)
         at = [eta] if null_eta is None else [eta, np.broadcast_to(null_eta + known, y.shape)]
-        # Rows that do not count may have infinite rates, which 0 times is not 0.
+        # Rows that do not count may have infinite rates, and 0 times infinity is not 0.
         w, e = weights_of(rows)
         counts = w * e > 0
         values = (np.where(counts, of(observation, y, z, e), 0.0) for z in at)
@@ -115,9 +115,9 @@ class Folds(NamedTuple):
 
 
 def make_folds(cv, data: Training | ClassTraining, axis: TimeAxis | None, target: np.ndarray | None = None) -> Folds:
-    """Read ``cv`` of an estimator: rows are those that are fitted, indices and ``axis`` those that were given.
+    """Read ``cv`` of an estimator: masks are of the rows fitted, indices and ``axis`` of the rows given.
 
-    A splitter sees the ``target`` of the rows that are fitted, by default the counts of all neurons, and else 0.
+    A splitter sees the ``target`` of the rows fitted, by default the counts of all neurons, and 0 for other rows.
     """
     rows, n_given = data.rows, data.n_given
     n = len(rows)
@@ -166,12 +166,12 @@ def make_folds(cv, data: Training | ClassTraining, axis: TimeAxis | None, target
 
 
 def is_epochs(value) -> bool:
-    """Whether a value is an IntervalSet of pynapple."""
+    """Tell whether a value is an IntervalSet of pynapple."""
     return hasattr(value, "start") and hasattr(value, "end") and hasattr(value, "in_interval")
 
 
 def are_epochs(value) -> bool:
-    """Whether a value is a list of them."""
+    """Tell whether a value is a list of IntervalSets."""
     return isinstance(value, list | tuple) and len(value) > 0 and all(map(is_epochs, value))
 
 
@@ -208,15 +208,15 @@ def _of_pairs(pairs, rows, n_given) -> Folds:
 
 def _checked(train, test, what: str) -> Folds:
     if train.shape[1] < 2:
-        raise ValueError(f"cv has {counted(train.shape[1], what)}; it takes at least two to compare strengths.")
+        raise ValueError(f"cv has {counted(train.shape[1], what)}; comparing strengths needs at least two.")
     both = np.flatnonzero((train & test).any(axis=0))
     if both.size:
-        raise ValueError(f"{what} {both[0]} of cv has rows both to fit and to score, which says nothing.")
+        raise ValueError(f"{what} {both[0]} of cv has rows both to fit and to score; they must be disjoint.")
     empty = np.flatnonzero((train.sum(axis=0) < 2) | ~test.any(axis=0))
     if empty.size:
         raise ValueError(
             f"{what} {empty[0]} of cv has {train[:, empty[0]].sum()} rows to fit and {test[:, empty[0]].sum()} to score"
-            " (rows with NaN and of weight 0 do not count); leave it out."
+            " (rows with NaN and of weight 0 do not count); drop it."
         )
     return Folds(train, test)
 
@@ -233,7 +233,7 @@ def as_given(data: Training) -> Training:
 
 
 def score_folds(observation, data: Training, folds: Folds, coef, intercept, scoring: str) -> np.ndarray:
-    """Scores of the held-out rows, (strength, fold, neuron); coef is (strength, fold, feature, neuron)."""
+    """Score the held-out rows, (strength, fold, neuron); coef is (strength, fold, feature, neuron)."""
     S, F, d, N = coef.shape
     per_neuron = np.ndim(getattr(observation, "dispersion", 0.0)) > 0
     scores = np.empty((S, F, N))
@@ -255,7 +255,7 @@ def score_folds(observation, data: Training, folds: Folds, coef, intercept, scor
 
 
 def _score_by_moments(observation, data: Training, folds: Folds, coef, intercept, scoring: str) -> np.ndarray:
-    """Scores as of `score_folds` of normal responses, from the moments of the rows of each fold."""
+    """Score as `score_folds` for normal responses, from the moments of the rows of each fold."""
     scores = np.empty((coef.shape[0], coef.shape[1], coef.shape[3]))
     variance = np.asarray(observation.dispersion, np.float64)
     for f, test in enumerate(folds.test.T):
@@ -270,10 +270,10 @@ def _score_by_moments(observation, data: Training, folds: Folds, coef, intercept
 
 
 def choose_strengths(scores: np.ndarray, comparable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Index of the best mean score, and of the strongest strength within a standard error of it, (neuron,).
+    """Return the index of the best mean score, and of the strongest strength within a standard error of it, (neuron,).
 
     Among the ``comparable`` ones of every neuron, bool (strength, neuron), or else the strongest. The standard error is
-    that of the difference from the best, fold by fold: that folds differ in their rates says nothing about strengths.
+    that of the difference from the best, fold by fold: differences in rate between folds do not matter for strengths.
     """
     known = ~np.isnan(scores) | ~comparable[:, None]
     n = known.all(axis=0).sum(axis=0)  # folds, (neuron,)

@@ -34,35 +34,35 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         Penalty of the coefficients; None is "UnRegularized".
     regularizer_strength : float, optional
         At least 0; the default is one over the sum of the weights (without any, the number of rows), which is the
-        ``C = 1`` of scikit-learn's `LogisticRegression`. ``strength_`` has the one of the fit.
+        ``C = 1`` of scikit-learn's `LogisticRegression`. ``strength_`` is that of the fit.
     solver_name : str
         "auto" takes ConjugateGradients while a pass over rows and classes is affordable, then SampledSoftmax, or
         ImplicitSGD if X is sparse (:func:`glmfit.estimators.choose_class_solver`). Exact: "ConjugateGradients" and,
-        going down by theorem without a step to choose, "BoundMajorization" and "IncrementalMajorization". Sampling
-        classes, for very many: "SampledSoftmax", "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". To compare
-        with: "SGD", "OVE", "NCE", "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a step
-        to choose: "StochasticMajorization" (needs a ridge).
+        with a proved decrease and no step to choose, "BoundMajorization" and "IncrementalMajorization". Sampling
+        classes, for very many: "SampledSoftmax", "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". For
+        comparison: "SGD", "OVE", "NCE", "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without
+        a step to choose: "StochasticMajorization" (needs a ridge).
     tol, max_epochs : float, int, optional
         Exact solvers: relative gap ``(F - F*) / (F_null - F)`` at which to stop, as in `PopulationGLM`; budget, default
         500. Sampling solvers: epochs of the schedule, default 50, and 1 of StochasticMajorization.
     step, step_decay : "tune" or float, float
         Sampling solvers: step size times rows, c, of the first epoch, and its factor from one epoch to the next, in
-        (0, 1]. "tune" is 0.1 for single implicit steps, chosen by measurement, and for others the best of some that
-        are tried on some of the rows. Exact solvers and those of majorization have no use for them.
+        (0, 1]. "tune" is 0.1 for single implicit steps, chosen by measurement, and otherwise the best of several steps
+        that are tried on some of the rows. Exact and majorization solvers ignore them.
     certify : bool
-        Sampling solvers: whether to bound the distance from the optimum at the end, where a pass over all rows and
+        Sampling solvers: whether to bound the distance from the optimum at the end, if a pass over all rows and
         classes is affordable.
     fit_intercept : bool
-        Whether classes have intercepts; without, as in the papers on sampling classes, they are 0.
+        Whether classes have intercepts; if not, they are 0, as in the papers on sampling classes.
     early_stopping : bool
-        Sampling solvers: leave out a tenth of the rows, keep the epoch that predicts them best, and end five epochs
-        after it; a step that is to be chosen is shortened while that predicts them better. The optimum of F is then not
-        what is sought. With fewer than 10 rows none is held out; exact solvers and streams have no use for it.
+        Sampling solvers: hold out a tenth of the rows, keep the epoch that predicts them best, and stop five epochs
+        after it; a tuned step is shortened while that predicts them better. The fit then does not seek the optimum of
+        F. With fewer than 10 rows none is held out; exact solvers and streams ignore it.
 
     Attributes
     ----------
     classes_ : numpy.ndarray
-        Labels, sorted where they can be, else in order of appearance, (class,).
+        Labels, sorted if possible, else in order of appearance, (class,).
     coef_, intercept_ : numpy.ndarray
         (feature, class), float64, which sums to 0 over classes, and (class,), which is -1e4 (probability 0) for a class
         all of whose rows have weight 0.
@@ -72,7 +72,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
     Notes
     -----
     Guarantee: with ``report_.gap_is_bound``, ``F - F* <= report_.gap``, proved by duality or self-concordance in
-    float64. Sampling solvers come near the optimum and do not converge in a finite time; the report says how near.
+    float64. Sampling solvers approach the optimum and do not converge in a finite time; the report says how near.
     Those that sample classes take their steps on centred, whitened features.
     Rows with a NaN in X or offset, or without a label (NaN, None), are dropped and counted.
     Cost: exact solvers some tens of passes of N D K products (nonzeros instead of N D); sampling solvers m D per
@@ -126,20 +126,20 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         sample_weight: PerRow = None,
         offset: PerRow = None,
     ) -> Self:
-        """Take one pass over more rows by a solver that samples classes, from where the model stands.
+        """Take one pass over more rows by a solver that samples classes, from the current coefficients.
 
         Parameters
         ----------
         X, y, sample_weight, offset :
             As in :meth:`fit`.
         classes : sequence, optional
-            All labels of the stream, others are refused; needed at the first call, unless all of them are in its y.
+            All labels of the stream; others are refused. Needed at the first call, unless all of them are in its y.
 
         Notes
         -----
-        A step is ``step`` divided by the rows seen so far, these included; "tune" chooses it on the first rows, if they
-        are 100 at least. "auto" is ImplicitSGD here. Steps are taken along the features as they are: standardise them.
-        The report is about these rows.
+        A step is ``step`` divided by the rows seen so far, these included; "tune" chooses it on the first rows, if
+        there are at least 100. "auto" is ImplicitSGD here. Steps are taken along the features as they are: standardise
+        them. The report is about these rows.
         """
         with WholeFit(self):
             first = not hasattr(self, "classes_")
@@ -157,7 +157,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return self
 
     def decision_function(self, X: DataLike, offset: PerRow = None) -> np.ndarray:
-        """Compute the scores, up to a constant per row the log-probabilities.
+        """Compute the scores, which are the log-probabilities up to a constant per row.
 
         Parameters
         ----------
@@ -174,7 +174,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict_log_proba(self, X: DataLike, offset: PerRow = None) -> ArrayOrTsd:
-        """Compute the logarithm of what :meth:`predict_proba` does, which stays finite where that is 0 to rounding."""
+        """Compute the logarithm of :meth:`predict_proba`, which stays finite if that rounds to 0."""
         values, axis = self._of_scores(partial(log_softmax, axis=1), X, offset)
         return wrap(values, axis, None, list(self.classes_))
 
@@ -189,7 +189,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         Returns
         -------
         array or pynapple TsdFrame
-            (row, class), NaN where X or the offset has a NaN; a frame with the times of X, classes as columns, when X
+            (row, class), NaN where X or the offset has a NaN; a frame with the times of X, classes as columns, if X
             is one.
         """
         values, axis = self._of_scores(probabilities, X, offset)
@@ -201,12 +201,12 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         Parameters
         ----------
         X, offset :
-            As in :meth:`decision_function`; NaN is refused here, as there is no label for it.
+            As in :meth:`decision_function`; NaN is refused here, because there is no label for it.
 
         Returns
         -------
         array or pynapple Tsd
-            Labels, (row,); a Tsd with the times of X when X is one and labels are numbers.
+            Labels, (row,); a Tsd with the times of X if X is one and labels are numbers.
         """
         best, axis = self._of_scores(lambda scores: np.argmax(known(scores), axis=1), X, offset)
         labels = self.classes_[best]
@@ -220,7 +220,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         X, offset :
             As in :meth:`predict`.
         k : int
-            At most all classes are returned.
+            Number of classes; at most all are returned.
 
         Returns
         -------
@@ -255,7 +255,7 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
             As in :meth:`fit`; rows with NaN are dropped.
         score_type : {"accuracy", "log-likelihood", "pseudo-r2-McFadden"}
             Share of right labels (labels the fit did not see count as wrong, with a warning if it saw none: numbers
-            given as text are other labels); mean log-probability of the labels (ValueError for one the fit did not
+            given as strings are other labels); mean log-probability of the labels (ValueError for one the fit did not
             see, whose log-probability would be minus infinity); 1 - log-likelihood / log-likelihood of the class
             frequencies of the training rows.
 

@@ -1,4 +1,4 @@
-"""Recordings given as something that rows are read from: loaded where they fit in memory, checked as they are read."""
+"""Recordings given as sources of rows: loaded if they fit in memory, checked as they are read."""
 
 from dataclasses import replace
 
@@ -10,11 +10,11 @@ from ..design import RowSource, as_source
 from ..design.on_disk import Watch
 from ..engine.tiles import tiles_of
 
-_LOOK = 65536  # rows at a time of the first look at the counts
+_LOOK = 65536  # rows at a time in the first pass over the counts
 
 
 class _View:
-    """Rows that are read whenever they are needed, from a source or an array; those that do not count are 0."""
+    """Rows that are read on demand, from a source or an array; those that do not count are 0."""
 
     def __init__(self, given, keep: np.ndarray | None, dtype):
         self.given, self.keep, self.dtype = given, keep, np.dtype(dtype)
@@ -50,17 +50,17 @@ class RowView(_View):
             place, column = np.argwhere(~np.isfinite(x))[0]
             row = np.arange(len(self))[rows][place]
             raise ValueError(
-                f"X is {x[place, column]} at row {row}, feature {column}; rows that are read as they are fitted need "
+                f"X is {x[place, column]} at row {row}, feature {column}; rows that are read during the fit need "
                 "finite features. Give such rows sample_weight 0, or fix the source."
             )
         return x
 
 
 class CountView(_View):
-    """Responses per unit of exposure, from an array or a source; in the place of a NaN what every model allows."""
+    """Responses per unit of exposure, from an array or a source; a value that the model allows replaces a NaN."""
 
     def __init__(self, counts, keep: np.ndarray | None, exposure: np.ndarray | None, neutral: float):
-        # What is divided is rounded: in double precision it is the same recording as in memory.
+        # Division rounds: in double precision it is the same recording as in memory.
         double = counts.dtype == np.float64 or exposure is not None
         super().__init__(counts, keep, np.float64 if double else np.float32)
         self.exposure, self.neutral = exposure, np.asarray(neutral, self.dtype)
@@ -75,7 +75,7 @@ class CountView(_View):
 
 
 class OwnView(_View):
-    """Weights of single responses that are read as they are needed: 0 where the response is a NaN."""
+    """Weights of single responses that are read on demand: 0 if the response is NaN."""
 
     def __init__(self, counts, own: np.ndarray | None):
         super().__init__(counts, None, np.float64)
@@ -87,7 +87,7 @@ class OwnView(_View):
 
 
 def read_fitted(estimator, X, y, sample_weight, offset, exposure, epochs, max_memory: float) -> Training:
-    """Check the data of a fit: X and y are loaded where they fit in memory, and else read in every pass, as views."""
+    """Check the data of a fit: X and y are loaded if they fit in memory, else read in every pass, as views."""
     X, y = (_readable(a, max_memory) for a in (X, y))
     source, counts = as_source(X), as_source(y)
     if source is not None:
@@ -109,7 +109,7 @@ def _readable(array, max_memory: float):
 
 
 def as_arrays(X, y):
-    """Load what rows are read from; features with names come as a frame."""
+    """Load sources of rows; features with names become a frame."""
     X, y = (_readable(a, np.inf) for a in (X, y))
     source, counts = as_source(X), as_source(y)
     if source is not None:
@@ -125,13 +125,13 @@ def as_arrays(X, y):
 
 
 def bytes_in_memory(shape, n_neurons: int, dtype) -> int:
-    """Bytes that a fit in memory takes: features twice, and of the size of the counts some arrays."""
+    """Estimate the bytes of a fit in memory: features twice, and some arrays of the size of the counts."""
     n_rows, n_features = shape
     return n_rows * (2 * n_features + 1 + 7 * n_neurons) * np.dtype(dtype).itemsize
 
 
 def _read_streamed(estimator, source: RowSource, y, sample_weight, offset, exposure, epochs) -> Training:
-    """Check what rows are read from, except for the features; what does not count has weight 0."""
+    """Check sources of rows, except for the features; rows that do not count get weight 0."""
     watch = Watch([source, y, offset, exposure])  # weights are copied
     data = _look(estimator, source, y, sample_weight, offset, exposure, epochs, reset=True)
     weights = data.weights
@@ -147,7 +147,7 @@ def _read_streamed(estimator, source: RowSource, y, sample_weight, offset, expos
 
 
 def read_scored(estimator, X, y, sample_weight, offset, exposure, epochs) -> Recording:
-    """Check what a score is asked of; features that are read from somewhere stay there."""
+    """Check the data of a score; features in a source of rows are not loaded."""
     source, counts = as_source(X), as_source(y)
     if source is None:
         return door.read_scoring(estimator, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
@@ -158,12 +158,12 @@ def read_scored(estimator, X, y, sample_weight, offset, exposure, epochs) -> Rec
 
 
 def _positive(weights: np.ndarray | None) -> np.ndarray | None:
-    """Which rows count; None where all do."""
+    """Find which rows count; None if all do."""
     return None if weights is None or weights.all() else weights > 0
 
 
 def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, epochs, reset: bool) -> Training:
-    """Check a recording except for its features, once: rows that lack these or the offset get the weight 0."""
+    """Check a recording except for its features, once: rows without these or the offset get weight 0."""
     data = door.read_recording(estimator, source, y, sample_weight, offset, exposure, epochs, reset)
     n_rows, observation = len(source), estimator._family()
     missing = np.zeros(n_rows, bool) if source.left_out is None else np.asarray(source.left_out, bool)

@@ -1,5 +1,5 @@
-"""How certain a fitted `PopulationGLM` is: standard errors, intervals, degrees of freedom, what features explain;
-whether spikes came when the rates said (docs/theory/inference.md); and whether a coupled model stays bounded
+"""Uncertainty of a fitted `PopulationGLM`: standard errors, intervals, degrees of freedom, contributions of features;
+time rescaling of its spikes (docs/theory/inference.md); and simulation and stability of coupled models
 (docs/theory/stable_coupling.md).
 """
 

@@ -1,4 +1,4 @@
-"""Whether residuals of neighbouring rows go together: what makes sums of them vary more than independent ones would."""
+"""Test of residuals for autocorrelation, which makes sums of them vary more than sums of independent ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy.stats
 
-_LEVEL = 1e-5  # of a neuron: a recording of a thousand independent ones is warned of once in a hundred times at most
-_MATTERS = 1.2  # at such a variance a p-value of 0.05 is one of 0.07
-_BLOCKS = 16  # of the longest kind: fewer say little about a variance
+_LEVEL = 1e-5  # per neuron: a thousand independent neurons cause a warning at most once in a hundred recordings
+_MATTERS = 1.2  # with this inflation a p-value of 0.05 should be 0.07
+_BLOCKS = 16  # of the longest kind: fewer give a poor estimate of a variance
 
 
 class Autocorrelation(NamedTuple):
@@ -30,33 +30,33 @@ def autocorrelation(residual: np.ndarray, counts: np.ndarray) -> Autocorrelation
     Parameters
     ----------
     residual : numpy.ndarray of shape (time,)
-        Pearson residuals, float64, in the order of time; gaps are not looked at.
+        Pearson residuals, float64, in the order of time; gaps are ignored.
     counts : numpy.ndarray of bool, (time,)
         Rows that count. Others are in no pair.
 
     Returns
     -------
     Autocorrelation
-        nan, nan and False where there are fewer than 32 rows or nothing varies. The ratio is the largest of those that
-        are significant at 1e-5, or else that of the smallest p-value. ``found`` says that it is significant and at
+        nan, nan and False if there are fewer than 32 rows or nothing varies. The ratio is the largest of those that
+        are significant at 1e-5, otherwise that of the smallest p-value. ``found``: whether it is significant and at
         least 1.2.
 
     Notes
     -----
     Blocks have 2, 4, 8, ... rows, and there are at least 16 of each length: bursts show in short blocks and drifts in
-    long ones. A portmanteau statistic over some hundred lags has less power against drifts where spikes are few, since
-    every lag has hardly any correlation and only the sum of all of them matters; and there its p-values are far too
+    long ones. If spikes are few, a portmanteau statistic over some hundred lags has less power against drifts, because
+    every lag has hardly any correlation and only the sum of all of them matters. Its p-values are then also far too
     small for independent counts. The sum over rows of feature times residual, on which a likelihood ratio rests,
-    varies I times as much as the ratio assumes if the feature hardly changes within a block, and by less if it changes
-    faster. Negative autocorrelation, as after spikes, is not looked for: it makes p-values of slow features too large.
+    varies I times as much as the ratio assumes if the feature hardly changes within a block, and less if it changes
+    faster. Negative autocorrelation, as after spikes, is not tested: it makes p-values of slow features too large.
 
     m I is compared with a chi-squared distribution with :math:`m = 2 (\sum_j Q_j)^2 / V` degrees of freedom, which has
     the same variance (Satterthwaite); p-values are multiplied by the number of lengths (Bonferroni). V, the variance of
     the sum over pairs, is the larger of two estimates: :math:`2 \sum_j (Q_j^2 - \sum_{t \in j} r_t^4)`, which is right
-    for independent residuals however much their variances differ, and what it is expected to be if these are equal,
-    :math:`2 \sigma^4 \sum_j n_j (n_j - 1)`. Where spikes are few the first alone is too small if no two of them happen
+    for independent residuals however much their variances differ, and its expected value if the variances are equal,
+    :math:`2 \sigma^4 \sum_j n_j (n_j - 1)`. If spikes are few, the first alone is too small if no two of them happen
     to share a block, and the second if some do. The chi-squared distribution is asymptotic; with few spikes the test is
-    conservative. Not to find anything proves nothing. Cost: O(T).
+    conservative. A negative result proves nothing. Cost: O(T).
 
     References
     ----------

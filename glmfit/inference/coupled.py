@@ -1,4 +1,4 @@
-"""Fitted models whose features are histories of their own neurons: filters, and what does not depend on the past."""
+"""Fitted models with histories of their own neurons as features: filters, and the predictor without past spikes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..penalties.by_name import read_members
 
 @dataclass(frozen=True)
 class Coupled:
-    """A model that feeds on its own counts.
+    """Model that is driven by its own counts.
 
     The predictor of target j at bin t is ``base[t, j] + sum over k, b, i of y[t - 1 - k, i] kernels[k, b] coef[b, i,
     j]``.
@@ -29,17 +29,17 @@ class Coupled:
     silent: np.ndarray  # neurons whose rate is 0, (neuron,)
     kernels: np.ndarray  # (lag, kernel)
     coef: np.ndarray  # (kernel, source, target)
-    base: np.ndarray  # predictor without any spike in the past, (time, target), of one row without inputs
+    base: np.ndarray  # predictor without any spike in the past, (time, target); one row if there are no inputs
     base_error: np.ndarray  # bound of its rounding, as base
 
     @property
     def filters(self) -> np.ndarray:
-        """What a spike of the source adds to the predictor of the target, (lag, source, target)."""
+        """Effect of a spike of the source on the predictor of the target, (lag, source, target)."""
         return np.einsum("lb,bst->lst", self.kernels, self.coef)
 
 
 def read_coupled(model: Any, basis: Any, columns: Any, inputs: Any) -> Coupled:
-    """Check a fitted model and take its features apart: histories of every neuron, by this basis, and inputs."""
+    """Check a fitted model and split its features into histories of every neuron, by this basis, and inputs."""
     if not isinstance(model, PopulationModel):
         of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
         raise TypeError(f"model is a {of}; it must be a fitted glmfit.PopulationGLM, PopulationGLMCV or PopulationGAM.")
@@ -51,7 +51,7 @@ def read_coupled(model: Any, basis: Any, columns: Any, inputs: Any) -> Coupled:
     unknown = ~(np.isfinite(coef).all(axis=0) & np.isfinite(intercept))
     if unknown.any():
         name = neuron[int(np.argmax(unknown))]
-        raise ValueError(f"neuron {name!r} has no coefficients, as of a fit without data; leave it out and fit again.")
+        raise ValueError(f"neuron {name!r} has no coefficients, as after a fit without data; drop it and fit again.")
     driven = inputs is not None or len(others)
     values = _inputs(model, inputs, others) if driven else np.zeros((1, 0))
     rounding = (len(others) + 4) * np.finfo(np.float64).eps
@@ -67,7 +67,7 @@ def read_coupled(model: Any, basis: Any, columns: Any, inputs: Any) -> Coupled:
 
 
 def _columns(model: Any, columns: Any, n_neurons: int, n_kernels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Features that are histories, by source and kernel, and the others in their order."""
+    """Return the features that are histories, by source and kernel, and the others in their order."""
     n_features, needed = model.n_features_in_, n_neurons * n_kernels
     names = getattr(model, "feature_names_in_", None)
     sizes = f"{n_neurons} neurons and {n_kernels} kernels of the basis make {needed} histories"
@@ -79,8 +79,8 @@ def _columns(model: Any, columns: Any, n_neurons: int, n_kernels: int) -> tuple[
             )
         if n_features > needed:
             raise ValueError(
-                f"{sizes}, and the model has {n_features} features: say which are histories, columns=history.columns "
-                f"if the fit had names, or columns=slice(0, {needed}) if they come first."
+                f"{sizes}, and the model has {n_features} features: name the histories by columns=history.columns if "
+                f"the fit had names, or columns=slice(0, {needed}) if they come first."
             )
         columns = slice(None)
     history = np.array(read_members("history", columns, n_features, names, "columns"))
@@ -93,7 +93,7 @@ def _columns(model: Any, columns: Any, n_neurons: int, n_kernels: int) -> tuple[
 
 
 def _inputs(model: Any, inputs: Any, others: np.ndarray) -> np.ndarray:
-    """Features that are no histories, float64 (time, input)."""
+    """Return the features that are not histories, float64 (time, input)."""
     what = f"{counted(len(others), 'feature')} of the fit, which are not histories"
     if inputs is None:
         raise ValueError(f"inputs is None; it must have {what}, (time, feature), in their order in the fit.")
@@ -105,5 +105,5 @@ def _inputs(model: Any, inputs: Any, others: np.ndarray) -> np.ndarray:
     if names is not None and given is not None and [str(c) for c in given] != [str(names[k]) for k in others]:
         raise ValueError(f"inputs has the columns {list(given)}; the fit had {[str(names[k]) for k in others]}.")
     if not len(values) or not np.isfinite(values).all():
-        raise ValueError("inputs has no rows, or NaN or infinite values; every bin needs them.")
+        raise ValueError("inputs has no rows, or NaN or infinite values; every bin needs finite inputs.")
     return values

@@ -1,4 +1,4 @@
-"""What a model loses without each group of features."""
+"""Loss of fit of a model without each group of features."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class GroupTable(Display):
-    """What a model loses when a group of features is dropped and the rest is refitted.
+    """Loss of fit of a model when a group of features is dropped and the others are refitted.
 
     Attributes
     ----------
@@ -37,20 +37,20 @@ class GroupTable(Display):
         On the training rows, of the whole model, (neuron,), and without the group, (group, neuron).
     statistic, df, p_value : numpy.ndarray
         Likelihood ratio, twice the log-likelihood lost; degrees of freedom lost; p-value of the statistic under a
-        chi-squared distribution with as many, (group, neuron) each.
+        chi-squared distribution with as many degrees of freedom, (group, neuron) each.
     statistic_low, statistic_high : numpy.ndarray
-        Where the statistic of the exact optima is proved to lie, (group, neuron); nan where a gap is an estimate or
-        there is a ridge.
+        Proved bounds of the statistic of the exact optima, (group, neuron); nan if a gap is an estimate or there is a
+        ridge.
     converged, approximate : numpy.ndarray, bool
         Whether the neuron converged with and without the group, (group, neuron); whether a ridge makes the p-values
         approximate.
     variance_inflation : numpy.ndarray
-        Estimate of how many times as much sums of the full model's residuals vary as sums of independent ones would,
-        (neuron,), in blocks of as many bins as show it most clearly. nan for a neuron without an optimum, and with
+        Estimated variance of sums of the full model's residuals, relative to that of sums of independent ones,
+        (neuron,), in blocks of the length that shows it most clearly. nan for a neuron without an optimum, and with
         fewer than 32 bins.
     autocorrelation_p_value : numpy.ndarray
-        p-value of a test of independent bins against a variance inflation above 1, corrected for the lengths of blocks
-        that were tried, (neuron,).
+        p-value of a test of independent bins against a variance inflation above 1, corrected for the number of block
+        lengths tried, (neuron,).
     autocorrelated : numpy.ndarray, bool
         Whether the p-value is below 1e-5 and the inflation at least 1.2, (neuron,). Then the likelihood ratio of a
         feature that changes slowly tends to be too large, by up to about the inflation, and its p-value too small.
@@ -81,7 +81,7 @@ class GroupTable(Display):
         return Summary([head], self.to_frame(), ridge + failed + found)
 
     def _autocorrelation(self) -> list:
-        """Say of how many neurons residuals are autocorrelated: a line, or none."""
+        """Report for how many neurons residuals are autocorrelated: a line, or none."""
         if not self.autocorrelated.any():
             return []
         most = self.variance_inflation[self.autocorrelated].max()
@@ -111,17 +111,17 @@ def drop_groups(
     exposure: PerRow = None,
     epochs: Mapping[Any, Any] | None = None,
 ) -> GroupTable:
-    r"""Refit the model without each group of features, and test what is lost.
+    r"""Refit the model without each group of features, and test the loss of fit.
 
     Parameters
     ----------
     model : PopulationGLM
         Fitted without a penalty or with a ridge.
     X, y, sample_weight, offset, exposure, epochs :
-        The data of the fit, in any form that it takes; what rows are read from must fit in the model's ``max_memory``.
+        The data of the fit, in any form that ``fit`` takes; a source of rows must fit in the model's ``max_memory``.
     groups : dict or array, optional
-        Name -> feature indices or names, one, a list or a slice; or a label per feature, (feature,); each feature by
-        itself by default.
+        Group name -> feature indices or names (one, a list or a slice); or a label per feature, (feature,). By default
+        each feature is a group.
 
     Returns
     -------
@@ -139,15 +139,15 @@ def drop_groups(
 
     Notes
     -----
-    Guarantee: without a ridge the statistic of the exact optima is within the stated ends, where both fits have a
-    bound of their gap. That the statistic is chi-squared is asymptotic (Wilks), and approximate with a ridge, where the
-    degrees of freedom are differences of effective ones. One fit per group, all neurons at once.
+    Guarantee: without a ridge the statistic of the exact optima is between ``statistic_low`` and ``statistic_high`` if
+    both fits have a bound of their gap. The chi-squared distribution is asymptotic (Wilks). With a ridge it is
+    approximate, and degrees of freedom are differences of effective ones. One fit per group, all neurons at once.
 
-    The p-values rest on independent bins. If the rate drifts slowly for reasons that the model does not have, any
-    feature that changes slowly too may seem significant (Harris 2020). The residuals of the full model are therefore
-    tested by the variance of their sums over blocks of 2, 4, 8, ... bins, in the order of the rows, whatever the gaps
-    between them. A test may miss a drift, above all where spikes are few. For features that are independent from bin
-    to bin the p-values are right all the same.
+    The p-values assume independent bins. If the rate drifts slowly for reasons that are not in the model, any feature
+    that also changes slowly may seem significant (Harris 2020). The residuals of the full model are therefore tested by
+    the variance of their sums over blocks of 2, 4, 8, ... bins, in the order of the rows, whatever the gaps between
+    them. The test may miss a drift, especially if spikes are few. For features that are independent from bin to bin
+    the p-values remain correct.
 
     References
     ----------
@@ -211,7 +211,7 @@ def _without(fit: FittedData, members, ridge: bool) -> tuple:
     data = replace(data, X=data.X[:, rest])
     given = as_given(data)
     weights = given.weights if given.own is None else given.weights[:, None] * given.own
-    with warnings.catch_warnings():  # what does not converge is said by the table
+    with warnings.catch_warnings():  # the table reports what does not converge
         warnings.simplefilter("ignore", UserWarning)
         smaller.fit(data.X, given.Y, weights, given.offset, given.exposure)
     report, fit = smaller.report_, FittedData(smaller, data)

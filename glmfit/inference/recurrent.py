@@ -1,4 +1,4 @@
-"""Simulation of models that feed on their own spikes, bin by bin."""
+"""Simulation of models that are driven by their own spikes, bin by bin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .coupled import Coupled, read_coupled
 if TYPE_CHECKING:
     import pandas as pd
 
-# Means and draws in plain NumPy: a bin takes microseconds, what dispatches on types takes more than the rest.
+# Means and draws in plain NumPy: a bin takes microseconds, and dispatch on types would take most of them.
 _MEAN: dict[str, Callable] = {
     "softplus": lambda eta: np.logaddexp(0.0, eta),
     "logistic": lambda eta: 0.5 + 0.5 * np.tanh(0.5 * eta),
@@ -35,19 +35,19 @@ _DRAW: dict[str, Callable] = {
 
 @dataclass(frozen=True, repr=False)
 class RecurrentSimulation(Display):
-    """Counts that a coupled model makes of its own past, and the rates they were drawn at.
+    """Counts simulated by a coupled model from its own past, and the rates they were drawn from.
 
     Attributes
     ----------
     neuron : list
         Names.
     counts, rates : numpy.ndarray
-        Counts, or other responses, and what was expected of each bin given the bins before, (time, neuron). Shorter
-        than asked for if the simulation diverged.
+        Counts, or other responses, and their expected values given the bins before, (time, neuron). Shorter than
+        ``n_bins`` if the simulation diverged.
     n_bins : int
-        Bins asked for.
+        Requested number of bins.
     diverged_at : int or None
-        Bin at which the expected count was beyond the limit.
+        Bin at which the expected count exceeded the limit.
     """
 
     neuron: list
@@ -89,16 +89,16 @@ def simulate_recurrent(
     Parameters
     ----------
     model : PopulationGLM, PopulationGLMCV or PopulationGAM
-        Fitted; its features are the histories of all its neurons, as `glmfit.design.Convolution` makes them of their
-        counts, and perhaps others.
+        Fitted model. Its features are the histories of all its neurons, made from their counts by
+        `glmfit.design.Convolution`, and possibly others.
     basis : array or convolutional basis object
-        Basis of these histories, as `Convolution` takes it: kernels (lag, basis), the first lag that of the bin before.
+        Basis of these histories, as in `Convolution`: kernels (lag, basis); the first lag is that of the bin before.
     n_bins : int
         Bins to simulate.
     inputs : array-like of shape (time, feature), optional
         The other features of the fit in their order, one row per bin.
     columns : slice, list of int or list of str, optional
-        Which features are histories, source by source; `Convolution` has their names as ``columns``. All by default.
+        Features that are histories, source by source; `Convolution` has their names as ``columns``. All by default.
     start : array-like of shape (lag, neuron), optional
         Counts of the bins before the first, the oldest first; none by default.
     limit : float
@@ -113,20 +113,20 @@ def simulate_recurrent(
     Raises
     ------
     ValueError, TypeError
-        For a model whose features are others, and inputs or a start of another shape.
+        For a model with other features, and for inputs or a start of another shape.
     NotFittedError
         Before a fit.
 
     Warns
     -----
     UserWarning
-        If the simulation diverges: at which bin. What was simulated until then is returned.
+        If the simulation diverges, with the bin. The bins simulated until then are returned.
 
     Notes
     -----
-    Rates are those that ``predict`` gives for the histories of the simulated counts, to rounding, in float64. A fit
-    that predicts well one bin ahead may still diverge; `coupling_stability` says when it cannot. Whole bins, without an
-    offset. Cost of a bin: lag x basis x neuron + basis x neuron^2 products, in NumPy; nothing is compiled.
+    Rates equal those of ``predict`` for the histories of the simulated counts, up to rounding, in float64. A fit that
+    predicts well one bin ahead may still diverge; `coupling_stability` can prove that it does not. Bins are whole,
+    without an offset. Cost of a bin: lag x basis x neuron + basis x neuron^2 products, in NumPy; nothing is compiled.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def simulate_recurrent(
     n_bins, limit = check_whole("n_bins", n_bins), check_positive("limit", limit)
     coupled = read_coupled(model, basis, columns, inputs)
     if coupled.observation.name == "binomial":
-        raise ValueError("the model has Binomial counts, and the trials of a bin that is simulated are not known.")
+        raise ValueError("the model has Binomial counts, and the trials of a bin to simulate are unknown.")
     if inputs is not None and len(coupled.base) != n_bins:
         raise ValueError(f"inputs has {len(coupled.base)} rows; each of the {n_bins} bins needs one.")
     past = _start(start, len(coupled.kernels), len(coupled.neuron))
@@ -156,9 +156,9 @@ def simulate_recurrent(
         n = int(np.argmax(np.where(np.isnan(rates[done]), np.inf, np.abs(rates[done]))))
         warn_user(
             f"the simulation diverged at bin {done} of {n_bins}: {rates[done, n]:.3g} counts are expected of neuron "
-            f"{coupled.neuron[n]}, over limit={limit:g}. What was simulated before is returned. Fit with the softplus "
+            f"{coupled.neuron[n]}, above limit={limit:g}. The bins before it are returned. Fit with the softplus "
             "link and a stronger penalty, until coupling_stability of glmfit.inference proves the model stable; or "
-            "raise limit, if such counts can be."
+            "raise limit if such counts are plausible."
         )
     return RecurrentSimulation(
         coupled.neuron, counts[:done], rates[:done], n_bins, diverged_at=None if done == n_bins else done
@@ -178,7 +178,7 @@ def _start(start: Any, lags: int, n_neurons: int) -> np.ndarray:
 
 
 def _simulate(coupled: Coupled, start: np.ndarray, n_bins: int, limit: float, rng: np.random.Generator) -> tuple:
-    """Draw bin by bin: how many bins there are before a rate beyond the limit; counts; rates, that of its bin, too."""
+    """Draw bin by bin; return the number of bins before a rate beyond the limit, counts, and rates up to that one."""
     lags, n_neurons = start.shape
     counts, rates = np.concatenate([start, np.zeros((n_bins, n_neurons))]), np.zeros((n_bins, n_neurons))
     kernels = np.ascontiguousarray(coupled.kernels[::-1].T)  # (kernel, lag), the oldest first, as counts are
@@ -201,5 +201,5 @@ def _simulate(coupled: Coupled, start: np.ndarray, n_bins: int, limit: float, rn
 
 
 def _gamma(rng: np.random.Generator, mean: np.ndarray, spread: Any) -> np.ndarray:
-    """Draw values of a mean, and of the variance spread mean^2."""
+    """Draw gamma values of this mean and of variance spread mean^2."""
     return rng.gamma(1 / np.maximum(spread, 1e-12), mean * np.maximum(spread, 1e-12))

@@ -1,4 +1,4 @@
-"""Whether a model that feeds on its own spikes stays bounded: a proof, where there is one."""
+"""Stability of models that are driven by their own spikes: a proof, if there is one."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ _TINY = float(np.finfo(np.float64).smallest_normal)
 _STEEPEST = {"softplus": 1.0, "logistic": 0.25}  # slopes of inverse links; that of exp has no limit
 _REFUSED = {
     "squared": "Gaussian responses may be negative",
-    "binomial": "trials of Binomial counts are no part of the model",
+    "binomial": "trials of Binomial counts are not part of the model",
 }
 
 
 @dataclass(frozen=True, repr=False)
 class CouplingStability(Display):
-    """Filters and gains of a coupled model, and whether it is proved that its counts stay bounded.
+    """Filters and gains of a coupled model, and whether its counts are proved to stay bounded.
 
     Attributes
     ----------
     neuron : list
         Names.
     filters : numpy.ndarray
-        What a spike of the source adds to the linear predictor of the target, lag by lag, the first one bin later,
+        Effect of a spike of the source on the linear predictor of the target, lag by lag, the first one bin later,
         (lag, source, target).
     gain : numpy.ndarray
-        Most counts that a spike of the source adds to those expected of the target, over all lags, rounding included,
-        (source, target); inf where the exp link has no such number.
+        Bound of the expected counts that a spike of the source adds to the target, over all lags, rounding included,
+        (source, target); inf if there is none, with the exp link.
     spectral_radius : float
         Bound of the spectral radius of the gains, rounding included.
     is_proved : bool
         Whether the model is proved to be stable. If not, it may be stable or not.
     mean_bound : numpy.ndarray
-        Bound of the mean count per bin of each neuron in the long run, of any start, (neuron,); inf if none is known.
+        Bound of the long-run mean count per bin of each neuron, from any start, (neuron,); inf if none is known.
         Without spikes before the first bin it holds for every bin.
     reason : str
-        Why it is proved, or what is missing.
+        Reason of the proof, or what is missing.
     """
 
     neuron: list
@@ -58,7 +58,7 @@ class CouplingStability(Display):
 
     @property
     def verdict(self) -> str:
-        """The words "stable", which is proved, or "not proved"."""
+        """Verdict: "stable" if that is proved, otherwise "not proved"."""
         return "stable" if self.is_proved else "not proved"
 
     def _summary(self) -> Summary:
@@ -79,15 +79,15 @@ def coupling_stability(
     r"""Prove, if possible, that a population coupled by its spike histories cannot diverge, and bound its mean counts.
 
     With :math:`h_{ij}[k]` the filter from neuron i to neuron j and f the inverse link, whose slope is at most L, the
-    gain is :math:`A_{ij} = L \sum_k \max(h_{ij}[k], 0)`. If the spectral radius of A is below 1, mean counts are in the
-    long run at most :math:`m = c + A^T m`, where c are the largest rates without any spike in the past.
+    gain is :math:`A_{ij} = L \sum_k \max(h_{ij}[k], 0)`. If the spectral radius of A is below 1, long-run mean counts
+    are at most :math:`m = c + A^T m`, where c are the largest rates without any spike in the past.
 
     Parameters
     ----------
     model, basis, columns :
-        As `simulate_recurrent` takes them.
+        As in `simulate_recurrent`.
     inputs : array-like of shape (time, feature), optional
-        The other features of the fit: the statement is about inputs that drive no neuron more than the largest of these
+        The other features of the fit. The result holds for inputs that drive no neuron more than the largest of these
         rows does.
 
     Returns
@@ -107,9 +107,9 @@ def coupling_stability(
     float64 and raised by more than its rounding. L is 1 for the softplus and 1/4 for the logistic link. Responses of a
     Bernoulli model are at most 1 in any case. With the exp link (Poisson, negative binomial, gamma) only a model whose
     filters are nowhere positive is proved: then every neuron is bounded by its rate without spikes. The verdict is "not
-    proved" in all other cases, never "unstable": inhibition, which is not counted, may hold a network. The bounds are
-    of whole bins, without the offset of a fit, and of the fitted coefficients as they are; that these were estimated is
-    not part of them. Cost: lag x neuron^2, and neuron^3.
+    proved" in all other cases, never "unstable": inhibition, which is not counted, may stabilise a network. The bounds
+    are for whole bins, without the offset of a fit. They take the fitted coefficients as exact and ignore estimation
+    errors. Cost: lag x neuron^2, and neuron^3.
 
     References
     ----------
@@ -133,7 +133,7 @@ def coupling_stability(
     coupled = read_coupled(model, basis, columns, inputs)
     name = coupled.observation.name
     if name in _REFUSED:
-        raise ValueError(f"coupling_stability is about counts: {_REFUSED[name]}, and no bound is known.")
+        raise ValueError(f"coupling_stability is for counts: {_REFUSED[name]}, and no bound is known.")
     filters = coupled.filters
     excitation = _excitation(coupled, filters)
     alone = _rates_alone(coupled)
@@ -152,16 +152,16 @@ def coupling_stability(
         if name == "logistic":
             is_proved, bound, reason = True, np.minimum(bound, 1.0), f"a response is at most 1; {reason}"
         elif not is_proved:
-            reason += ", and below 1 it would be proved; inhibition, which may hold the network, is not counted"
+            reason += ", and below 1 it would be proved; inhibition, which may stabilise the network, is not counted"
     return CouplingStability(coupled.neuron, filters, gain, float(radius), is_proved, bound, reason)
 
 
 def _say_exp(n_excited: int, n_neurons: int) -> str:
     if not n_excited:
-        return "no filter is positive anywhere, so that no rate is above that without spikes"
+        return "no filter is positive anywhere, so that no rate exceeds the rate without spikes"
     return (
-        f"{n_excited} of {counted(n_neurons, 'neuron')} are excited by spikes, which an exp link turns into any rate; "
-        "with the softplus link it might be proved"
+        f"{n_excited} of {counted(n_neurons, 'neuron')} are excited by spikes, which an exp link can turn into any "
+        "rate; with the softplus link a proof may exist"
     )
 
 
@@ -181,7 +181,7 @@ def _rates_alone(coupled: Coupled) -> np.ndarray:
 
 
 def bound_spectral_radius(A: np.ndarray) -> tuple[float, np.ndarray]:
-    """Bound the spectral radius of a matrix without negative entries: by max (Av)_i / v_i of a vector v > 0, and v.
+    """Bound the spectral radius of a non-negative matrix by max (Av)_i / v_i of a vector v > 0; return both.
 
     Any v gives a bound (Collatz and Wielandt); rounding of the quotient is added. The vector solves (t - A) v = 1 for
     a t just above the radius, which has positive entries.
@@ -214,6 +214,6 @@ def _bound_means(B: np.ndarray, c: np.ndarray, radius: float, vector: np.ndarray
     Bw = B @ w
     short = c + Bw - w + (n + 8) * _EPS * (c + Bw + w) + _TINY
     raise_by = max(float(np.max(short / vector)), 0.0) / (1 - radius) * (1 + 1e-9)
-    # The products of s v are rounded, too.
+    # The products of s v are also rounded.
     raise_by *= 1 + (n + 16) * _EPS / (1 - radius)
     return (w + raise_by * vector) * (1 + 4 * _EPS)

@@ -1,4 +1,4 @@
-"""Whether spikes came when the rate said: time rescaling for binned counts."""
+"""Time rescaling for binned counts: a test of the rate against the spike times."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..numerics import Seed
 if TYPE_CHECKING:
     import pandas as pd
 
-_FACTOR = 5  # between the spikes expected and those observed, beyond which the rate is of another unit
-_ENOUGH = 20  # spikes whose number says something
+_FACTOR = 5  # between expected and observed spikes, beyond which the rate has another unit
+_ENOUGH = 20  # spikes that make this factor informative
 
 
 @dataclass(frozen=True, repr=False)
 class TimeRescaling(Display):
-    """Intervals between spikes in the time of the model, and how far from uniform they are.
+    """Intervals between spikes in the time of the model, and their distance from the uniform distribution.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class TimeRescaling(Display):
         return pd.DataFrame(columns, index=pd.RangeIndex(len(self.uniform), name="neuron"))
 
     def band(self, level: float = 0.95) -> np.ndarray:
-        """Compute how far from the diagonal the whole curve of a right model stays.
+        """Compute the half-width of the band around the diagonal that contains the whole curve of a correct model.
 
         Parameters
         ----------
@@ -82,12 +82,12 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
     Parameters
     ----------
     counts : array-like of shape (time,) or (time, neuron)
-        Spikes per bin, whole numbers; best of bins that the model was not fitted to.
+        Spikes per bin, whole numbers; preferably of bins that the model was not fitted to.
     rate : array-like of the same shape
         Expected counts per bin, as ``predict`` returns them, times the exposure if there is one.
     random_state : int, numpy.random.RandomState, numpy.random.Generator, jax key or None
-        Seed of the places within bins; None is 0: the same call gives the same answer. A neuron's do not depend on
-        which other neurons there are.
+        Seed of the places within bins; None is 0, so that the same call gives the same result. The places of a neuron
+        do not depend on the other neurons.
 
     Returns
     -------
@@ -96,22 +96,22 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
     Raises
     ------
     ValueError, TypeError
-        For counts or rates that are none, such as a model, or of different shapes.
+        If counts or rate is something else, such as a model, or their shapes differ.
 
     Warns
     -----
     UserWarning
-        If all rates together expect over five times the spikes that there are, or under a fifth of them, and these
-        are 20 at least: rates per second are no expected counts per bin.
+        If there are at least 20 spikes, and the rates expect over five times as many or under a fifth of them in total:
+        rates per second are not expected counts per bin.
 
     Notes
     -----
     If counts are Poisson with these rates given the past, the u are independent and uniform, whatever the width of the
     bins (docs/theory/inference.md): the random places are the correction of Haslinger, Pipa and Brown for discrete
-    time, for bins of any number of spikes. Bins with a NaN are dropped and time closed over them. The interval that
-    the recording cuts off at its end is not used. Rates fitted to these very spikes follow them a little too closely,
-    and p-values are then somewhat too large. For a Bernoulli model of short bins give ``-log(1 - p)``, the rate at
-    which a bin has a spike with the probability p. Negative binomial counts are not Poisson given the past;
+    time, for bins of any number of spikes. Bins with a NaN are dropped, and time is closed over them. The last
+    interval, cut off by the end of the recording, is not used. Rates fitted to the same spikes follow them a little too
+    closely, so that p-values are somewhat too large. For a Bernoulli model of short bins pass ``-log(1 - p)``, the rate
+    at which a bin has a spike with probability p. Negative binomial counts are not Poisson given the past;
     `glmfit.plotting.plot_calibration` shows whether their distribution is right. Cost: a sort of the spikes.
 
     References
@@ -143,7 +143,7 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
     counts, rate = numbers(counts, "counts", needs), numbers(rate, "rate", needs)
     if counts.ndim not in (1, 2) or counts.shape != rate.shape:
         raise ValueError(
-            f"counts has shape {counts.shape} and rate {rate.shape}; both must be (time,) or (time, neuron), alike."
+            f"counts has shape {counts.shape} and rate {rate.shape}; both must be (time,) or both (time, neuron)."
         )
     counts, rate = counts.reshape(len(counts), -1), rate.reshape(len(rate), -1)
     known = np.isfinite(counts) & np.isfinite(rate)
@@ -155,7 +155,7 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
     spikes, expected = counts[known].sum(), rate[known].sum()
     if spikes >= _ENOUGH and not spikes / _FACTOR <= expected <= spikes * _FACTOR:
         warn_user(
-            f"rate expects {expected:.3g} spikes where counts has {spikes:.0f}; it must be the expected count of each "
+            f"rate expects {expected:.3g} spikes but counts has {spikes:.0f}; it must be the expected count of each "
             "bin, as predict returns it. Multiply a rate in Hz by the width of the bins in s."
         )
     seed = read_seed(random_state)
@@ -169,7 +169,7 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
 
 
 def _intervals(counts: np.ndarray, rate: np.ndarray, rng) -> np.ndarray:
-    """Rescaled intervals of one neuron in increasing order, (interval,)."""
+    """Compute the rescaled intervals of one neuron in increasing order, (interval,)."""
     bins = np.repeat(np.arange(len(counts)), counts)
     before = np.cumsum(rate) - rate
     place = np.sort(before[bins] + rate[bins] * rng.random(len(bins)))

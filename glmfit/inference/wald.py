@@ -1,4 +1,4 @@
-"""Standard errors and Wald intervals of coefficients, from the data of a fit, checked to be those."""
+"""Standard errors and Wald intervals of coefficients, from the data of a fit, which are checked."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_FEATURES = 2000
 _SMOOTH = ("UnRegularized", "Ridge")
 _ROUNDING = 1e-6  # of objectives of the same data
 _GIVEN = SimpleNamespace(curvature=lambda y, eta: y)  # an observation whose curvature stands in for the counts
-_ABSENT = 1e-12  # curvature below this share of the largest, diagonal scaled to one: the data do not see it
+_ABSENT = 1e-12  # curvature below this share of the largest, diagonal scaled to one: the data do not determine it
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,21 +47,21 @@ class WaldTable(Display):
     Attributes
     ----------
     neuron, feature : list of str
-        Names; of linear combinations their numbers.
+        Names; for linear combinations their numbers.
     coef, standard_error, low, high, z, p_value : numpy.ndarray
         (feature, neuron): estimate, its standard error (infinite where the data do not determine the coefficient, nan
         for a neuron without an optimum, silent or separable), interval, estimate over standard error, two-sided p-value
         of 0.
     intercept, intercept_standard_error, intercept_low, intercept_high : numpy.ndarray
-        (neuron,).
+        The same for the intercept, (neuron,).
     effective_df : numpy.ndarray
-        Effective degrees of freedom, intercept included, (neuron,): directions the data have without a penalty, fewer
-        with a ridge.
+        Effective degrees of freedom, intercept included, (neuron,): directions the data determine without a penalty,
+        fewer with a ridge.
     dispersion : numpy.ndarray
-        Pearson's statistic over the residual degrees of freedom, (neuron,): 1 if the model is right; well above it
-        "robust" errors are in place. Variances of Gaussian and gamma responses have their estimated dispersion.
+        Pearson's statistic over the residual degrees of freedom, (neuron,): 1 if the model is right. If it is well
+        above 1, use "robust" errors. Variances of Gaussian and gamma responses include their estimated dispersion.
     level, covariance : float, str
-        Coverage of the intervals, and what the errors rest on.
+        Coverage of the intervals, and covariance of the errors, one of `COVARIANCES`.
     """
 
     neuron: list
@@ -113,16 +113,16 @@ def wald_table(
     model : PopulationGLM
         Fitted without a penalty or with a ridge.
     X, y, sample_weight, offset, exposure, epochs :
-        The data of the fit, in any form that it takes; what rows are read from must fit in the model's ``max_memory``.
+        The data of the fit, in any form that ``fit`` takes; a source of rows must fit in the model's ``max_memory``.
     level : float
         Coverage of the intervals, in (0, 1).
     covariance : {"fisher", "observed", "robust"}
         With J the information of all rows and P the ridge, T times its strength: "fisher" takes ``(J + P)^-1`` with
         the expected information, "observed" with the Hessian at the counts seen, and "robust" the sandwich
-        ``(J + P)^-1 S (J + P)^-1`` with S the sum of the rows' squared gradients, which stays right where counts vary
-        more than Poisson's but are independent.
+        ``(J + P)^-1 S (J + P)^-1`` with S the sum of the rows' squared gradients, which remains valid if counts vary
+        more than Poisson counts but are independent.
     combinations : array-like of shape (combination, feature), optional
-        Linear combinations of the coefficients to have intervals for, in the place of the coefficients: for a filter
+        Linear combinations of the coefficients to compute intervals for, instead of the coefficients. For a filter:
         the values of its basis functions, (lag, basis function), in the columns of their features and 0 elsewhere.
 
     Returns
@@ -132,16 +132,16 @@ def wald_table(
     Raises
     ------
     ValueError
-        For a penalty that is not smooth, more than 2 000 features, options that make no sense, or data that are not
-        those of the fit.
+        For a penalty that is not smooth, more than 2 000 features, invalid options, or data that are not those of the
+        fit.
     NotFittedError
         Before a fit.
 
     Notes
     -----
     Asymptotic, hence approximate. With a ridge the first two are the covariance of a Gaussian posterior, whose
-    intervals cover on average over coefficients; no standard error knows the bias of a ridge. Weights count as in the
-    fit, rescaled to mean one. Float64 on the host; cost T d^2 per neuron.
+    intervals cover on average over coefficients; no standard error includes the bias of a ridge. Weights count as in
+    the fit, rescaled to mean one. Float64 on the host; cost T d^2 per neuron.
 
     References
     ----------
@@ -170,8 +170,8 @@ def wald_table(
         combinations = np.asarray(combinations, np.float64)
         if combinations.ndim != 2 or combinations.shape[1] != len(coef) or not np.isfinite(combinations).all():
             raise ValueError(
-                f"combinations has shape {combinations.shape}; it must be (combination, {len(coef)}), a finite weight "
-                "for every feature of the fit."
+                f"combinations has shape {combinations.shape}; it must be (combination, {len(coef)}), with a finite "
+                "weight for every feature of the fit."
             )
     found = [fit.information(i, covariance, combinations) for i in range(len(intercept))]
     error, error_b, df, dispersion = (np.stack(part, axis=-1) for part in zip(*found, strict=True))
@@ -225,7 +225,7 @@ class FittedData:
         common = {"offset": self.form.offset, "own": self.form.own}
         free = penalties.Ridge(0.0)
         self.problem = PopulationProblem(data.X, self.form.Y, self.form.observation, free, data.weights, **common)
-        # Of F over nats of one response: what is 1 unless responses have a scale.
+        # Ratio of F to nats of one response: 1 unless responses have a scale.
         self.scale = np.broadcast_to(np.asarray(model.dispersion_) if self.observation.has_scale else 1.0, shape[1:])
 
     @cached_property
@@ -256,7 +256,7 @@ class FittedData:
         return np.array([self.information(i)[2] for i in range(len(self.params.intercept))])
 
     def information(self, i: int, covariance: str = "fisher", combinations: np.ndarray | None = None):
-        """Of one neuron: standard errors (feature or combination,), that of the intercept, degrees, dispersion."""
+        """Compute standard errors of one neuron, (feature or combination,) and intercept, degrees and dispersion."""
         data, (coef, intercept), standard = self.data, self.params, self.form.observation
         if self.model.report_.status[i] in NO_OPTIMUM:
             return np.full(len(coef if combinations is None else combinations), np.nan), np.nan, 0.0, np.nan
@@ -333,12 +333,12 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure, epochs=None) -> Fi
     if not isinstance(model, PopulationGLM):
         of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
         raise TypeError(
-            f"model is a {of}; it must be a fitted glmfit.PopulationGLM, of which standard errors are known."
+            f"model is a {of}; it must be a fitted glmfit.PopulationGLM, for which standard errors are known."
         )
     if model.feature_mask is not None:
         raise ValueError(
-            "the model was fitted with a feature_mask, which standard errors do not know; fit neurons that have the "
-            "same features by themselves, or a PopulationGAM, whose terms have intervals (model.term)."
+            "the model was fitted with a feature_mask, which standard errors do not support; fit neurons with the same "
+            "features separately, or fit a PopulationGAM, whose terms have intervals (model.term)."
         )
     if model.regularizer not in (*_SMOOTH, None):
         raise ValueError(
@@ -350,9 +350,9 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure, epochs=None) -> Fi
         needed = bytes_in_memory(source.shape, len(model.report_.neuron), source.dtype)
         if needed > model.max_memory:
             raise ValueError(
-                f"X is {source!r}, of which standard errors need all rows in memory: {needed} bytes, and max_memory "
+                f"X is {source!r}; standard errors need all rows in memory: {needed} bytes, but max_memory "
                 f"is {model.max_memory:g}. Raise it, model.set_params(max_memory={needed}), or fit some of the "
-                "rows and give those."
+                "rows and pass those."
             )
     X, y = as_arrays(X, y)
     check_is_fitted(model)
@@ -363,7 +363,7 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure, epochs=None) -> Fi
     if len(rows.X) != report.n_rows:
         raise ValueError(f"X has {len(rows.X)} rows that count, the fit had {report.n_rows}; give the data of the fit.")
     if not np.allclose(rows.spike_count, report.spike_count, rtol=1e-5):
-        raise ValueError("y holds other numbers of spikes than the fit had; give the data of the fit.")
+        raise ValueError("y has other spike counts than the fit had; give the data of the fit.")
     fit = FittedData(model, _of_mean_one(rows))
     scale = np.maximum(np.abs(report.objective), report.null_objective - report.objective)
     other = ~(np.abs(fit.objective - report.objective) <= _ROUNDING * scale) & ~np.isin(report.status, NO_OPTIMUM)

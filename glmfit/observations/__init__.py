@@ -36,7 +36,7 @@ RESPONSE_LOSSES: dict[str, Observation] = {
     "logistic": Bernoulli(),
     "squared": Gaussian(),
 }
-"""Losses of the responses of a `glmfit.ResponseModel`, by the names that users call them."""
+"""Losses of the responses of a `glmfit.ResponseModel`, by the names that users give."""
 
 MODELS: dict[str, dict[str, type[Observation]]] = {
     "Poisson": {"softplus": PoissonSoftplus, "exp": PoissonExp},
@@ -58,8 +58,8 @@ _REFUSED = {
     (
         "NegativeBinomial",
         "softplus",
-    ): "With the softplus the loss is not convex, and no distance from the optimum known.",
-    ("Bernoulli", "cloglog"): "Of cloglog no constant of self-concordance near 1 is known, and so no useful bound.",
+    ): "With the softplus link the loss is not convex, and no bound of the distance from the optimum is known.",
+    ("Bernoulli", "cloglog"): "For cloglog no constant of self-concordance near 1 is known, hence no useful bound.",
 }
 
 
@@ -72,7 +72,7 @@ def find(observation_model: Any, inverse_link: Any = None) -> Observation:
         Its name.
     inverse_link : str, callable or None
         "softplus" or "exp" for Poisson, "exp" for NegativeBinomial and Gamma, "logistic" for Bernoulli and Binomial,
-        "identity" for Gaussian; also the function, such as `jax.nn.softplus`. None is the first of these.
+        "identity" for Gaussian; or the function, such as `jax.nn.softplus`. None is the first of these.
 
     Returns
     -------
@@ -144,6 +144,6 @@ def from_inverse_link(inverse_link: str | Callable) -> Observation:
 
 
 def _python_function(function: Any) -> Any:
-    """Unwrap a jitted function: what sklearn.clone makes of jax.numpy.exp, a deep copy, only keeps this."""
+    """Unwrap a jitted function: the deep copy that sklearn.clone makes of jax.numpy.exp keeps only this."""
     state = function.__getstate__() if callable(function) and not isinstance(function, type) else None
     return state.get("fun", function) if isinstance(state, dict) else function

@@ -1,4 +1,4 @@
-"""What every observation model provides: the loss of one response as a function of its linear predictor."""
+"""Base class of observation models: the loss of one response as a function of its linear predictor."""
 
 import abc
 import functools
@@ -44,16 +44,16 @@ class Observation(eqx.Module):
     of many responses at one eta is the loss of their mean, and `intercept` of that mean is its optimum.
 
     An instance has no data: two instances of a class are equal and have the same hash, so it can be a static
-    argument of `jax.jit`. What a `dispersion` is, if the model has one, is a number, or an array with one for each
-    column, (neuron,): such an instance evaluates, and is no static argument.
+    argument of `jax.jit`. The `dispersion`, if the model has one, is a number, or an array with one for each column,
+    (neuron,): such an instance can be evaluated, but is not a static argument.
 
     Attributes
     ----------
     name : str
-        What users call it.
+        Name that users give.
     constant : float or None
-        Of generalised self-concordance: ``|phi'''| <= constant phi''`` for all eta and all y allowed. None where no
-        such number is known: then no gap is bounded.
+        Constant of generalised self-concordance: ``|phi'''| <= constant phi''`` for all eta and all y allowed. None if
+        no such number is known: then no gap is bounded.
     has_scale : bool
         Whether the dispersion is a scale of the loss: the log-likelihood is minus the loss over it, and a constant.
     takes_exposure : bool
@@ -61,18 +61,18 @@ class Observation(eqx.Module):
     counts : bool
         Whether responses are counts of events, without a limit.
     neutral : float
-        Response that stands where none counts: one that the model allows.
+        Placeholder for responses that do not count: a value that the model allows.
 
     Notes
     -----
     The arguments of all methods are responses y, linear predictors eta and expected responses `mean`: numbers, NumPy
-    arrays (and then they compute with NumPy) or JAX arrays. They work element by element and broadcast; the result has
-    the broadcast shape and the dtype of eta, and float32 is never promoted. Losses are in nats.
+    arrays (for which methods compute with NumPy) or JAX arrays. Methods work element by element and broadcast; the
+    result has the broadcast shape and the dtype of eta, and float32 is never promoted. Losses are in nats.
 
     A model defines `loss`, `derivative`, `curvature`, `curvature_bound`, `mean`, `link`, `log_likelihood`, `sample` and
-    `wrong`, and more where it knows better. Its public methods except the last two are formulas: what they are given
-    has been brought to one namespace (`namespace(eta)`) and one floating dtype, and only arguments that are None are
-    omitted.
+    `wrong`, and others for which it has better formulas. Its public methods except the last two are formulas: their
+    arguments have been brought to one namespace (`namespace(eta)`) and one floating dtype, and only arguments that are
+    None are omitted.
     """
 
     name: eqx.AbstractClassVar[str]
@@ -108,7 +108,7 @@ class Observation(eqx.Module):
         """Compute phi''(eta; y) >= 0, the second derivative of the loss with respect to eta."""
 
     def curvature_slope(self, y: Array, eta: Array) -> Array:
-        """Compute phi'''(eta; y), the third derivative of the loss: by differences unless a class knows better."""
+        """Compute phi'''(eta; y), the third derivative of the loss: by differences unless a class overrides it."""
         step = float(np.finfo(eta.dtype).eps) ** (1 / 3)
         return (self.curvature(y, eta + step) - self.curvature(y, eta - step)) / (2 * step)
 
@@ -117,7 +117,7 @@ class Observation(eqx.Module):
         return self.loss(y, eta), self.derivative(y, eta)
 
     def misfit_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        """Compute the loss with a term in y alone, where without it would cancel in a good fit, and its derivative."""
+        """Compute the loss, plus a term in y alone if that avoids cancellation in a good fit, and its derivative."""
         return self.loss_and_derivative(y, eta)
 
     def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
@@ -138,12 +138,12 @@ class Observation(eqx.Module):
         Returns
         -------
         array
-            A number >= the supremum of phi'' over the interval, rounding included; inf where that is infinite.
+            A number >= the supremum of phi'' over the interval, rounding included; inf if that is infinite.
 
         Notes
         -----
         Guaranteed: the formula is an upper bound, inflated by 16 machine epsilons of the dtype, more than the
-        errors of the evaluation. The classes say how tight it is.
+        errors of the evaluation. The classes state how tight it is.
         """
 
     # ---------------------------------------------------------------- responses
@@ -153,15 +153,15 @@ class Observation(eqx.Module):
         return type(self)(dispersion) if hasattr(self, "dispersion") else self
 
     def _of(self, eta: Array) -> Array:
-        """Dispersion as it goes with linear predictors."""
+        """Return the dispersion in a shape that broadcasts with linear predictors."""
         value = namespace(eta).asarray(self.dispersion, dtype=eta.dtype)
         return value.reshape((1,) * (eta.ndim - value.ndim) + value.shape) if value.ndim else value
 
     @by_element
     def recession(self, y: Array) -> Array:
-        """Tell which way a response lets its predictor go for ever: -1 down, 1 up, 0 if the loss rises either way.
+        """Tell in which direction the loss of a response never rises: -1 down, 1 up, 0 if it rises in both.
 
-        Where some move of the coefficients goes no other way in any row, there is no optimum.
+        If some change of the coefficients moves no row's predictor in another direction, there is no optimum.
         """
         return 0.0 * y
 
@@ -189,8 +189,8 @@ class Observation(eqx.Module):
         mean : array
             Mean response.
         weight : array, optional
-            Over how many responses, > 0. With it a mean at the end of its range (no spike, all or none) is taken as if
-            half a response more or less had been seen.
+            Number of responses, > 0. With it a mean at the end of its range (no spike, all or none) is moved as if half
+            a response more or less had been observed.
 
         Returns
         -------
@@ -203,7 +203,7 @@ class Observation(eqx.Module):
     def has_optimum(self, mean: Array) -> Array:
         """Tell whether a model without features has an optimum, from the mean response.
 
-        Without any spike, for example, it has none: the loss falls for ever as eta goes to infinity on one side.
+        Without any spike, for example, it has none: the loss keeps falling as eta goes to infinity on one side.
         """
         return namespace(mean).isfinite(mean)
 
@@ -215,11 +215,11 @@ class Observation(eqx.Module):
     @by_element
     def deviance(self, y: Array, eta: Array) -> Array:
         """Compute the unit deviance 2 (phi(eta; y) - min phi(.; y)) >= 0."""
-        excess = self.loss(y, eta) - self.saturated_loss(y)  # what is below 0 is rounding
+        excess = self.loss(y, eta) - self.saturated_loss(y)  # negative values are rounding
         return 2.0 * namespace(eta).maximum(excess, 0.0)
 
     def spread_constant(self, sum_of_squares: float) -> float:
-        """Compute what misfits add up to beyond those of means, given the sum of squared differences from these.
+        """Compute the summed misfits of responses minus those of their means, given the sum of squared differences.
 
         It is 0 unless the misfit has a term that is quadratic in y.
         """
@@ -230,7 +230,7 @@ class Observation(eqx.Module):
         """Compute the log-probability (or its density) of a response: the negative loss and its constant."""
 
     def total_log_likelihood(self, y: Array, eta: Array, exposure: Array) -> Array:
-        """Compute the log-probability of a response over an exposure, 1 for one that takes none."""
+        """Compute the log-probability of a response over an exposure, which is 1 for models that take none."""
         return self.log_likelihood(y, eta)
 
     @abc.abstractmethod
@@ -252,7 +252,7 @@ class Observation(eqx.Module):
         eta : array
             Linear predictor.
         dtype : dtype, optional
-            Of the responses; that of `eta` by default, so that they can go straight into a loss.
+            Dtype of the responses; by default that of `eta`, so that they can be passed directly to a loss.
 
         Returns
         -------
@@ -270,24 +270,24 @@ class Observation(eqx.Module):
         Returns
         -------
         wrong : numpy.ndarray of bool
-            Where they are.
+            Mask of these responses.
         needs : str
-            What is allowed, for an error.
+            Allowed values, for an error message.
         """
 
 
 class RowLoss(abc.ABC):
     """Loss of one row, known by its value alone, as a function of its linear predictor of all outputs, in JAX.
 
-    Unlike an `Observation` it promises nothing of its curvature: derivatives come from automatic
-    differentiation, and what rests on them is an estimate. A subclass must be hashable and equal to every
+    Unlike an `Observation` it guarantees nothing about its curvature: derivatives come from automatic
+    differentiation, and results based on them are estimates. A subclass must be hashable and equal to every
     instance that computes the same, so that it can be a static argument of `jax.jit`.
 
     Attributes
     ----------
     n_coupled : int
-        Outputs that are coupled: the columns come in consecutive sets of this size (the classes of a softmax),
-        1 where every column has a loss of its own.
+        Outputs that are coupled: the columns come in consecutive sets of this size (the classes of a softmax);
+        1 if every column has its own loss.
     """
 
     n_coupled: int = 1

@@ -1,4 +1,4 @@
-"""Yes or no, and counts of yes among trials, with a logistic inverse link."""
+"""Binary responses, and counts of successes among trials, with a logistic inverse link."""
 
 from typing import Any, ClassVar, final
 
@@ -11,7 +11,7 @@ from glmfit.observations.base import Observation
 
 
 class Bernoulli(Observation):
-    """Yes or no, y = 1 or 0 (or a share of trials), with probability 1 / (1 + e^-eta).
+    """Binary responses, y = 1 or 0 (or a share of trials), with success probability 1 / (1 + e^-eta).
 
     The formulas are, with the probability p::
 
@@ -101,7 +101,7 @@ class Bernoulli(Observation):
 
 @final
 class Binomial(Bernoulli):
-    """Counts of yes among trials, each with probability 1 / (1 + e^-eta); the loss is that of their share."""
+    """Counts of successes among trials, each with probability 1 / (1 + e^-eta); the loss is that of their share."""
 
     name: ClassVar[str] = "binomial"
     takes_exposure: ClassVar[bool] = True
@@ -121,7 +121,7 @@ class Binomial(Bernoulli):
 
 
 def _probability(eta: Array, small: Array) -> Array:
-    """Probability of a yes; ``small`` is e^-|eta|."""
+    """Probability of a success; ``small`` is e^-|eta|."""
     return namespace(eta).where(eta > 0.0, 1.0, small) / (1.0 + small)
 
 

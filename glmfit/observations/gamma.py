@@ -1,4 +1,4 @@
-"""Values above 0, such as calcium transients, and their logarithmic link."""
+"""Positive values, such as calcium transients, with a logarithmic link."""
 
 from typing import Any, ClassVar, final
 
@@ -14,7 +14,7 @@ from glmfit.observations.base import Observation
 class Gamma(Observation):
     """Values y > 0 of mean e^eta and variance `dispersion` times e^2eta.
 
-    The formulas, of the loss in units of the dispersion, are::
+    The formulas of the loss, in units of the dispersion, are::
 
         phi   = y e^-eta + eta
         phi'  = 1 - y e^-eta
@@ -80,7 +80,7 @@ class Gamma(Observation):
         eta = jnp.asarray(eta)
         shape = jnp.broadcast_to(1.0 / self._of(eta), eta.shape)
         drawn = jax.random.gamma(key, shape, eta.shape, eta.dtype) * self.mean(eta) / shape
-        drawn = jnp.maximum(drawn, jnp.finfo(eta.dtype).tiny)  # 0 is no value of this distribution
+        drawn = jnp.maximum(drawn, jnp.finfo(eta.dtype).tiny)  # 0 is outside of this distribution
         return drawn.astype(eta.dtype if dtype is None else dtype)
 
     def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Counts that vary more than Poisson's: the negative binomial distribution with a logarithmic link."""
+"""Counts that vary more than Poisson counts: the negative binomial distribution with a logarithmic link."""
 
 from typing import Any, ClassVar, final
 
@@ -26,8 +26,8 @@ class NegativeBinomial(Observation):
     largest at its point nearest to log r, so the bound is exact; over all eta it is (y + r) / 4. As the dispersion goes
     to 0 all of them become those of `PoissonExp`.
 
-    At a dispersion that is known the loss is that of y successes in y + r trials with the log-odds eta - log r: as such
-    it is fitted (docs/theory/observation_models.md).
+    At a known dispersion the loss is that of y successes in y + r trials with the log-odds eta - log r. It is fitted in
+    this form (docs/theory/observation_models.md).
     """
 
     name: ClassVar[str] = "negative-binomial"
@@ -36,7 +36,7 @@ class NegativeBinomial(Observation):
     dispersion: Any = 1.0
 
     def _share(self, eta: Array) -> tuple[Array, Array]:
-        """Give p and 1 - p."""
+        """Return p and 1 - p."""
         xp = namespace(eta)
         z = eta + xp.log(self._of(eta))
         small = exp(-abs(z))

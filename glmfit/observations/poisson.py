@@ -46,7 +46,7 @@ class Poisson(Observation):
     counts: ClassVar[bool] = True
 
     def rate(self, eta: Array) -> Array:
-        """Compute the expected count per bin f(eta) > 0, another name of `mean`.
+        """Compute the expected count per bin f(eta) > 0, an alias of `mean`.
 
         Softplus stays at e^-43 (float32) or e^-354 (float64) below these eta; the exponential underflows to 0 and
         overflows to inf, as it must.
@@ -65,7 +65,7 @@ class Poisson(Observation):
         mean : array
             Mean count per bin, >= 0.
         weight : array, optional
-            Over how many bins; with it no mean is taken to be below half a count in all of them.
+            Number of bins; with it the mean is at least half a count over all of them.
 
         Returns
         -------
@@ -123,7 +123,7 @@ class Poisson(Observation):
     def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:
         """Draw Poisson counts with rate f(eta).
 
-        Above a rate of 2^30 the integers of the sampler end and the rate itself is returned (its relative spread is
+        Above a rate of 2^30, the limit of the sampler, the rate itself is returned (its relative spread is
         below 3e-5); a rate of inf or NaN gives inf or NaN. Arguments and result are those of `Observation.sample`.
         """
         rate = self.rate(jnp.asarray(eta))
@@ -256,7 +256,7 @@ class PoissonExp(Poisson):
 
 
 def _few_spikes(y: Array) -> np.ndarray | None:
-    """Find the bins with spikes, flat, of a NumPy array where they are few: then formulas can spare the others."""
+    """Return flat indices of the bins with spikes of a NumPy array if they are few: formulas can skip the others."""
     if namespace(y) is not np or 2 * np.count_nonzero(spikes := y != 0) > np.size(y):
         return None
     return np.flatnonzero(spikes)
@@ -273,6 +273,6 @@ def _bend(y: Array, parts: SoftplusParts) -> Array:
 
 
 def _broadcast(value: Array, *others: Array | None) -> Array:
-    """Value, in the shape it has together with arrays it does not depend on."""
+    """Broadcast a value with arrays that it does not depend on."""
     shapes = (other.shape for other in others if other is not None)
     return namespace(value).broadcast_to(value, np.broadcast_shapes(value.shape, *shapes))

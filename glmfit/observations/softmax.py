@@ -14,8 +14,8 @@ class Multinomial:
     Attributes
     ----------
     constant : float
-        Of self-concordance: a change of a row's scores of range r multiplies its curvature by at most ``exp(r)``, as
-        a bounded variable's third central moment is at most its range times the second.
+        Constant of self-concordance: a change of a row's scores of range r multiplies its curvature by at most
+        ``exp(r)``, because a bounded variable's third central moment is at most its range times the second.
     """
 
     constant: ClassVar[float] = 1.0

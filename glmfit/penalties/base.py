@@ -1,4 +1,4 @@
-"""Formulas of all penalties, a ridge plus norms, in the coefficients only, never in the intercept."""
+"""Formulas of all penalties: a ridge plus norms of the coefficients, never of the intercept."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ class Penalty(eqx.Module):
     """Penalty R(W) = sum_n R_n(w_n) on coefficients W (feature, neuron), one term per neuron.
 
     A penalty is a smooth ridge part, ``ridge_strength_n / 2 ||w_n||^2``, plus S, a sum of norms of blocks of
-    coefficients, each times its strength: of single ones unless a class says otherwise. It is a pytree whose leaves are
-    the strengths: another strength does not recompile.
+    coefficients, each times its strength; by default a block is a single coefficient. It is a pytree whose leaves are
+    the strengths: a change of strength does not recompile.
 
     Attributes
     ----------
@@ -36,8 +36,8 @@ class Penalty(eqx.Module):
 
     Notes
     -----
-    Points of the formulas (coefficients, gradients and duals) are (feature, neuron); they compute in the namespace and
-    dtype of these, whatever the dtype of the strength, and never promote float32.
+    Arguments of the formulas (coefficients, gradients and duals) are (feature, neuron). The formulas compute in their
+    namespace and dtype, whatever the dtype of the strength, and never promote float32.
     """
 
     strength: Array = eqx.field(converter=as_strength)
@@ -54,8 +54,8 @@ class Penalty(eqx.Module):
     def units(self) -> np.ndarray | None:
         """Scales (feature,) or () of the coefficients in which the penalty is a plain ridge, one number per neuron.
 
-        The largest is 1. None if there are none: the penalty has kinks, or weighs features one way for one neuron and
-        another way for the next, or leaves some free.
+        The largest is 1. None if there are none: the penalty has kinks, weighs features differently for different
+        neurons, or leaves some free.
         """
         if not self.smooth:
             return None
@@ -75,11 +75,11 @@ class Penalty(eqx.Module):
         return bool(np.all(np.asarray(self.strength) > 0))
 
     def leaves_free(self, n_features: int) -> np.ndarray:
-        """Which coefficients of a single neuron have no penalty, (feature,)."""
+        """Return which coefficients of a single neuron have no penalty, (feature,)."""
         return np.asarray(self.value(np.eye(n_features))) == 0
 
     def blocks(self, n_features: int) -> tuple[np.ndarray, np.ndarray]:
-        """Norms of S of a single neuron: which one each feature is in, -1 for none, and the strength of each."""
+        """Return the norms of S of a single neuron: the norm of each feature, -1 for none; the strength of each."""
         if self.smooth:
             return np.full(n_features, -1), np.zeros(0)
         return np.arange(n_features), np.broadcast_to(np.ravel(self.l1_strength), n_features)
@@ -95,7 +95,7 @@ class Penalty(eqx.Module):
         return self.strength * (1.0 - self.ratio)
 
     def norms(self, coef: FeatureNeuron) -> Array:
-        """Compute the norms of S, (norm, neuron): of every coefficient by itself."""
+        """Compute the norms of S, (norm, neuron): one for every coefficient."""
         return abs(coef)
 
     def norm_strength(self, like: FeatureNeuron) -> Array:
@@ -173,7 +173,7 @@ class Penalty(eqx.Module):
         return xp.where(free & (excess != 0.0), float("inf"), xp.where(free, 0.0, part)).sum(axis=0)
 
     def shares(self, dual: FeatureNeuron) -> Array:
-        """Compute how far a dual point u may be kept, (share, neuron).
+        """Compute the shares of a dual point u that may be kept, (share, neuron).
 
         The shares are in [0, 1], rounded down: the largest s for which ``R*(s u)`` is finite and, where they differ,
         the largest for which it is 0.
@@ -194,7 +194,7 @@ class Penalty(eqx.Module):
         Returns
         -------
         array, shape (neuron,)
-            Strength; inf where no strength gives W = 0.
+            Strength; inf if no strength gives W = 0.
         """
         xp = namespace(grad_at_zero)
         if self.smooth:  # it shrinks but never selects
@@ -218,7 +218,7 @@ def _share_within(limit: Array, size: Array) -> Array:
 
 
 def _kept(threshold: Array, norm: Array) -> Array:
-    """Compute what is left of a vector whose norm is shrunk by the threshold, as a share of it."""
+    """Compute the share of a vector that remains after its norm is shrunk by the threshold."""
     with np.errstate(divide="ignore", invalid="ignore"):
         share = 1.0 - threshold / norm
     return namespace(norm).where(share > 0.0, share, 0.0)

@@ -1,4 +1,4 @@
-"""Penalties and groups of features by the words of a user."""
+"""Penalties and groups of features from the arguments of a user."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def make(
     feature_names: Sequence[str] | None = None,
     dtype: Any = np.float64,
 ) -> Penalty:
-    """Make the penalty of a name and a strength, checking both.
+    """Make a penalty from a name and a strength, and check both.
 
     Parameters
     ----------
@@ -36,12 +36,12 @@ def make(
     n_features, n_neurons : int
         Shape of the coefficients.
     groups : array-like of shape (feature,), or mapping; for "GroupLasso" only
-        One label per feature, integers (-1: not penalised) or strings; or group name -> feature
-        indices or names, one, a list or a slice, where the features in no group are not penalised.
+        One label per feature, integers (-1: not penalised) or strings; or group name -> feature indices or names (one,
+        a list or a slice). Features in no group are not penalised.
     feature_names : sequence of str, optional
         Names of the features, for groups given by names.
     dtype : dtype, optional
-        Of the strength; the formulas bring it to the dtype of the coefficients.
+        Dtype of the strength; the formulas bring it to the dtype of the coefficients.
 
     Returns
     -------
@@ -151,7 +151,7 @@ def group_labels(groups: Any, n_features: int, feature_names: Sequence[str] | No
                     name = f"{feature}" if feature_names is None else f"{feature} ({feature_names[feature]!r})"
                     raise ValueError(
                         f"feature {name} is in group {list(groups)[labels[feature]]!r} and again in group {group!r}; a "
-                        "feature can be in one group only, once. For overlapping groups, copy its column."
+                        "feature can be in one group only, and once. For overlapping groups, copy its column."
                     )
                 labels[feature] = label
     else:
@@ -170,12 +170,12 @@ def group_labels(groups: Any, n_features: int, feature_names: Sequence[str] | No
         grouped = given != NO_GROUP if is_number else np.ones(n_features, dtype=bool)
         labels[grouped] = np.unique(given[grouped], return_inverse=True)[1]
     if np.all(labels == NO_GROUP):
-        raise ValueError("groups puts no feature into a group; put one in, or pass regularizer='UnRegularized'.")
+        raise ValueError("groups puts no feature into a group; add one, or pass regularizer='UnRegularized'.")
     return tuple(labels.tolist())
 
 
 def read_labels(groups: Any, n_features: int) -> np.ndarray:
-    """Read one label per feature; ValueError for another shape, as that of a list of lists of features."""
+    """Read one label per feature; raise ValueError for another shape, such as a list of lists of features."""
     try:
         labels = np.asarray(groups)
         shape = f"shape {labels.shape}"
@@ -192,9 +192,9 @@ def read_labels(groups: Any, n_features: int) -> np.ndarray:
 def read_members(
     group: Any, members: Any, n_features: int, feature_names: Iterable[str] | None, kind: str = "group"
 ) -> list[int]:
-    """Read the features of one group, an index, a name, several or a slice of all, as indices.
+    """Read the features of one group (an index, a name, several, or a slice of all) as indices.
 
-    Raises ValueError, with the group's name, for a group without a member and for what is no feature.
+    Raises ValueError, with the group's name, for an empty group and for members that are not features.
     """
     index_of = {name: index for index, name in enumerate(() if feature_names is None else feature_names)}
     if isinstance(members, slice):
@@ -211,7 +211,7 @@ def read_members(
 
 
 def _feature_index(member: Any, of: str, n_features: int, index_of: Mapping[str, int]) -> int:
-    """Index of a feature given by its index or name."""
+    """Return the index of a feature given by its index or name."""
     if isinstance(member, str):
         if member not in index_of:
             known = f"the features are {list(index_of)}" if index_of else "X has no feature names: use indices"

@@ -1,4 +1,4 @@
-"""Penalties of one coefficient by itself: ridge, lasso, elastic net, and none."""
+"""Penalties of single coefficients: ridge, lasso, elastic net, and none."""
 
 from typing import ClassVar, final
 
@@ -18,13 +18,13 @@ class Ridge(Penalty):
 
 @final
 class NoPenalty(Ridge):
-    """No penalty, R = 0: maximum likelihood. The strength is there for uniformity and is 0."""
+    """No penalty, R = 0: maximum likelihood. The strength exists for uniformity and is 0."""
 
     strength: Array = eqx.field(default=0.0, converter=as_strength)
     name: ClassVar[str] = "UnRegularized"
 
     def value(self, coef: FeatureNeuron) -> PerNeuron:
-        """Give 0 for each neuron, also where coefficients are not finite."""
+        """Return 0 for each neuron, even if coefficients are not finite."""
         return namespace(coef).zeros_like(coef[0])
 
 

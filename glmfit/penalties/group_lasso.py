@@ -86,7 +86,7 @@ class GroupLasso(Penalty):
         return super().prox(coef, step, feature_scale)
 
     def norms(self, coef: FeatureNeuron) -> Array:
-        """Compute the norms of the groups and of features without one, (norm, neuron), with gradient 0 at 0."""
+        """Compute the norms of groups and of features without a group, (norm, neuron), with gradient 0 at 0."""
         xp = namespace(coef)
         members = xp.concatenate([coef, xp.zeros_like(coef[:1])])[_layout(self.groups).members]
         squared = (members * members).sum(axis=1)

@@ -1,6 +1,6 @@
 """Figures of fits: every function draws on matplotlib axes and returns them.
 
-matplotlib is imported when a function is called; ``python -m pip install -e ".[plot]"`` in the checkout brings it.
+matplotlib is imported when a function is called; ``python -m pip install -e ".[plot]"`` in the checkout installs it.
 With ``ax=None`` a function makes a figure through pyplot, so that a notebook shows it; :func:`new_axes` makes one that
 belongs to no window, for scripts.
 Colours are those of Okabe and Ito, which colour-blind readers can tell apart.

@@ -1,4 +1,4 @@
-"""Figures, axes, colours and words on them; numbers and times that drawings are given, read and checked."""
+"""Figures, axes, colours and labels, and checks of the numbers and times that drawings are given."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _OPTIONS = {
     "limits_s": "tuple of float, optional\n    First and last time to draw, s.",
     "colorbar": "bool or list of matplotlib.axes.Axes\n    Whether to draw one, or the axes that share it.",
     "color": "color\n    Of lines and bands, or of the model.",
-    "xlabel": "str\n    Name, and unit, of what is on the x-axis.",
-    "ylabel": "str\n    Name, and unit, of what is on the y-axis.",
+    "xlabel": "str\n    Name, and unit, of the x-axis.",
+    "ylabel": "str\n    Name, and unit, of the y-axis.",
     "ax": "matplotlib.axes.Axes, optional\n    Where to draw.",
 }
 _OF_EVERY_DRAWING = """
@@ -36,14 +36,14 @@ matplotlib.axes.Axes
 Raises
 ------
 ValueError, TypeError, NotFittedError
-    For values out of range or of another kind or shape than is said here, where there is nothing to draw, and for a
-    model before its fit; the message says what is allowed.
+    For values of another range, kind or shape than stated here, if there is nothing to draw, and for a model before its
+    fit; the message states what is allowed.
 """
 Drawing = TypeVar("Drawing", bound=Callable)
 
 
 def on_axes(draw: Drawing) -> Drawing:
-    """Write into a docstring what holds for many drawings: options, what they return and what they raise."""
+    """Add to a docstring the parts that many drawings share: options, returned values and errors."""
     draw.__doc__ = inspect.cleandoc(draw.__doc__ or "")
     for name, option in _OPTIONS.items():
         if name in inspect.signature(draw).parameters and f"\n{name} : " not in draw.__doc__:
@@ -98,14 +98,14 @@ def label_panels(axes: Sequence[Axes] | np.ndarray, titles: Iterable[str] | None
 
 
 def dress(ax):
-    """Quiet axes: two spines, ticks outside, small type."""
+    """Style axes: two spines, ticks outside, small type."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(direction="out", labelsize=8, length=3)
     return ax
 
 
 def axes_or_new(ax, size=(4.5, 3.0)):
-    """Axes given, or new ones that a notebook shows; TypeError for what are none."""
+    """Return the axes given, or new ones that a notebook shows; TypeError for anything else."""
     if ax is not None:
         return check_axes("ax", ax)
     import matplotlib.pyplot as plt
@@ -127,12 +127,12 @@ def whole_ticks(axis):
     """Put ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
-    # Two ticks, the default least, would be at fractions where the axis is that of a single neuron.
+    # Two ticks, the default minimum, would be at fractions if the axis is that of a single neuron.
     axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
 
 
 def say(ax, words):
-    """Words instead of a drawing."""
+    """Write words instead of a drawing."""
     ax.text(0.5, 0.5, words, ha="center", va="center", fontsize=8, color=GREY, transform=ax.transAxes)
 
 
@@ -148,7 +148,7 @@ def legend(ax, **kwargs):
 
 
 def color_bar(image, label, given, **kwargs):
-    """Draw a color bar if it is asked for, for the image's axes (True) or for those given."""
+    """Draw a color bar if requested, for the image's axes (True) or for those given."""
     if not given:
         return
     ax = image.axes if given is True else given
@@ -164,7 +164,7 @@ def bars(ax, names, values, height, color, fmt="%g"):
 
 
 def colors_of_models(n):
-    """Colors of models that are compared, of which the last is drawn strongest."""
+    """Return colors of models to compare; the last is drawn strongest."""
     return [*((ORANGE, GREEN, PURPLE, RED) * n)[: n - 1], BLUE]
 
 
@@ -175,7 +175,7 @@ def time_axis(ax, limits_s, y):
     name_axes(ax, "time (s)", y)
 
 
-# -- what drawings are given
+# -- arguments of drawings
 
 
 def read_numbers(name, values, *axes) -> np.ndarray:
@@ -204,12 +204,12 @@ def read_bins(time_s, bin_s) -> tuple[np.ndarray, float]:
 
 
 def check_limits(limits_s, time) -> np.ndarray:
-    """Return which times are within the limits, all if these are None; ValueError for limits that hold none."""
+    """Return which times are within the limits, all if these are None; ValueError if there are none within."""
     if limits_s is None:
         return np.ones(len(time), bool)
     limits = read_numbers("limits_s", limits_s, "2")
     if len(limits) != 2 or not limits[0] < limits[1]:
-        raise ValueError(f"limits_s is {limits_s!r}; it must be a first time and a later last one, s.")
+        raise ValueError(f"limits_s is {limits_s!r}; it must be a first and a later last time, s.")
     seen = (time >= limits[0]) & (time <= limits[1])
     if not seen.any():
         span = f"times lie from {np.nanmin(time):g} to {np.nanmax(time):g} s" if len(time) else "there are no times"

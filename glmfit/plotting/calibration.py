@@ -1,4 +1,4 @@
-"""Whether responses are distributed as a model has it: residuals, and the distribution of the responses."""
+"""Residuals and distribution of responses, compared with a model."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from ..numerics import DataLike, PerRow
 
 _MOST_COUNTS = 20  # intervals of counts
-_FEW = 12  # counts that are told apart whatever their share of the bins
-_WIDE = 20.0  # ratio of means from which on they are drawn on a logarithmic axis
+_FEW = 12  # counts that are shown separately whatever their share of the bins
+_WIDE = 20.0  # ratio of means above which they are drawn on a logarithmic axis
 
 
 class _Seen(NamedTuple):
-    """What a neuron did in the bins that count, and what the model expects there, (time,) each."""
+    """Responses of a neuron in the bins that count, and predictions of the model there, (time,) each."""
 
     y: np.ndarray
     eta: np.ndarray
@@ -56,10 +56,10 @@ def plot_binned_residuals(
 ) -> Axes:
     """Draw mean Pearson residuals of a neuron against the predicted mean, a feature, or time.
 
-    A Pearson residual is the response less its predicted mean, over the standard deviation that the model gives it.
+    A Pearson residual is the response minus its predicted mean, divided by its standard deviation under the model.
     Dots with bars: means over intervals that hold equally many time bins, and two standard errors of each, from the
     spread of the residuals as if time bins were independent. If the mean of the model is right, about one bar in twenty
-    misses the line at 0; dots on a curve say that it is not.
+    misses the line at 0; dots on a curve show that it is wrong.
 
     Parameters
     ----------
@@ -69,14 +69,14 @@ def plot_binned_residuals(
         As in :meth:`glmfit.PopulationGLM.fit`, of the fit or held out. Time bins with a NaN, and those that are masked
         for the neuron, are dropped.
     neuron : int
-        Which one.
+        Number of the neuron.
     against : {"mean", "time"}, int, str or array-like of shape (time,)
-        What is on the x-axis: the predicted mean; the time of pynapple objects, and else the number of the row; a
-        feature, by its number or name; or values of anything else, such as a covariate that the model lacks.
+        Quantity on the x-axis: the predicted mean; the time of pynapple objects, otherwise the row number; a feature,
+        by its number or name; or other values, such as a covariate that the model lacks.
     n_bins : int
-        How many intervals. Values that are few, such as 0 and 1, have one each.
+        Number of intervals. A few distinct values, such as 0 and 1, have one each.
     xlabel : str, optional
-        Name, and unit, of what is on the x-axis; by default that of `against`.
+        Name, and unit, of the x-axis; by default that of `against`.
     """
     check_whole("n_bins", n_bins)
     n = _check_neuron(model, neuron)
@@ -115,14 +115,14 @@ def plot_calibration(
     epochs: Mapping[Any, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw whether the responses of a neuron are distributed as models have it.
+    """Draw the distribution of the responses of a neuron against that of models.
 
     Counts (Poisson, negative binomial, binomial): dots are the numbers of time bins with 0, 1, 2, ... events, on a
     logarithmic axis; lines and bands those that a model expects, with the range of chance. The last interval holds all
-    larger counts, and where counts are large every interval holds several. Yes or no (Bernoulli): the share of yes
+    larger counts, and if counts are large, every interval holds several. Yes or no (Bernoulli): the share of yes
     against the predicted probability, in intervals of equally many bins, with the range of chance about the diagonal.
     Measured values (Gaussian, gamma): the cumulative share of the bins against the probability, under the model, of a
-    response at most as large; a right model is on the diagonal, within the band of the Kolmogorov-Smirnov test.
+    response at most as large; a correct model is on the diagonal, within the band of the Kolmogorov-Smirnov test.
 
     Parameters
     ----------
@@ -132,16 +132,16 @@ def plot_calibration(
         As in :meth:`glmfit.PopulationGLM.fit`, of the fit or held out. Time bins with a NaN, and those that are masked
         for the neuron, are dropped. Counts must be whole numbers.
     neuron : int
-        Which one.
+        Number of the neuron.
     level : float
-        Probability of a band, in (0, 1): of every point, except for measured values of the whole curve. Bins are taken
-        for independent, and the coefficients for known.
+        Probability of a band, in (0, 1): of every point, or of the whole curve for measured values. Bins are taken as
+        independent, and the coefficients as known.
     n_bins : int
-        How many intervals of the predicted probability of a yes.
+        Number of intervals of the predicted probability of a yes.
     """
     models = model if isinstance(model, dict) else {"model": model}
     if not models:
-        raise ValueError("model is an empty dict; it must be a fitted model, or a dict with names for such.")
+        raise ValueError("model is an empty dict; it must be a fitted model, or a dict from names to such.")
     check_real("level", level, 1)
     check_whole("n_bins", n_bins)
     for one in models.values():
@@ -162,7 +162,7 @@ def plot_calibration(
     return ax
 
 
-# -- what a model is asked
+# -- responses and predictions of models
 
 
 def _check_neuron(model, neuron) -> int:
@@ -178,7 +178,7 @@ def _check_neuron(model, neuron) -> int:
 
 
 def _look(model, X, y, n, offset, exposure, epochs) -> _Seen:
-    """Responses of a neuron in the bins that count."""
+    """Return the responses of a neuron in the bins that count."""
     Y, eta, over, _ = model._observed(X, y, offset, exposure, epochs)
     observation = model._observation()
     over = np.broadcast_to(over, eta.shape)
@@ -193,7 +193,7 @@ def _look(model, X, y, n, offset, exposure, epochs) -> _Seen:
         raise ValueError(f"neuron {n} has no bin where response and predictor are known; there is nothing to draw.")
     Y, eta, over = Y[known], eta[known], over[known]
     if _kind(observation) == "counts" and np.any(Y != np.rint(Y)):
-        raise ValueError("y has counts that are not whole numbers, of which a model knows no distribution.")
+        raise ValueError("y has counts that are not whole numbers; models have no distribution of those.")
     return _Seen(Y, eta, over, observation)
 
 
@@ -204,7 +204,7 @@ def _kind(observation: Observation) -> str:
 
 
 def _values_of(model, X, against, n, offset, axis, length) -> tuple[np.ndarray, str]:
-    """Values on the x-axis, (time,), and what they are."""
+    """Return the values on the x-axis, (time,), and their name."""
     if not isinstance(against, str) and np.ndim(against) > 0:
         return numbers(against, "against", f"a value per time bin, ({length},)", shape=(length,)), "covariate"
     if isinstance(against, str) and against == "mean":
@@ -228,7 +228,7 @@ def _values_of(model, X, against, n, offset, axis, length) -> tuple[np.ndarray, 
 
 
 def _of_equal_size(x, n_bins) -> list[np.ndarray]:
-    """Places of values in intervals of equal size, from small to large; one for every value if these are few."""
+    """Return indices of values in intervals of equal size, in order; one per distinct value if these are few."""
     values = np.unique(x)
     if len(values) <= n_bins:
         return [np.flatnonzero(x == value) for value in values]
@@ -263,7 +263,7 @@ def _draw_counts(ax, seen, level) -> None:
 
 
 def _intervals(y) -> np.ndarray:
-    """Choose the first count of every interval, of which the last has no end: 0, 1, 2, ... where counts are small."""
+    """Choose the first count of every interval, the last of which has no end: 0, 1, 2, ... if counts are small."""
     last = max(min(int(y.max()), _FEW), int(np.quantile(y, 0.999)))
     first = int(np.quantile(y, 0.001)) if last >= _MOST_COUNTS else 0
     width = -(-(last + 1 - first) // _MOST_COUNTS)

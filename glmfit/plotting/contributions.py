@@ -1,4 +1,4 @@
-"""What groups of features explain on held-out data: figures of `glmfit.inference.explain`."""
+"""Contributions of groups of features to held-out predictions: figures of `glmfit.inference.explain`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _UNITS = {"nats": "nats", "bits per spike": "bits per spike", "d2": "share of the deviance, $D^2$"}
 _COLORS = {"whole": BLACK, "unique": BLUE, "maximal": ORANGE, "added": GREEN, "model": PURPLE}
-_NAMED = 8  # neurons that points tell apart by colour; more are a map
+_NAMED = 8  # neurons that points distinguish by colour; more are a map
 _FAR = 4.0  # standard deviations beyond which an axis is logarithmic
 _NAMES_ON_AXIS = 40  # neurons whose names fit below a map
 
@@ -50,22 +50,22 @@ def plot_contributions(
     colorbar: bool | list[Axes] = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw what each group of features contributes to the predictions of each neuron.
+    """Draw the contribution of each group of features to the predictions of each neuron.
 
     Points: a point per neuron and group, with a bar of one standard error to each side. Map: a column per neuron, a row
     per group, red where the group helps and blue where it harms. With a null, points are filled, and squares of the map
-    have a dot, where the q-value is at most ``level``. What cannot be scored is omitted, and grey on the map.
+    have a dot, if the q-value is at most ``level``. Contributions without a score are omitted, and grey on the map.
 
     Parameters
     ----------
     explanation : glmfit.inference.Explanation
-        What :func:`glmfit.inference.explain` returns.
+        Result of :func:`glmfit.inference.explain`.
     kind : {"unique", "maximal", "added", "whole", "model"}
-        Which contributions, of those there are.
+        Kind of the contributions, one of those in `explanation`.
     unit : {"nats", "bits per spike", "d2"}
-        Summed over the held-out rows, over the number of spikes there, or as a share of the deviance.
+        Sum over the held-out rows, divided by the number of spikes there, or as a share of the deviance.
     neurons : sequence of int or str, optional
-        Which ones, by number or name; all by default.
+        Neurons, by number or name; all by default.
     style : {"points", "map"}, optional
         Default: points for up to eight neurons.
     level : float
@@ -99,20 +99,20 @@ def plot_contributions(
 def plot_unique_against_maximal(
     explanation: Any, *, group: str | None = None, unit: str = "nats", level: float = 0.05, ax: Axes | None = None
 ) -> Axes:
-    """Draw what groups alone explain against what no other group explains, a point per neuron and group.
+    """Draw what no other group explains against what groups explain alone, a point per neuron and group.
 
-    On the diagonal nothing that the group explains is explained by the others; on the horizontal line they explain all
+    On the diagonal the other groups explain nothing that the group explains; on the horizontal line they explain all
     of it. Above the diagonal groups explain more together than each alone. Thin bars: one standard error to each
-    side. With a null, points are filled where the q-value of the unique contribution is at most ``level``.
+    side. With a null, points are filled if the q-value of the unique contribution is at most ``level``.
 
     Parameters
     ----------
     explanation : glmfit.inference.Explanation
-        What :func:`glmfit.inference.explain` returns, with both kinds.
+        Result of :func:`glmfit.inference.explain`, with both kinds.
     group : str, optional
-        Which one; all, in colours, by default.
+        Group to draw; all, in colours, by default.
     unit : {"nats", "bits per spike", "d2"}
-        As `plot_contributions` takes it.
+        As in `plot_contributions`.
     level : float
         False discovery rate, in (0, 1).
     """
@@ -163,22 +163,22 @@ def plot_unique_against_maximal(
 def plot_null(
     explanation: Any, neuron: int | str, *, kind: str = "unique", group: str | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Draw the statistics of the draws of a null, and where that of the recording is among them.
+    """Draw the statistics of the draws of a null, and that of the recording among them.
 
-    Both are contributions at ``null_strength``. Draws are computed as precisely as the p-value needs, those far below
-    the recording only roughly, and not at all once it cannot fall below the level; ``level=None`` of `explain` computes
-    all of them.
+    Both are contributions at ``null_strength``. Draws are computed only as precisely as the p-value needs: those far
+    below the recording roughly, and none once the p-value cannot fall below the level. ``level=None`` of `explain`
+    computes all of them.
 
     Parameters
     ----------
     explanation : glmfit.inference.Explanation
-        What :func:`glmfit.inference.explain` returns, with a null.
+        Result of :func:`glmfit.inference.explain`, with a null.
     neuron : int or str
-        Which one, by number or name.
+        Neuron, by number or name.
     kind : {"unique", "maximal", "added", "whole", "model"}
-        Which contribution, of those there are.
+        Kind of the contribution, one of those in `explanation`.
     group : str, optional
-        Of which group or model; needed where there are several.
+        Group or model; needed if there are several.
     """
     _check(explanation, null=True)
     n, c = _neuron(explanation, neuron), _one(explanation, kind, group)
@@ -204,25 +204,25 @@ def plot_null(
 def plot_explained_neuron(
     explanation: Any, neuron: int | str, *, unit: str = "nats", axes: ArrayLike | None = None
 ) -> np.ndarray:
-    """Draw all about one neuron: contributions, folds, strengths, and the null.
+    """Draw all results of one neuron: contributions, folds, strengths, and the null.
 
     Parameters
     ----------
     explanation : glmfit.inference.Explanation
-        What :func:`glmfit.inference.explain` returns.
+        Result of :func:`glmfit.inference.explain`.
     neuron : int or str
-        Which one, by number or name.
+        Neuron, by number or name.
     unit : {"nats", "bits per spike", "d2"}
-        Of the contributions, as `plot_contributions` takes it.
+        Unit of the contributions, as in `plot_contributions`.
     axes : array-like of four matplotlib.axes.Axes, optional
         Where to draw.
 
     Returns
     -------
     numpy.ndarray of matplotlib.axes.Axes
-        (4,): contributions with standard errors, and what each fold adds to them, in one order of rows; strengths
-        chosen for each model, a point per fold (0 stands at the left end); where the statistics of the recording are
-        among those of the null, in standard deviations of the draws, with p-values.
+        (4,): contributions with standard errors, and the gain of each fold, with the same rows; strengths chosen for
+        each model, a point per fold (0 is at the left end); statistics of the recording among those of the null, in
+        standard deviations of the draws, with p-values.
 
     Raises
     ------
@@ -267,7 +267,7 @@ def plot_explained_neuron(
     return axes
 
 
-# -- what is drawn
+# -- parts of the drawings
 
 
 def _points(ax, value, error, found, names, level):
@@ -302,7 +302,7 @@ def _map(ax, value, found, names, groups, label, level, colorbar):
         row, column = np.nonzero(found)
         ax.plot(column, row, "o", ms=3.5, color=BLACK, mec="white", mew=0.5)
     ax.set_yticks(range(len(groups)), groups)
-    step = -(-len(names) // _NAMES_ON_AXIS)  # every how many a name fits
+    step = -(-len(names) // _NAMES_ON_AXIS)  # between names that fit
     shown = range(0, len(names), step)
     rotation = 90 if max(map(len, names)) * len(names) > 60 else 0
     ax.set_xticks(shown, [names[k] for k in shown], fontsize=7, rotation=rotation)
@@ -358,7 +358,7 @@ def _null_of_all(ax, found, n, colors):
     name_axes(ax, "statistic less mean of draws (SD)")
 
 
-# -- what is asked for
+# -- arguments
 
 
 def _check(found, null: bool = False) -> None:
@@ -373,7 +373,7 @@ def _check(found, null: bool = False) -> None:
 def _of_kind(found, kind: str) -> list[int]:
     """Contributions of a kind, as indices."""
     kinds = list(dict.fromkeys(c.kind for c in found.contributions))
-    check_choice("kind", kind, kinds, "These are the kinds that explain was asked for.")
+    check_choice("kind", kind, kinds, "These are the kinds that explain has computed.")
     return [k for k, c in enumerate(found.contributions) if c.kind == kind]
 
 

@@ -1,4 +1,4 @@
-"""What a decoder said, and what was."""
+"""Decoded classes and positions against the true ones, and tables of responses."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def plot_confusion(
     colorbar: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a confusion matrix: of the rows of each class, the share that was decoded as each.
+    """Draw a confusion matrix: the share of the rows of each class that was decoded as each.
 
-    Row the true class, column the decoded one, percent of the row; a class that never occurred has a grey row.
+    Rows are true classes, columns decoded ones, values percent of the row. A class that never occurred has a grey row.
 
     Parameters
     ----------
     true, decoded : array-like of shape (row,)
-        Classes, of any kind that compares and sorts.
+        Classes, of any kind that can be compared and sorted.
     labels : sequence, optional
         Classes in the order to draw them; default all that occur, sorted. Rows of other classes are an error.
     names : sequence of str, optional
-        Words for the classes, as tick labels.
+        Names of the classes, as tick labels.
     numbers : bool, optional
         Whether to write the percentages into the cells; default up to twelve classes.
     """
@@ -82,7 +82,7 @@ def plot_decoded(
     ylabel: str = "position",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a posterior over positions as it changes in time, and where the animal was.
+    """Draw a posterior over positions against time, with the true position.
 
     Parameters
     ----------
@@ -91,13 +91,13 @@ def plot_decoded(
     posterior : array-like of shape (time, position)
         Probabilities, as ``predict_proba`` returns them.
     position : array-like of shape (position,)
-        Centres of the places, increasing and evenly spaced; those that were never seen in training may be lacking.
+        Centres of the places, increasing and evenly spaced; those that never occurred in training may be missing.
     truth : array-like of shape (time,), optional
         True position, in the unit of `position`.
     limit : float, optional
-        Probability at which black is reached; default the 99th percentile of the largest ones.
+        Probability drawn as black; default the 99th percentile of the largest probability of every bin.
     breaks : sequence of float
-        Times, s, at which time was cut; marked by lines, named in the legend, that the truth does not join across.
+        Times, s, at which time was cut, marked by lines with a name in the legend; the truth is not joined across them.
     """
     time, position = read_numbers("time_s", time_s, "time"), read_numbers("position", position, "position")
     posterior = read_like("posterior", posterior, "time_s and position", (len(time), len(position)))
@@ -136,7 +136,7 @@ def plot_responses(
     colorbar: bool | list[Axes] = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a table of responses: row a stimulus, column a neuron; pairs that are not known stay grey.
+    """Draw a table of responses: a row per stimulus, a column per neuron; unknown pairs stay grey.
 
     Parameters
     ----------
@@ -145,8 +145,8 @@ def plot_responses(
     rows, columns : array-like of int, optional
         Stimuli and neurons in the order to draw them (some may be omitted); default as they are.
     limits : tuple of float, optional
-        Responses at the ends of the colours; 0, or the least if that is negative, and the 99th percentile when left
-        out.
+        Responses at the ends of the colours; default 0, or the least response if that is negative, and the 99th
+        percentile.
     label : str
         Name, and unit, of the responses, next to the color bar.
     """

@@ -1,4 +1,4 @@
-"""What fits found: filters and couplings, and how they compare with the truth."""
+"""Fitted filters and couplings, and their comparison with the truth."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def plot_filter(
     if covariance is not None:
         if several:
             raise ValueError(
-                f"covariance is given with weights {weights.shape}; it is that of the weights of one neuron."
+                f"covariance is given with weights {weights.shape}; it belongs to the weights of one neuron."
             )
         covariance = read_like("covariance", covariance, "the weights of one neuron", (len(weights),) * 2)
     ax = axes_or_new(ax)
@@ -95,7 +95,7 @@ def plot_coupling(
     colorbar: bool | list[Axes] = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a coupling matrix: row the source, column the target, red excites, blue inhibits.
+    """Draw a coupling matrix: rows are sources, columns are targets, red excites, blue inhibits.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ def plot_rate_against_spikes(
     counts : array-like of shape (time,), optional
         Spikes per bin; a bin with k spikes gets k ticks.
     smooth_s : float, optional
-        Smooth by a Gaussian of this standard deviation, s: the predictions, and the counts next to them, so that
+        Standard deviation, s, of a Gaussian that smooths the predictions, and the counts next to them, so that
         the two can be compared.
     """
     time, bin_s = read_bins(time_s, bin_s)
@@ -60,7 +60,7 @@ def plot_rate_against_spikes(
         check_positive("smooth_s", smooth_s)
     rates = rate if isinstance(rate, dict) else {"predicted rate": rate}
     if not rates:
-        raise ValueError("rate is an empty dict; it must be expected counts per bin, or a dict with names for such.")
+        raise ValueError("rate is an empty dict; it must be expected counts per bin, or a dict from names to such.")
     series = {name: read_like(name, values, "time_s", time.shape) / bin_s for name, values in rates.items()}
     count = None if counts is None else read_like("counts", counts, "time_s", time.shape)
     seen = check_limits(limits_s, time)
@@ -82,7 +82,7 @@ def plot_rate_against_spikes(
 
 
 def _smooth(values, sd):
-    """Gaussian smoothing that passes over NaN and leaves it where it was."""
+    """Smooth by a Gaussian, ignoring NaN, which stay where they were."""
     from scipy.ndimage import gaussian_filter1d
 
     known = np.isfinite(values)
@@ -138,7 +138,7 @@ def plot_tuning(
     color: ColorType = BLUE,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a tuning curve: rates counted where a covariate had a value, with error bars, and those of the model.
+    """Draw a tuning curve: rates counted against a covariate, with error bars, and those of the model.
 
     Dots with bars: mean counted rate, in spikes/s, and its standard error, from the spread of the counts over the time
     bins of the interval as if these were independent. Line: the model's mean rate there.
@@ -153,9 +153,9 @@ def plot_tuning(
     bin_s : float
         Width of a time bin, s.
     edges : int or array-like of shape (interval + 1,)
-        Limits of the intervals of the covariate; a number makes so many of equal width.
+        Limits of the intervals of the covariate; a number makes this many of equal width.
     curve : tuple of two array-like of shape (point,), optional
-        A rate in spikes/s against the covariate, drawn as it is, for example of ``predict`` on a grid.
+        A rate in spikes/s against the covariate, drawn as it is, for example from ``predict`` on a grid.
     min_bins : int
         Intervals with fewer time bins are not drawn.
     """
@@ -199,7 +199,7 @@ def plot_tuning(
 
 
 def _edges(edges, x) -> np.ndarray:
-    """Limits of intervals: those given, or of so many of equal width."""
+    """Return the limits of intervals: those given, or of this many of equal width."""
     if np.ndim(edges) == 0:
         check_whole("edges", edges, 1)
         return np.linspace(x.min(), x.max(), edges + 1)
@@ -221,10 +221,10 @@ def plot_residuals(
     color: ColorType = BLUE,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw how many spikes came beyond those expected, window by window, in units of their standard deviation.
+    """Draw the number of spikes beyond the expected ones, window by window, in units of its standard deviation.
 
     These are Pearson residuals, (spikes - expected) / sqrt(expected). Grey: two standard deviations, which Poisson
-    counts of these rates leave about once in twenty windows. Bins with a NaN are excluded from both sums.
+    counts of these rates exceed in about one of twenty windows. Bins with a NaN are excluded from both sums.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def plot_residuals(
     rate, counts : array-like of shape (time,)
         Expected counts per bin, as ``predict`` returns them, and spikes per bin.
     window_s : float
-        Width of the windows, s; best so wide that each expects a few spikes.
+        Width of the windows, s; choose it so that each window expects a few spikes.
     """
     time, bin_s = read_bins(time_s, bin_s)
     check_positive("window_s", window_s)

@@ -1,4 +1,4 @@
-"""How far fits are from their optimum, and reports at a glance."""
+"""Distance of fits from their optimum, and overviews of reports."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def plot_convergence(
     """Draw the distance from the optimum of every neuron over the fit: estimates as lines, bounds as triangles.
 
     The gap is in nats per bin (of classes, per row), logarithmic. Thin: each neuron. Strong: median and worst over the
-    neurons with spikes. Triangles: where the gap of a neuron was first proved, so that the truth is below them. Dashed:
-    the target below which a neuron counts as converged (a band where neurons have different ones). A gap of 0 or one
-    that could not be computed is not drawn.
+    neurons with spikes. Triangles: the first proved gap of a neuron, so that the truth is below them. Dashed: the
+    target below which a neuron counts as converged (a band if neurons have different ones). Gaps of 0, and those that
+    could not be computed, are not drawn.
 
     Parameters
     ----------
     report : FitReport or ClassReport
-        Of a fitted model, ``model.report_``, or the model; all classes are one fit, drawn as one neuron.
+        Report of a fitted model, ``model.report_``, or the model; all classes are one fit, drawn as one neuron.
     against : {"epoch", "passes", "seconds"}
-        What the x-axis counts: epochs; rows evaluated over rows of the data, certificates included; wall time with
+        Unit of the x-axis: epochs; rows evaluated over rows of the data, certificates included; wall time with
         compilation.
     """
     report = read_report(report)
@@ -117,7 +117,7 @@ def target_line(line, band, target):
 
 @on_axes
 def plot_bounds(report: FitReport | Model, optimum: ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """Draw the gap each neuron was reported to have against the gap it has, for a known optimum.
+    """Draw the reported gap of each neuron against its measured gap, for a known optimum.
 
     Both axes are logarithmic, nats per bin. Bounds (filled) must lie on or above the diagonal; estimates (hollow) may
     lie anywhere. Neurons whose measured gap is not positive are not drawn.
@@ -125,7 +125,7 @@ def plot_bounds(report: FitReport | Model, optimum: ArrayLike, *, ax: Axes | Non
     Parameters
     ----------
     report : FitReport
-        As `plot_convergence` takes it.
+        As in `plot_convergence`.
     optimum : array-like of shape (neuron,)
         Lowest objective known, nats per bin, for example ``report_.objective`` of a fit with a far smaller ``tol``.
     """
@@ -161,12 +161,12 @@ def plot_bounds(report: FitReport | Model, optimum: ArrayLike, *, ax: Axes | Non
 def plot_report_overview(
     report: FitReport | ClassReport | ResponseReport | Model, *, axes: Sequence[Axes] | np.ndarray | None = None
 ) -> np.ndarray:
-    """Draw a fit in three panels: outcome, what it explains, how far it is from the optimum.
+    """Draw a fit in three panels: outcome, explained deviance, distance from the optimum.
 
     Parameters
     ----------
     report : FitReport, ClassReport or ResponseReport
-        Of a fitted model, ``model.report_``, or the model.
+        Report of a fitted model, ``model.report_``, or the model.
     axes : sequence of three matplotlib.axes.Axes, optional
         Where to draw.
 
@@ -174,11 +174,11 @@ def plot_report_overview(
     -------
     numpy.ndarray of matplotlib.axes.Axes
         (3,). Of a population: neurons per status; histogram of the pseudo-R² of the training rows with its median;
-        histogram of gaps, bounds and estimates apart, with the target (a gap of 0 is not drawn). Of classes: rows or
-        counts of every class, from the commonest on; loss of class frequencies alone and objective of the model; gap
-        over the fit, as `plot_convergence` draws it. Of responses: objective over the fit; D2 of held-out pairs
-        against the ridge, a line per imputation weight, or D2 of the fitted pairs where nothing was chosen; how much
-        the objective could fall, at most, by changing one side alone (nothing where nothing is proved).
+        histogram of gaps, bounds and estimates separately, with the target (a gap of 0 is not drawn). Of classes: rows
+        or counts of every class, commonest first; loss of class frequencies alone and objective of the model; gap over
+        the fit, as in `plot_convergence`. Of responses: objective over the fit; D2 of held-out pairs against the ridge,
+        a line per imputation weight, or D2 of the fitted pairs if nothing was chosen; a bound of how much the objective
+        could fall by changing one side alone (nothing if nothing is proved).
 
     Raises
     ------
@@ -244,7 +244,7 @@ def _classes(report, total_ax, loss_ax, gap_ax):
     if np.any(np.asarray(report.history.get("gap", 0.0)) > 0):
         plot_convergence(report, ax=gap_ax)
     else:
-        say(gap_ax, "gap not looked at" if np.isnan(report.gap) else f"gap {report.gap:.1e}")
+        say(gap_ax, "gap not computed" if np.isnan(report.gap) else f"gap {report.gap:.1e}")
 
 
 def _responses(report, objective_ax, score_ax, gap_ax):

@@ -60,25 +60,25 @@ def plot_scores(scores: ArrayLike, *, xlabel: str = "pseudo-$R^2$", ax: Axes | N
 def plot_time_rescaling(
     rescaled: Any, *, neuron: int = 0, level: float = 0.95, difference: bool = False, ax: Axes | None = None
 ) -> Axes:
-    """Draw the distribution of rescaled intervals against the uniform one, with the band of a right model.
+    """Draw the distribution of rescaled intervals against the uniform one, with the band of a correct model.
 
     Line: cumulative share of the intervals against their rescaled length. Grey: the band of the Kolmogorov-Smirnov test
-    about the diagonal, where the rates of a right model lead. Words where the neuron has no spikes.
+    around the diagonal, which the curve of a correct model follows. A neuron without spikes has words instead.
 
     Parameters
     ----------
     rescaled : glmfit.inference.TimeRescaling or dict of str to such
-        What :func:`glmfit.inference.rescale_time` returns; a dict gives names of models for the legend. The last is
+        Result of :func:`glmfit.inference.rescale_time`; a dict gives names of models for the legend. The last is
         drawn strongest.
     neuron : int
-        Which one.
+        Number of the neuron.
     level : float
-        Probability that the whole curve of a right model stays within its band, in (0, 1).
+        Probability that the whole curve of a correct model stays within its band, in (0, 1).
     difference : bool
-        Whether to draw the distance from the diagonal instead, which shows more where there are many spikes.
+        Whether to draw the distance from the diagonal instead, which shows more if there are many spikes.
     """
     models = rescaled if isinstance(rescaled, dict) else {"model": rescaled}
-    what = "what glmfit.inference.rescale_time returns, or a dict with names for such"
+    what = "what glmfit.inference.rescale_time returns, or a dict from names to such"
     if not models:
         raise ValueError(f"rescaled is an empty dict; it must be {what}.")
     check_real("level", level, 1)
@@ -137,15 +137,15 @@ def plot_cv_curves(
 ) -> Axes:
     """Draw the held-out score of neurons against the strength, with standard errors of the difference from the best.
 
-    A dot marks the best strength, a circle the one-standard-error rule's.
+    A dot marks the best strength, a circle that of the one-standard-error rule.
 
     Parameters
     ----------
     model : PopulationGLMCV, SoftmaxGLMCV or MultinomialGLMCV
-        Fitted; those of classes have one curve.
+        Fitted; models of classes have one curve.
     neurons : int or sequence of int, optional
-        Which neurons to draw; all of up to eight, else the first eight, by default. Scores are drawn less each
-        neuron's best, so that neurons of any rate fit one panel.
+        Neurons to draw, by default the first eight at most. Each neuron's best score is subtracted, so that neurons of
+        any rate fit one panel.
     """
     _check_cv(model, one_strength=True)
     every = model.cv_scores_.reshape(*model.cv_scores_.shape[:2], -1)  # (strength, fold, neuron)
@@ -190,8 +190,8 @@ def plot_cv_curves(
 def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
     """Draw the held-out score of every neuron and strength as a map, with the strengths chosen.
 
-    Neurons from left to right, in order of the strength chosen; colour is the mean score over folds less the neuron's
-    best, over the spread of its scores; a line marks the strength chosen.
+    Neurons are in order of the strength chosen, from left to right. Colour is the mean score over folds minus the
+    neuron's best, divided by the spread of its scores; a line marks the strength chosen.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What figures of terms are given besides a model: rows, the values of their covariates, and words."""
+"""Data of figures of terms in addition to a model: rows, the values of their covariates, and words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUANTILES = 400  # of the other terms, over which rates are averaged
 
 @dataclass(frozen=True)
 class TermData:
-    """What is drawn besides the model: the rows, the values of their covariates, and words."""
+    """Data drawn in addition to the model: the rows, the values of their covariates, and words."""
 
     model: PopulationGAM
     rest: Any  # function of a term and a neuron: quantiles of the predictor without it, or None
@@ -33,7 +33,7 @@ class TermData:
 
     @classmethod
     def of(cls, model, X, y, covariates, bin_s, units, n_bins, min_bins) -> TermData:
-        """Check what a user gave."""
+        """Check the arguments of a user."""
         n_bins, min_bins = check_whole("n_bins", n_bins, 2), check_whole("min_bins", min_bins, 0)
         if bin_s is not None:
             check_positive("bin_s", bin_s)
@@ -72,7 +72,7 @@ class TermData:
         return [("map", name), ("raw", name)] if is_counted else [("map", name)]
 
     def grid(self, name: str):
-        """Axes on which a term is evaluated: for maps the centres of cells, of which some make one that is counted."""
+        """Axes on which to evaluate a term: for maps the centres of cells, several of which make one counted cell."""
         basis = self.model.terms_[name].basis
         if basis is None or basis.n_inputs != 2 or has_lags(basis):
             return None if basis is None or basis.n_inputs < 3 else 2
@@ -103,7 +103,7 @@ class TermData:
         }
 
     def places(self, name: str, cells: int) -> tuple[list[np.ndarray], np.ndarray]:
-        """Edges of cells, and the cell of each row, (input, row), -1 for what is out of range or unknown."""
+        """Edges of cells, and the cell of each row, (input, row), -1 for values out of range or unknown."""
         basis = self.model.terms_[name].basis
         factors = getattr(basis, "factors", (basis,) * basis.n_inputs)
         edges, places = [], []

@@ -1,4 +1,4 @@
-"""Terms of additive models: tuning curves, maps and filters with their intervals, next to rates that were counted."""
+"""Terms of additive models: tuning curves, maps and filters with their intervals, next to counted rates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..numerics import DataLike, Seed
 
-_UNSEEN = "#D9D9D9"  # places where the animal never was
+_UNSEEN = "#D9D9D9"  # places that the animal never visited
 _WIDTH, _HEIGHT = 2.5, 2.2  # of a panel, inches
 _SMALL = 0.1  # change of a predictor below which a filter looks flat
 
@@ -41,28 +41,28 @@ def plot_terms(
     random_state: Seed = None,
     axes: Sequence[Axes] | np.ndarray | None = None,
 ) -> np.ndarray:
-    """Draw the terms of additive models, a row of panels for each neuron, with the rates that were counted.
+    """Draw the terms of additive models, a row of panels for each neuron, with counted rates.
 
-    Curves are rates with pointwise (dark) and simultaneous (light) intervals; maps are images of rates, with places
-    grey where the animal never was; filters and coefficients are what an event, or one more of a feature, adds to the
-    linear predictor. Dots with bars, and a second image for each map, are the rates counted, by occupancy.
+    Curves are rates with pointwise (dark) and simultaneous (light) intervals. Maps are images of rates; places that the
+    animal never visited are grey. Filters and coefficients are the changes of the linear predictor by an event, or by
+    one unit of a feature. Dots with bars, and a second image for each map, are counted rates, by occupancy.
 
     Parameters
     ----------
     model : PopulationGAM
         Fitted.
     X : array-like of shape (time, feature), optional
-        Features. With them rates are averaged over the values that the other terms have in these rows, so that they
-        compare with rates counted; without, all other terms are at their mean.
+        Features. With them rates are averaged over the values of the other terms in these rows, so that they can be
+        compared with counted rates; without them, all other terms are at their mean.
     y : array-like of shape (time,) or (time, neuron), optional
         Responses, of all neurons of the model.
     neuron : int, str or sequence of these
-        Which neurons, by number or name.
+        Neurons to draw, by number or name.
     terms : str or sequence of str, optional
-        Which terms, all by default.
+        Terms to draw, all by default.
     covariates : dict of str to array-like of shape (time,), or for a map a tuple of two, optional
-        Of terms whose counted rates are to be drawn: the values of which the features were made. Without `y` they say
-        where the animal never was.
+        For terms with counted rates to draw: the values from which the features were made. Without `y` they mark the
+        places that the animal never visited.
     bin_s : float, optional
         Width of a time bin, s, for rates in spikes/s; without it they are per bin.
     units : dict of str to str, optional
@@ -70,8 +70,8 @@ def plot_terms(
     level : float
         Coverage of the intervals.
     n_bins, min_bins : int
-        Intervals of each input for rates that are counted, and time bins below which one is not drawn. (Maps are drawn
-        wherever there is a single one.)
+        Number of intervals of each input for counted rates, and number of time bins below which an interval is not
+        drawn. (Maps need a single one.)
     random_state : optional
         Seed of the simultaneous intervals, as in :meth:`glmfit.PopulationGAM.term`.
     axes : sequence of matplotlib.axes.Axes, optional
@@ -85,8 +85,8 @@ def plot_terms(
     Raises
     ------
     ValueError, TypeError, NotFittedError
-        For terms and neurons that are not there, data of another shape, axes of another number, another kind of model,
-        or one before its fit.
+        For unknown terms and neurons, data of another shape, another number of axes, another kind of model, or a model
+        before its fit.
     """
     if not isinstance(model, PopulationGAM):
         raise TypeError(f"model is a {type(model).__name__}; it must be a fitted glmfit.PopulationGAM.")
@@ -136,7 +136,7 @@ def _band(curve: TermCurve) -> str:
 
 
 def _draw_points(ax, data: TermData, name: str, n: int) -> None:
-    """Rates that were counted, as `plot_tuning` has them."""
+    """Draw counted rates as in `plot_tuning`."""
     (ends,), (values,) = data.ends(name), data.covariates[name]
     values = around(data.model.terms_[name].basis, ends, values)
     edges = np.linspace(*ends, data.n_bins + 1)
@@ -227,7 +227,7 @@ _DRAW = {
 
 
 def _legend(grid: np.ndarray, own: bool) -> None:
-    """Write one legend: below the panels of a figure of ours, else in the first panel that has something to say."""
+    """Write one legend: below the panels of our own figure, otherwise in the first panel that has labels."""
     said: dict[str, Any] = {}
     for ax in grid.flat:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):

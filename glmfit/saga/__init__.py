@@ -1,4 +1,4 @@
-"""SAGA: one scalar per row and fit remembers the last gradient seen."""
+"""SAGA: one scalar per row and fit stores the last gradient."""
 
 from .solver import SAGA
 

@@ -1,4 +1,4 @@
-"""Rows whose loss is known by its value alone, and may couple the columns: a softmax, or a loss given as code.
+"""Rows whose loss is given by its value alone and may couple the columns: a softmax, or a loss given as code.
 
 F(W, b) = (1/T) sum_t loss_t(W'x_t + b) + penalty(W)
 """
@@ -21,17 +21,17 @@ from ..status import Status
 from .spectral_rows import Metric, Rows, block_spectra, change_of_derivative, saga_epoch, sweep
 from .walk import Position, SpectralView
 
-_SMOOTH_STEPS, _GAP_STEPS, _LEFT = 8, 16, 1e-3  # of Lanczos; of conjugate gradients, and what they may leave
+_SMOOTH_STEPS, _GAP_STEPS, _LEFT = 8, 16, 1e-3  # of Lanczos; of conjugate gradients, and the residual they may leave
 _STALLED = 10  # epochs without progress
 _MOVED = 4.0  # fall of the gradient's norm after which the curvature is evaluated again
-_FLAT = 1e-6  # of the largest curvature: what single precision does not tell from none
+_FLAT = 1e-6  # share of the largest curvature that single precision cannot tell from 0
 
 
 class JointProblem(SpectralView):
-    """Data, loss of a row (`RowLoss`) and penalty of a model whose columns are fitted together, with nothing certified.
+    """Data, loss of a row (`RowLoss`) and penalty of a model whose columns are fitted jointly, without certificates.
 
-    Curvatures are those at the present parameters, not bounds. ``kernels`` are `sweep`, `saga_epoch`, `block_spectra`
-    and `curved`, jitted by a caller who wants them gone with the problem.
+    Curvatures are those at the current parameters, not bounds. ``kernels`` are `sweep`, `saga_epoch`, `block_spectra`
+    and `curved`, jitted by a caller that releases them with the problem.
     """
 
     def __init__(self, X, Y, loss, penalty: Penalty, n_columns: int, dtype=np.float32, kernels=None):
@@ -61,10 +61,10 @@ def fit_joint(
 ) -> Solution:
     """Fit by SAGA until the estimated gap is below ``tol`` times the improvement over the start, or nothing improves.
 
-    ``reference`` takes the place of the start in the improvement; from coefficients other than 0 it is that over no
-    coefficients, so that a start near the optimum asks for no more than one far from it, and a worse one for no less.
-    The objective is one number, never larger than at the start; gap and target are shared out over the columns by the
-    norms of their gradients. A fit that is converged as far as anyone can tell is UNPROVED; the state is its last step.
+    ``reference`` replaces the start in the improvement. If it has coefficients other than 0, the improvement is over no
+    coefficients: a start near the optimum then needs no smaller gap than one far from it, a worse start no larger one.
+    The objective is one number, never larger than at the start; gap and target are divided among the columns by the
+    norms of their gradients. A fit that is converged by its estimate is UNPROVED; the state is its last step.
     """
     walk = _JointWalk(problem, batch_size, seed_of(key), step_limit)
     reference, best, first = reference or start, start, None
@@ -94,7 +94,7 @@ def fit_joint(
 
 
 class _JointWalk(Position):
-    """A joint fit on its way, with the metric formed where its columns were, and the step in it."""
+    """A joint fit in progress, with a metric formed at earlier columns, and the step in it."""
 
     def __init__(self, problem: JointProblem, batch_size: int | None, seed: int, step_limit: float):
         super().__init__(problem, batch_size, seed, problem.kernels[:2])
@@ -105,7 +105,7 @@ class _JointWalk(Position):
         return np.asarray(self.metric.squared_norm(self._residual()), np.float64)
 
     def run(self, first: float, tol: float, max_epochs: int) -> tuple[float, float]:
-        """Go epochs until the gap, estimated, is below its target or nothing improves; returns both."""
+        """Run epochs until the estimated gap is below its target or nothing improves; return both."""
         eps, smooth = float(np.finfo(self.view.dtype).eps), self.view.penalty.smooth
         lowest, best, since, seen, inflation = self.objective, np.inf, 0, np.inf, 1.0
         while True:
@@ -122,7 +122,7 @@ class _JointWalk(Position):
                 inflation = max(1.0, 2 * gap / max(norm, 1e-300))
             if gap <= target or last or not np.isfinite(before):
                 return gap, target
-            # The proximal step of a sparse penalty is solved to a share of what is left only.
+            # The proximal step of a sparse penalty is solved only to a share of the rest.
             self._visit(slack=8 * eps * abs(before) + (0.0 if smooth else 0.05 * norm))
             better = norm < 0.9 * best or self.objective < lowest - max(1e-2 * target, 4 * eps * abs(before))
             since = 0 if better else since + 1
@@ -130,7 +130,7 @@ class _JointWalk(Position):
                 best, lowest = min(best, norm), min(lowest, self.objective)
 
     def _renew(self) -> None:
-        """Form the metric of the mean curvature, one for coupled columns, and the step in it, where the columns are."""
+        """Form the metric of the mean curvature at the columns, one for coupled columns, and the step in it."""
         view, n_coupled, self.n_metrics = self.view, self.view.observation.n_coupled, self.n_metrics + 1
         # What is the same for coupled columns stays so.
         bend = np.abs(np.asarray(self.bend, np.float64)).reshape(-1, n_coupled).mean(axis=1)
@@ -163,10 +163,10 @@ class _JointWalk(Position):
             return np.asarray(whole, np.float64) + _FLAT * self.largest * p / scale
 
         _, down, _ = minimise(product, lambda r: scale * r, g, _GAP_STEPS, _LEFT)
-        return down or float(np.sum(scale * g**2)) / 2  # where nothing curves, the metric's own
+        return down or float(np.sum(scale * g**2)) / 2  # without curvature, that of the metric
 
     def _visit(self, slack: float) -> None:
-        """Go an epoch; where the objective rises by more than some slack, it is undone and the step halved."""
+        """Run an epoch; if the objective rises by more than the slack, undo it and halve the step."""
         before = self.objective
         self.keep()
         self.visit_rows(np.full(self.view.n_neurons, self.shrink * self.step), self.metric)

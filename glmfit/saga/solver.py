@@ -1,6 +1,6 @@
-"""SAGA for generalised linear models: one scalar per row and neuron remembers the last gradient seen.
+"""SAGA for generalised linear models: one scalar per row and neuron stores the last gradient.
 
-Steps are SAGA's own; proofs, verdicts and exact endings are the engine's. Algorithm, unbiasedness, sampling and the
+SAGA takes the steps; proofs, verdicts and exact final steps are the engine's. Algorithm, unbiasedness, sampling and the
 anchored certificate: docs/theory/saga.md.
 """
 
@@ -33,26 +33,26 @@ class SAGA:
     Parameters
     ----------
     batch_size : int, optional
-        Rows per step; chosen by default (1/50 of the recording, 256 to 4096). Blocks are of equal size, so that T rows
-        are taken ``ceil(T / ceil(T / batch_size))`` at a time, at most as many as asked for: 50 of 100 for 60. Steps
-        and the certificate are for the size used, which the certificate names.
+        Rows per step; default 1/50 of the recording, 256 to 4096. Blocks have equal size: T rows are taken
+        ``ceil(T / ceil(T / batch_size))`` at a time, never more than ``batch_size`` (50 for T = 100 and 60). Steps
+        and the certificate are for the size used, which the certificate reports.
     sampling : {"partition", "subsets", "shuffle"}
         Blocks of a fixed random partition drawn independently (theorem, contiguous memory); uniform subsets of
         rows (theorem, gathers: about twice the time per pass); each block once per epoch in random order
-        (no theorem at this step, labelled so).
+        (no theorem at this step, labelled as such).
     certificate : {"anchored", "global"}
-        Whether smoothness is bounded where eta stays near its present value, re-certified as the fit
+        Whether smoothness is bounded while eta stays near its current value, re-certified as the fit
         moves, or everywhere. The exp link has no global bound.
     radius : float
-        Change of eta the anchored certificate allows at first.
+        Change of eta that the anchored certificate allows at first.
     step_scale : float
         Multiplies the certified step; above 1 the step is guarded but not certified. At most 2.
     step_limit : float
-        No step is longer; one shorter than the theorem allows is as certified.
+        Longest step; steps shorter than the theorem allows stay certified.
     failure_probability : float
-        Over the population, that some smoothness bound is below the truth.
+        Probability, over the population, that some smoothness bound is below the truth.
     lanczos_steps, check_every, warmup : int
-        Matrix products per certificate, epochs between checks, most conjugate gradient steps before the first
+        Matrix products per certificate, epochs between checks, maximum conjugate gradient steps before the first
         certificate (they end when eta moves by less than a quarter of ``radius`` in a step; penalties with kinks have
         none).
 
@@ -93,18 +93,18 @@ class SAGA:
         Raises
         ------
         ValueError
-            For rows that are not in memory, several devices, and constants that have no bound.
+            If rows are not in memory, there are several devices, or a constant has no bound.
         """
         if not problem.in_memory:
-            raise ValueError('SAGA needs rows in memory. Use solver_name="auto", which reads them as it goes.')
+            raise ValueError('SAGA needs rows in memory. Use solver_name="auto", which streams them.')
         if len(problem.devices) > 1:
             raise ValueError(
-                f"SAGA runs on one device; devices names {len(problem.devices)}. Leave devices out, or use "
-                'solver_name="auto", which shares the rows among them.'
+                f"SAGA runs on one device; devices names {len(problem.devices)}. Omit devices, or use "
+                'solver_name="auto", which distributes the rows.'
             )
         if self.certificate == "global" and np.isinf(problem.observation.curvature_bound(1.0)):
             raise ValueError(
-                f"the {problem.observation.name} link has no global bound of its curvature: a global certificate is "
+                f"the {problem.observation.name} link has no global bound on its curvature: a global certificate is "
                 'impossible. Use certificate="anchored".'
             )
         walks: list[Walk] = []
@@ -133,7 +133,7 @@ class SAGA:
         assumptions = ["loss of every neuron convex, smoothness bounded in the metric of the spectral basis"]
         if self.certificate == "anchored":
             assumptions.append(
-                "linear predictors stay within radius of their values where the step was certified; looked at "
+                "linear predictors stay within radius of their values where the step was certified; tested at "
                 f"each check (check_every = {self.check_every}). Neurons that left and were certified again: "
                 f"{int(np.sum(walk.left > 0))}"
             )
@@ -148,7 +148,7 @@ class SAGA:
 
 
 class SagaDescent(Descent):
-    """Fits that go some epochs of SAGA at a time, all groups on one walk of all neurons: kernels are compiled once."""
+    """Fits that run some epochs of SAGA at a time, all groups on one walk of all neurons: kernels compile once."""
 
     of_fits = (*Descent.of_fits, "index", "_null")
 
@@ -173,7 +173,7 @@ class SagaDescent(Descent):
         self._read()
 
     def judge(self) -> None:
-        """Say how far the gradient is from 0, or the smallest subgradient."""
+        """Measure how far the gradient, or the smallest subgradient, is from 0."""
         g = self.gradient
         if self.kinks:
             residual = np.asarray(self.penalty.subgradient_residual(self.coef, g[:-1]), np.float64)
@@ -182,7 +182,7 @@ class SagaDescent(Descent):
         self.squared_norm = self.inner(g, self.towards)
 
     def precondition(self, g: np.ndarray) -> np.ndarray:
-        """Apply the metric of the walk, in which every fit has a centre of its own."""
+        """Apply the metric of the walk, in which every fit has its own centre."""
         if self.walk is None:
             return super().precondition(g)
         whiten = self.shared.basis.whiten
@@ -191,7 +191,7 @@ class SagaDescent(Descent):
         return np.vstack([whiten @ x[:-1], x[-1]])
 
     def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> None:
-        """Go as many epochs as lie between checks, and no more than are left."""
+        """Run the epochs between two checks, at most as many as remain."""
         active = np.zeros(self.walk.view.n_neurons, bool)
         active[self.index] = moving
         n_epochs = int(np.clip(most_steps - self.n_steps[moving].max(), 1, self.walk.solver.check_every))
@@ -202,7 +202,7 @@ class SagaDescent(Descent):
         self.trace.append(self.estimate)
 
     def _read(self) -> None:
-        """Take over where the walk is: parameters and gradient of centred features."""
+        """Copy the position of the walk: parameters and gradient for centred features."""
         walk, basis, at = self.walk, self.walk.view.basis, self.index
         params, g = walk.params, walk.gradient[:, at]
         coef = params.coef[:, at]
@@ -212,7 +212,7 @@ class SagaDescent(Descent):
         self.arrive(np.vstack([basis.unwhiten.T @ g[:-1] + away, g[-1]]))
 
     def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
-        """Keep the shared metric, which only estimates."""
+        """Keep the shared metric, which serves only for estimates."""
 
     def _part(self, index: np.ndarray, rows: HostRows) -> SagaDescent:
         """Return some of the fits as a descent of their own on the same walk."""

@@ -91,17 +91,17 @@ class Rows(eqx.Module):
 
     @property
     def by_code(self) -> bool:
-        """Whether the loss of a row is known as code alone, which may couple the columns."""
+        """Whether the loss of a row is given as code alone, which may couple the columns."""
         return not isinstance(self.observation, Observation)
 
     @property
     def batch_size(self) -> int:
-        """Rows of a block, with those that fill it up."""
+        """Rows per block, padding included."""
         return self.Z.shape[1]
 
     @property
     def blocks(self):
-        """What a scan over blocks runs through."""
+        """Arrays that a scan over blocks iterates over."""
         return self.Z, self.Y, self.weight, self.offset
 
     def eta(self, z, v, offset=None):
@@ -115,7 +115,7 @@ class Rows(eqx.Module):
             return v - step[None] * metric.apply(g + self.ridge * v), memory
         half = v - step[None] * metric.apply(g)
         d = v.shape[0] - 1
-        # With no ridge in it the metric of the coefficients is one number per neuron.
+        # Without a ridge the metric of the coefficients is one number per neuron.
         memory = self._prox(half[:d], step * metric.scale[0], memory)
         new = self.splitting.contract @ memory.z
         # The penalty moves the coefficients with the predictor at the centre held fixed, not the intercept.
@@ -138,7 +138,7 @@ class Rows(eqx.Module):
 
         return jax.lax.fori_loop(0, _ADMM_STEPS, inner, memory)
 
-    @full_precision  # called outside of kernels, too
+    @full_precision  # also called outside kernels
     def start_memory(self, v):
         """Warm start of the proximal step at columns v (None when the penalty needs none)."""
         if self.splitting is None:
@@ -148,11 +148,11 @@ class Rows(eqx.Module):
 
 
 class Sweep(NamedTuple):
-    """What one pass over the rows at fixed columns v yields; estimates of curvature where the loss is known as code."""
+    """Results of one pass over the rows at fixed columns v; curvatures are estimates if the loss is given as code."""
 
     table: jax.Array  # (block, row, neuron) weighted derivatives
     gradient: jax.Array  # (column, neuron) of the mean loss, without ridge
-    loss: jax.Array  # (neuron,) mean loss; one number where columns are coupled
+    loss: jax.Array  # (neuron,) mean loss; one number if columns are coupled
     bend: jax.Array  # (column, neuron) mean of the rows times their curvature, or (neuron,) mean curvature
 
 
@@ -171,7 +171,7 @@ def sweep(rows: Rows, v) -> Sweep:
             bend = jnp.sum(signs * change_of_derivative(rows, y, w, eta, signs), axis=0)
         else:
             loss, r = rows.observation.loss_and_derivative(y, eta)
-            r, loss = w * r, jnp.sum(jnp.where(w > 0, w * loss, 0), axis=0)  # 0 * inf must not come from padding
+            r, loss = w * r, jnp.sum(jnp.where(w > 0, w * loss, 0), axis=0)  # padding must not give 0 * inf
             bend = z.T @ (w * rows.observation.curvature(y, eta))
         return jax.tree.map(jnp.add, total, (z.T @ r, loss, bend)), r
 
@@ -182,7 +182,7 @@ def sweep(rows: Rows, v) -> Sweep:
 
 
 def change_of_derivative(rows: Rows, y, w, eta, change):
-    """Change of the weighted derivative of a block when eta changes, of a loss known as code, (row, column)."""
+    """Change of the weighted derivative of a block when eta changes, for a loss given as code, (row, column)."""
     return jax.jvp(jax.grad(lambda e: rows.observation.total(y, e, w)), (eta,), (change,))[1]
 
 
@@ -209,8 +209,8 @@ class BlockSpectra(NamedTuple):
 def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: int) -> BlockSpectra:
     """Run Lanczos on ``R' ((1/b) Z_B' diag(curvature bound) Z_B + ridge) R`` for all blocks and neurons.
 
-    The bound holds where eta stays within ``radius`` of its value at ``anchor``. Of a loss known as code it is the
-    curvature there, of all columns together: ``start`` has them below each other, and there is no worst row.
+    The bound holds if eta stays within ``radius`` of its value at ``anchor``. For a loss given as code, it is the
+    curvature there, of all columns together: ``start`` stacks them, and there is no worst row.
     """
     by_code = rows.by_code
     start = start if by_code else jnp.broadcast_to(start, anchor.shape)

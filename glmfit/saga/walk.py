@@ -27,7 +27,7 @@ SAMPLINGS = ("partition", "subsets", "shuffle")
 
 
 class SpectralView:
-    """Data, as in :class:`glmfit.engine.host.HostRows`, and penalty of some fits; ``dtype`` is of the device's rows."""
+    """Data, as in :class:`glmfit.engine.host.HostRows`, and penalty of some fits; ``dtype`` is that of device rows."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SpectralView:
 
     @property
     def default_batch_size(self) -> int:
-        """Rows per block when nobody names a number: 1/50 of the recording, between 256 and 4096."""
+        """Default number of rows per block: 1/50 of the recording, between 256 and 4096."""
         return int(min(self.n_rows, max(256, min(4096, self.n_rows // 50))))
 
     def rows(self, batch_size: int, seed: int) -> Rows:
@@ -72,7 +72,7 @@ class SpectralView:
         order = np.random.default_rng(int(seed)).permutation(self.n_rows)
         d, basis = self.n_features, self.basis
         Z, Y, weight, offset = (aligned_empty((n_blocks * size, n), self.dtype) for n in widths)
-        # Single precision products where conditioning leaves them harmless.
+        # Products in single precision if conditioning makes them harmless.
         single = self.X.dtype == self.dtype == np.float32 and basis.tame
         mean, whiten = (a.astype(np.float32 if single else np.float64) for a in (basis.mean, basis.whiten))
 
@@ -87,7 +87,7 @@ class SpectralView:
 
         list(over_tiles(tile, self.n_rows))
         free = slice(self.n_rows, n_blocks * size)
-        # Copies of the first row, of weight 0: a row of zeros may be one the loss is infinite at.
+        # Copies of the first row, of weight 0: at a row of zeros the loss may be infinite.
         Z[free], Y[free], weight[free] = Z[0], Y[0], 0
         offset[free] = 0
         Z, Y, weight, offset = (
@@ -145,7 +145,7 @@ class SpectralView:
         return Metric(scale.astype(self.dtype), centre.astype(self.dtype))
 
     def random_column(self, seed: int, number: int) -> np.ndarray:
-        """Random unit start in the kept directions and the intercept, (column, 1); ``number`` is of the certificate."""
+        """Random unit start in the kept directions and the intercept, (column, 1); ``number`` is the certificate's."""
         start = np.zeros((self.n_features + 1, 1), self.dtype)
         kept = np.r_[: self.basis.rank, self.n_features]
         start[kept] = random_start(np.random.default_rng([int(seed), 1, int(number)]), len(kept), self.dtype)
@@ -153,7 +153,7 @@ class SpectralView:
 
 
 class Position:
-    """Where some fits are: columns, what the last pass over the rows found there, and epochs of SAGA from there on."""
+    """Position of some fits: columns, results of the last pass over the rows there, and epochs of SAGA from there."""
 
     def __init__(self, view: SpectralView, batch_size: int | None, seed: int, kernels=None):
         size = batch_size or view.default_batch_size
@@ -167,24 +167,24 @@ class Position:
         return self.view.from_columns(self.v, self.memory)
 
     def put(self, params: Params) -> np.ndarray | float:
-        """Go to some parameters, and return F there."""
+        """Move to some parameters, and return F there."""
         self.v = self.view.to_columns(params)
         self.memory = self.rows.start_memory(self.v)
         self.look()
         return self.objective
 
     def look(self) -> None:
-        """Take a pass at the columns for table, gradient, curvature and objective."""
+        """Evaluate table, gradient, curvature and objective at the columns in one pass."""
         self.table, self.mean_gradient, loss, self.bend = self._sweep(self.rows, self.v)
         self.gradient = np.asarray(self.mean_gradient, np.float64)
         self.objective = self.view.objective(np.asarray(loss, np.float64), self.params.coef)
 
     def keep(self) -> None:
-        """Remember the columns: the next epoch gives their buffers away."""
+        """Copy the columns, because the next epoch donates their buffers."""
         self.kept = jax.tree.map(np.array, (self.v, self.memory))
 
     def visit_rows(self, step: np.ndarray, metric: Metric, sampling: str = "partition") -> None:
-        """Visit about every row once, in an order drawn for this epoch; fits that stay have steps (fit,) of 0."""
+        """Visit about every row once, in an order drawn for this epoch; inactive fits have steps (fit,) of 0."""
         rows, rng = self.rows, np.random.default_rng([self.seed, 2, self.epoch])
         n, size = rows.n_blocks, rows.batch_size
         if sampling == "partition":
@@ -209,9 +209,9 @@ class Smoothness(NamedTuple):
 
 
 def certify_smoothness(view: SpectralView, rows: Rows, v, radius, metric, n_steps, failure_probability, seed, number):
-    """Bound the smoothness of every neuron's blocks, ridge inside, where eta stays within ``radius`` of its value at v.
+    """Bound the smoothness of every neuron's blocks, ridge included, if eta stays within ``radius`` of its value at v.
 
-    In any metric; the nearer its curvature to the one at v, the better the constants.
+    Any metric will do; the closer its curvature to the one at v, the better the constants.
     """
     start = view.random_column(seed, number)
     spectra = block_spectra(rows, v, radius.astype(view.dtype), metric, start, n_steps=n_steps)
@@ -224,7 +224,7 @@ def certify_smoothness(view: SpectralView, rows: Rows, v, radius, metric, n_step
 
 
 class Walk(Position):
-    """Some fits on their way with SAGA, and the step with its certificate."""
+    """Fits that SAGA is running, and their steps with certificates."""
 
     def __init__(self, solver, view: SpectralView, params: Params, seed: int):
         super().__init__(view, solver.batch_size, seed)
@@ -241,7 +241,7 @@ class Walk(Position):
         self._certify(np.ones(n, bool))
 
     def visit(self, active: np.ndarray, n_epochs: int) -> None:
-        """Go some epochs with the fits ``active``, bool (fit,), undo what went wrong, and certify those that left."""
+        """Run some epochs on the fits ``active``, bool (fit,), undo failures, and recertify those out of radius."""
         for _ in range(n_epochs):
             self.visit_rows(np.where(active, self.step, 0.0), self.metric, self.solver.sampling)
         before = self.objective

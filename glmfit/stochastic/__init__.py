@@ -1,4 +1,4 @@
-"""Softmax and log-linear problems, and what solves them by bounds or in steps that draw rows or classes."""
+"""Softmax and log-linear problems, and their solvers by bounds or by steps that sample rows or classes."""
 
 from .bound_majorization import BoundMajorization, IncrementalMajorization
 from .class_problem import Pairs, SoftmaxProblem

@@ -1,4 +1,4 @@
-"""Descent of a log-linear model along its quadratic bounds: exact steps, a proof as soon as there is one, a verdict."""
+"""Descent of a log-linear model along its quadratic bounds: exact steps, proofs as early as possible, a verdict."""
 
 from types import SimpleNamespace
 
@@ -10,15 +10,15 @@ from ..engine.result import History, LoopOptions, Solution, stopping_target
 from ..status import Status
 from .log_linear import LogLinear, QuadraticBound, bound_minimum
 
-_AIM, _TIGHTER = 0.5, 0.3  # of the target: an estimate below asks for a proof; factor after one
-_PROOFS = 4  # that found no bound, before what cannot be proved is left at that
+_AIM, _TIGHTER = 0.5, 0.3  # of the target: a lower estimate triggers a proof; factor after one
+_PROOFS = 4  # without a bound, after which a fit ends unproved
 _EPS = float(np.finfo(float).eps)
 
 
 class BoundDescent:
-    """One fit of a log-linear model, whose steps go ``relaxation`` times the way to the minimum of its bound.
+    """One fit of a log-linear model, by ``relaxation`` times the steps to the minima of its bounds.
 
-    F never goes up, so that a bound of the gap holds for all steps to come.
+    F never rises, so a bound of the gap holds for all later steps.
     """
 
     def __init__(self, problem: LogLinear, options: LoopOptions, relaxation: float, order: str):
@@ -51,11 +51,11 @@ class BoundDescent:
         )  # fmt: skip
 
     def _ends(self, at: QuadraticBound) -> bool:
-        """Judge where the fit is."""
+        """Judge the current parameters; return whether the fit ends."""
         self.passes, self.objective = self.passes + 1, at.value
         (self._way, estimate), last = bound_minimum(at), self.epoch >= self.options.max_epochs
         self.target = self._target(at.value, 2 * self.problem.rounding_of(at.theta, at.value))
-        # No step will lower F by more than its rounding.
+        # No further step will lower F by more than its rounding.
         stuck = self.relaxation * (2 - self.relaxation) * estimate <= _EPS * abs(at.value)
         if not self.is_bound:
             self.gap = estimate
@@ -66,7 +66,7 @@ class BoundDescent:
         return last or self.status != Status.MAX_EPOCHS
 
     def _prove(self, theta: np.ndarray, estimate: float, stuck: bool, last: bool) -> None:
-        """Bound the gap, and say so if that ends the fit."""
+        """Bound the gap, and set the status if that ends the fit."""
         bound = self.problem.certify_gap(theta).bound
         self.passes, self.proofs, self.aim = self.passes + 1, self.proofs + 1, self.aim * _TIGHTER
         if np.isfinite(bound):  # of two bounds the smaller one

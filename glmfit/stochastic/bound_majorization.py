@@ -1,6 +1,6 @@
-r"""Majorization of softmax models: go down a quadratic above the objective that touches it, then down the next.
+r"""Majorization of softmax models: descend a quadratic that touches the objective from above, then the next one.
 
-The bound of a row's log-sum-exp has curvature C (x) xx'. `BoundMajorization` renews the bounds of all rows at once,
+The bound of a row's log-sum-exp has curvature C (x) xx'. `BoundMajorization` updates the bounds of all rows at once,
 `IncrementalMajorization` those of the rows it visits. Derivation: docs/theory/bound_majorization.md.
 """
 
@@ -24,44 +24,43 @@ from .bound_descent import BoundDescent
 from .contrast_rows import SurrogateSum
 from .log_linear import LogLinear
 
-_LEFT = 0.5  # of the gradient's norm: the next bound is worth more than the minimum of this one
-_NOTHING, _PATIENCE = 1e-13, 20  # of it, where steps are exact; products per parameter, at most
+_LEFT = 0.5  # of the gradient's norm: the next bound is more useful than the minimum of this one
+_NOTHING, _PATIENCE = 1e-13, 20  # the same for exact steps; maximum products per parameter
 _COUPLED_CLASSES = 512  # classes up to which the preconditioner couples them
-_SAMPLED_ROWS, _SAMPLED = 512, 2e7  # of which the preconditioner is made, and the numbers in their matrices
+_SAMPLED_ROWS, _SAMPLED = 512, 2e7  # rows for the preconditioner, and numbers in their matrices
 _AT_ONCE = 2e6
 _FLOOR = 1e-10  # of the largest curvature across classes
-_PATIENT, _STOPPED = 4, 1e-14  # passes in which a sum of bounds falls by no more of it: rounding
+_PATIENT, _STOPPED = 4, 1e-14  # passes in which a sum of bounds falls by no more than this share: rounding
 
 
 @dataclass(frozen=True)
 class BoundMajorization:
-    r"""Monotone second-order steps: down a quadratic bound, near or at its minimum, then down the next.
+    r"""Monotone second-order steps: to or near the minimum of a quadratic bound, then of the next one.
 
     Parameters
     ----------
     relaxation : float
-        In (0, 2): how far to go, in units of the way to the bound's minimum. Every value lowers the objective in every
-        step. 1.9 is best where the bound is far above the objective (certain rows, weak ridges), and close to the worst
-        where it is not; 1.5 is never far from the best.
+        Step length in (0, 2), in units of the step to the bound's minimum. Every value lowers the objective in every
+        step. 1.9 is best if the bound is far above the objective (certain rows, weak ridges), and close to the worst
+        otherwise; 1.5 is never far from the best.
     order : {"descending", "given", "ascending", "averaged"}
-        In which the bound takes in classes. "descending" (by score) needs no more steps than "given", as a rule;
-        "averaged" as few, each with twice the work.
+        Order in which the bound adds classes. "descending" (by score) usually needs no more steps than "given";
+        "averaged" needs as few, each with twice the work.
     max_products : int
-        Products with the bound's curvature per step, at most, unless steps are exact.
+        Maximum number of products with the bound's curvature per step, unless steps are exact.
     exact : bool
-        Whether every step goes to the minimum of its bound, to rounding: equation (2) of Choromanska and Jebara. By
-        default it stops where half of the gradient's norm is left, which takes more steps and less work.
+        Whether every step uses the minimum of its bound, up to rounding: equation (2) of Choromanska and Jebara. By
+        default it stops when half of the gradient's norm is left, which takes more steps and less work.
 
     Notes
     -----
-    Guarantee: the objective never goes up, whatever the start and the data: no line search, no step to tune. Linear
+    Guarantee: the objective never rises, for any start and data: no line search, no step to tune. Linear
     convergence: a step shrinks the gap by a factor that depends on how far the bound lies above the Hessian.
 
-    Host, float64; nothing is compiled. The bound of a softmax model, that of Jebara and Choromanska, is lowered by
-    preconditioned conjugate gradients, any of whose iterates lowers it. An epoch is one step: half a pass, and one per
-    product. Problems of log-linear models with features of any kind (`glmfit.stochastic.LogLinearProblem`,
-    `LabelChains`) form the bound's matrix, and all their steps are exact; ``checkpoint`` and ``max_memory`` of the
-    options are not for them.
+    Host, float64; nothing is compiled. The bound of a softmax model (Jebara and Choromanska) is minimised by
+    preconditioned conjugate gradients, each of whose iterates lowers it. An epoch is one step: half a pass, and one per
+    product. Log-linear models with features of any kind (`glmfit.stochastic.LogLinearProblem`, `LabelChains`) form the
+    bound's matrix, and all their steps are exact; the options ``checkpoint`` and ``max_memory`` do not apply to them.
     Theory and sources: docs/theory/bound_majorization.md, Propositions 1 to 3, 6 and 7.
     """
 
@@ -80,7 +79,7 @@ class BoundMajorization:
     def run(self, problem, params: Params | None = None, *, key=None, options: LoopOptions | None = None) -> Solution:
         """Fit a softmax or log-linear problem until it is converged or the budget is spent; see :class:`LoopOptions`.
 
-        ``params`` are where to begin; of a log-linear problem, and in its solution, they are a vector, (parameter,).
+        ``params`` is the start. For a log-linear problem, start and solution are a vector, (parameter,).
         """
         options = options or LoopOptions()
         if isinstance(problem, LogLinear):
@@ -101,7 +100,7 @@ def certify_steps(solver, found: Solution, n_rows: int, **certified) -> Solution
 
 
 class MajorizedDescent(ClassDescent):
-    """Where a softmax model is that goes down its quadratic bounds; the last one by as much as ``promised``."""
+    """Descent of a softmax model along its quadratic bounds; ``promised`` is the fall of the last one."""
 
     def __init__(self, *where, method: BoundMajorization):
         super().__init__(*where)
@@ -109,7 +108,7 @@ class MajorizedDescent(ClassDescent):
         self.hessian_cost = np.full_like(self.hessian_cost, np.inf)
 
     def advance(self, moving: np.ndarray, goal=None, most_steps: int | None = None) -> None:
-        """Go ``relaxation`` times the way to where conjugate gradients put the minimum of the bound."""
+        """Take ``relaxation`` times the step that conjugate gradients find to the minimum of the bound."""
         bounds, how = _Bounds(self, self.method.order), self.method
         most, left = (_PATIENCE * self.at.size, _NOTHING) if how.exact else (how.max_products, _LEFT)
         x, self.promised, _ = minimise(
@@ -132,7 +131,7 @@ class _Bounds:
         self._change = np.empty((K, rows.n_rows))  # of scores along the direction of the last product
         rows.D[:] = 0.0
         if K <= _COUPLED_CLASSES:
-            # Were all rows' C the same: their mean (x) the covariance, diagonal in the eigenvectors of both.
+            # If all rows' C were the same: their mean (x) the covariance, diagonal in the eigenvectors of both.
             bend, self._classes = np.linalg.eigh(self._mean_curvature(K, order))
             bend = np.maximum(bend, _FLOOR * bend[-1])
         else:
@@ -140,7 +139,7 @@ class _Bounds:
         self._metric = at.metric(bend)
 
     def _mean_curvature(self, K: int, order: str) -> np.ndarray:
-        """Mean of the rows' C, of evenly spaced rows where they are many: a preconditioner need not be exact."""
+        """Mean of the rows' C, over evenly spaced rows if there are many: a preconditioner need not be exact."""
         rows, most = self._at.rows, int(max(1, min(_SAMPLED_ROWS, _SAMPLED // K**2)))
         counted = np.flatnonzero(rows.totals > 0)  # rows of no weight would leave a curvature of 0
         some, total = counted[:: -(-len(counted) // most)], np.zeros((K, K))
@@ -163,7 +162,7 @@ class _Bounds:
         self._at.rows.D += length * self._change.T
 
     def precondition(self, r: np.ndarray) -> np.ndarray:
-        """Divide by the approximate curvature, across the shift common to all classes, of which r has no part."""
+        """Divide by the approximate curvature, orthogonally to the shift common to all classes, which r lacks."""
         r = r if self._classes is None else r @ self._classes
         z = self._metric.solve(r)
         z = z if self._classes is None else z @ self._classes.T
@@ -174,17 +173,17 @@ class _Bounds:
 
 @dataclass(frozen=True)
 class IncrementalMajorization:
-    r"""Bound majorization of softmax models, row by row: no step size, and what is minimised never goes up.
+    r"""Bound majorization of softmax models, row by row: no step size, and the sum of bounds never rises.
 
     Parameters
     ----------
     batch_size : int, optional
-        Rows per visit; chosen by default (1/20 of them, 32 to 4096). All rows at once is batch majorization.
+        Rows per visit; default 1/20 of them, 32 to 4096. All rows at once is batch majorization.
     order : {"descending", "given", "ascending", "averaged"}
-        In which a bound takes in the classes: see `glmfit.bounds.softmax_bound`.
+        Order in which a bound adds the classes: see `glmfit.bounds.softmax_bound`.
     lead : float
-        In [0, 1): how far beyond the scores of a visited row its new bound may touch, as a share of the way they have
-        come since its last visit. It grows to this value over the passes. 0 is the plain method.
+        In [0, 1): how far beyond the scores of a visited row its new bound may touch, as a share of their change since
+        its last visit. It grows to this value over the passes. 0 is the plain method.
     check_every : int
         Epochs between evaluations of F, a pass each.
 
@@ -196,7 +195,7 @@ class IncrementalMajorization:
     Host, float64, dense and sparse features; nothing is compiled. With P = (features + 1) (classes - 1) at most 5000
     parameters, cost per epoch: N P^2 flops and P^3 / 3. Memory: some matrices of P^2, and 2 numbers per row and class.
     With many parameters ConjugateGradients, which forms no such matrix, is faster. Directions with less than 1e-14 of
-    the largest curvature count as flat: scale features whose scales differ by more than a factor of 1e6 first.
+    the largest curvature count as flat: first rescale features whose scales differ by more than 1e6-fold.
     Theory and sources: docs/theory/bound_majorization.md, Proposition 4.
     """
 
@@ -220,7 +219,7 @@ class IncrementalMajorization:
         how = {"method": replace(self, batch_size=batch_size), "seed": 0 if key is None else seed_of(key)}
         descent = partial(_Visits, **how, bounds=SurrogateSum(problem))
         assumed = (
-            "F is at most the sum of the rows' bounds, which never goes up: a bound gives way only to one that is not "
+            "F is at most the sum of the rows' bounds, which never rises: a bound is replaced only by one that is not "
             "higher at the parameters (checked row by row), and every step lowers the sum"
         )
         theorem = f"{LOG_PARTITION_THEOREM}, minimised incrementally (docs/theory/bound_majorization.md, Proposition 4)"
@@ -231,7 +230,7 @@ class IncrementalMajorization:
 
 
 class _Visits(ClassDescent):
-    """Where a softmax model is whose rows are visited a block at a time, and with what bounds (``surrogates``)."""
+    """Descent of a softmax model that visits its rows a block at a time, with their bounds (``surrogates``)."""
 
     may_rise = True
 
@@ -263,9 +262,9 @@ class _Visits(ClassDescent):
         self.trace.append(self.estimate)
 
     def is_ready(self, target: np.ndarray) -> np.ndarray:
-        """Whether the gap is near enough by its estimate, not a number, or the sum of bounds has stopped falling.
+        """Whether the estimated gap is small enough or not finite, or the sum of bounds has stopped falling.
 
-        Its gradient, and F, may go up and down for many passes meanwhile.
+        Meanwhile its gradient, and F, may go up and down for many passes.
         """
         near, sums = (self.estimate <= self.aims * target) | ~np.isfinite(self.estimate), self._sums
         return near | (len(sums) > _PATIENT and sums[0] - sums[-1] <= _STOPPED * abs(sums[-1]))

@@ -1,4 +1,4 @@
-"""How far a softmax model is from the optimum: a bound by weak duality. Derivation: docs/theory/softmax_gap.md."""
+"""Distance of a softmax model from the optimum: a bound by weak duality. Derivation: docs/theory/softmax_gap.md."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ GAP_THEOREM = "weak duality of the ridge-penalised softmax problem (docs/theory/
 _SETTLING_STEPS = 3  # in the intercepts, for a bound
 _SETTLING_WORK, _FEW = 1e9, 64  # rows times pairs of classes, or classes, up to which steps are Newton's
 _NEVER = -1e3  # change of the intercept of a class that was never seen
-_LONGEST = 10.0  # factor of a step, of a class that is rare but where it is certain
+_LONGEST = 10.0  # factor of a step, of a class that is rare except where it is certain
 
 
 class SoftmaxGap(NamedTuple):
@@ -20,14 +20,14 @@ class SoftmaxGap(NamedTuple):
     objective: float  # F
     bound: float  # proved upper bound of F - F*; infinite without a ridge
     gradient_norm: float  # of F, over coefficients and intercepts
-    theorem: str  # what the bound rests on
+    theorem: str  # that the bound rests on
 
 
 def certify_gap(problem, params: Params) -> SoftmaxGap:
     """Bound F - F* of a `SoftmaxProblem` at any parameters by a feasible point of the dual, in one to four passes.
 
     The point is the model's own probabilities, mixed with just enough of a fixed distribution that the expected count
-    of every class is the observed one; if that costs the most, also those of intercepts that are nearly optimal.
+    of every class is the observed one. If this mixing costs the most, nearly optimal intercepts are also tried.
     """
     n_classes = problem.n_classes
     paired = problem.n_rows * n_classes**2 <= _SETTLING_WORK or n_classes <= max(_FEW, problem.n_features)
@@ -44,7 +44,7 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
             break
         step = _settling_step(problem, sums)
         params = Params(params.coef, params.intercept + step)
-        with np.errstate(over="ignore", invalid="ignore"):  # far away a Newton step may lead anywhere
+        with np.errstate(over="ignore", invalid="ignore"):  # far away a Newton step may diverge
             sums = problem.sums_at(params, paired)
             value, more, drop = _dual(problem, params, sums)
         if not np.isfinite(value):
@@ -99,9 +99,9 @@ def _feasible_mix(problem, grad_intercept) -> tuple[float, np.ndarray]:
         ratio = np.max(np.where(missing < 0, -missing / total, 0.0))
     if not ratio > 0:
         return 0.0, total / total.sum()
-    if not np.isfinite(ratio):  # a class never seen: nothing may be expected of it
+    if not np.isfinite(ratio):  # a class never seen must have an expected count of 0
         return 1.0, total / total.sum()
     share = ratio / (1 + ratio)
     q = np.maximum((share * total + (1 - share) * missing) / (share * total.sum()), 0.0)
-    # Next to nothing is missing where rounding leaves nothing of q: any distribution will do.
+    # If rounding leaves nothing of q, next to nothing is missing: any distribution will do.
     return share, q / q.sum() if q.sum() > 0 else total / total.sum()

@@ -1,4 +1,4 @@
-"""What every solver that samples classes shares: draws, the layout of its state, and the steps themselves.
+"""Kernels shared by all solvers that sample classes: draws, the layout of the state, and the steps themselves.
 
 Every state array is read before it is added to, so that XLA writes it in place: no step copies weights.
 """
@@ -14,14 +14,14 @@ from .class_rows import ALL, add_all, spread
 from .implicit import Batch, dual_ascent, jacobi_ascent, limits, newton_cg
 
 _NONE = jnp.iinfo(jnp.int32).max  # no class
-_NEWTON_STEPS = 30  # at least: cut short, steps of Newton's method are no proximal steps
+_NEWTON_STEPS = 30  # at least: Newton's method cut short gives no proximal step
 _PASSED = 8  # draws that later ones pass in one sweep over them (measured)
 
 
 def distinct_negatives(key, known, n_classes: int, m: int, n_known=1):
-    """Draw m distinct classes, (..., m), other than those known, uniformly; where too few exist, numbers beyond them.
+    """Draw m distinct classes, (..., m), other than those known, uniformly; if too few exist, numbers beyond them.
 
-    ``known`` (..., known) increases, filled up with the largest integer; ``n_known`` are real.
+    ``known`` (..., known) increases, padded with the largest integer; ``n_known`` are real.
     """
     *shape, width = known.shape
     place = jnp.arange(m, dtype=jnp.int32)
@@ -46,7 +46,7 @@ class Weights(NamedTuple):
     """Parameters of a sampling solver."""
 
     V: jax.Array  # coefficients and intercepts over ``scale``, (class, column)
-    u: jax.Array  # auxiliary variable of every pair (or row), of size 0 for a method without
+    u: jax.Array  # auxiliary variable of every pair (or row), of size 0 if there are none
     scale: jax.Array  # (column,)
 
 
@@ -58,12 +58,12 @@ class Span(NamedTuple):
     c: Any  # step size times number of rows
     ridge: Any  # strength of every column, in the package's convention (mean over rows), (column,); 0 for the intercept
     log_a: Any  # logarithm of the weight of a negative
-    limit: Any  # what auxiliary variables are kept below
-    tau: Any = 0.0  # step of auxiliary variables, where it is not that of the coefficients
+    limit: Any  # upper limit of auxiliary variables
+    tau: Any = 0.0  # step of auxiliary variables, if it is not that of the coefficients
 
 
 class Visit(NamedTuple):
-    """What one step sees of data and draws, and how it treats auxiliary variables."""
+    """Data and draws of one step, and its treatment of auxiliary variables."""
 
     data: Any
     span: Span
@@ -99,37 +99,37 @@ class Visit(NamedTuple):
         return score + (offset[i] if classes is ALL else offset[i[:, None], classes])
 
     def auxiliary(self, u, k):
-        """Auxiliary variables, or zeros for a method without."""
+        """Auxiliary variables, or zeros if the method has none."""
         return u[k] if self.solver.auxiliary else jnp.zeros(k.shape, self.data.weight.dtype)
 
     def moved(self, u, k, old, step, n=1):
-        """Auxiliary variables after a step: raised whatever the batch; of the rest the mean over n rows is taken."""
+        """Auxiliary variables after a step: raises apply in full; the rest is averaged over n rows."""
         if not self.solver.auxiliary:
             return u
         new = jnp.minimum(step.u, self.span.limit)
         if jnp.ndim(k) and self.solver.per_row:
-            # Pairs of a row share a variable: it is raised to the most that one of them proves.
+            # Pairs of a row share a variable: it is raised to the most that any of them proves.
             return add_all(u.at[k].max(step.raised), k, (new - step.raised) / n)
         return u.at[k].add(new - old if n == 1 else step.raised - old + (new - step.raised) / n, unique_indices=True)
 
 
 def shrink_of(span: Span, solver):
-    """Return what one step divides the scales by, (column,)."""
+    """Return the divisor of the scales in one step, (column,)."""
     change = span.c * span.ridge
     return 1 + change if solver.implicit else 1 / (1 - change)
 
 
 @partial(jit, static_argnames="solver")
 def measure(data, span: Span, solver):
-    """Lay out what steps of a span's length need to know of every row."""
+    """Lay out what steps of the span's length require of every row."""
     return data._replace(rows=data.rows.measured(shrink_of(span, solver))) if solver.implicit else data
 
 
 @partial(jit, static_argnames=("visit", "solver", "n_steps"), donate_argnames="weights")
 def take_steps(data, weights: Weights, order, negatives, span: Span, visit, solver, n_steps=None) -> Weights:
-    """Take the steps of a span, each as ``visit`` says, on a batch of ``order``, (step, row), and its ``negatives``.
+    """Take the steps of a span, each by ``visit``, on a batch of ``order``, (step, row), and its ``negatives``.
 
-    Where the first ``n_steps`` are taken, a GPU need not ask the host after every step whether there is another.
+    If given, ``n_steps`` replaces the span's limits; a GPU need not ask the host after each step whether to continue.
     """
     # The ridge shrinks all coefficients in every step, by the scales. An implicit step starts from weights already
     # shrunk; an explicit one uses the old ones throughout.
@@ -149,9 +149,9 @@ def take_steps(data, weights: Weights, order, negatives, span: Span, visit, solv
 
 @jit
 def look_up(data, order, negatives):
-    """Lay out what `one_row` needs in the order of its steps: inside the loop each look-up would wait for the memory.
+    """Lay out the inputs of `one_row` in the order of its steps: inside the loop each look-up would wait for memory.
 
-    Every step is a pair of the data that come back, with all classes it touches as its label, the label proper last.
+    Every step is a pair of the returned data, with all classes it touches as its label, the actual label last.
     """
     order, negatives = order.reshape(-1), negatives.reshape(len(order), -1)
     row = data.row[order]
@@ -173,9 +173,9 @@ def one_row(at: Visit, V, u):
 
 
 def _mean_step(at: Visit, V, u, i, k, c, classes, log_a, target, score=None, add=None):
-    """Take the mean of what rows would do alone, given where their auxiliary variables are, and their classes.
+    """Take the mean of the rows' own steps, given the places of their auxiliary variables, and their classes.
 
-    Of proximal steps the mean is firmly nonexpansive, hence stable for any step size.
+    The mean of proximal steps is firmly nonexpansive, hence stable for any step size.
     """
     rows, n = at.data.rows, len(i)
     s = at.offset((score or rows.scores)(V, i, classes, at.read), i, classes)
@@ -212,7 +212,7 @@ def support_of(data, i, width: int):
 def counts(at: Visit, V, u):
     """Visit whole rows of counts: their classes with counts, as `support_of` gives them, and distinct others.
 
-    Negatives are both; numbers that are no class count nothing. The weight of a negative is the row's, not the span's.
+    Both are negatives; numbers beyond the classes do not count. The weight of a negative is the row's, not the span's.
     """
     i, data, (support, drawn) = at.chosen, at.data, at.negatives
     (n, m), n_classes = drawn.shape, V.shape[0]
@@ -229,13 +229,13 @@ def counts(at: Visit, V, u):
 def shared(at: Visit, V, u):
     """Visit rows with shared negatives, (negative,) distinct: two matrix products.
 
-    An explicit step is that of the whole batch; of implicit ones the mean is taken.
+    An explicit step is that of the whole batch; implicit steps are averaged.
     """
     (i, y, k, c), rows = at.of_pairs(), at.data.rows
     classes = jnp.column_stack([jnp.broadcast_to(at.negatives, (len(y), len(at.negatives))), y])
     log_a, target = at.of_label(classes.shape[1])
     log_a = jnp.broadcast_to(log_a, classes.shape)
-    if not at.solver.hits:  # a row's own label among them counts nothing
+    if not at.solver.hits:  # a row's own label among them does not count
         log_a = jnp.where((classes == y[:, None]) & (target == 0)[None], -jnp.inf, log_a)
     if at.solver.implicit:
         target = jnp.broadcast_to(target, classes.shape)

@@ -26,15 +26,15 @@ from .contrast_rows import ContrastRows
 from .coordinates import Coordinates, coordinates_of
 
 _SCORES = 4_000_000  # scores in memory at a time
-_AT_ONCE = 1 << 18  # of those that a pass takes at a time
+_AT_ONCE = 1 << 18  # scores that a pass processes at a time
 _SAMPLED_CLASSES = 64
 _LARGEST = 1e15  # count, whose products with features single precision can hold
-# What does not depend on the strength.
+# Attributes that do not depend on the strength.
 _OF_ROWS = (
     "offset", "basis", "totals", "class_totals", "counts", "null_objective", "saturated_loss", "_mean_sizes",
     "class_sums", "first_pairs",
 )  # fmt: skip
-_ROTATED = 2048  # features up to which eigenvectors are worth their price
+_ROTATED = 2048  # features up to which eigenvectors are worth their cost
 
 
 class Pairs(NamedTuple):
@@ -54,13 +54,13 @@ class Pairs(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What one pass over rows and classes tells about a model."""
+    """Results of one pass over rows and classes."""
 
     objective: float  # F
     gradient: Params  # of its loss alone
     entropy: float  # mean of the probabilities' entropies
     tilt: float  # mean product of residuals and offsets
-    bend: np.ndarray  # Hessian of the loss in the intercepts alone, if asked for, or its diagonal
+    bend: np.ndarray  # Hessian of the loss in the intercepts alone, if requested, or its diagonal
 
 
 class SoftmaxProblem:
@@ -73,15 +73,15 @@ class SoftmaxProblem:
     pairs : Pairs
         Labels or counts.
     n_classes : int
-        At least 2.
+        Number of classes, at least 2.
     strength : float
-        Of the ridge, at least 0.
+        Strength of the ridge, at least 0.
     fit_intercept : bool
         Whether intercepts are fitted (never penalised) or stay 0.
     offset : numpy.ndarray, optional
         Added to the scores, (row, class).
     dtype : numpy dtype
-        Precision of what solvers do on the device; objectives and gaps are float64 in either case.
+        Precision of solvers on the device; objectives and gaps are always float64.
     """
 
     def __init__(
@@ -96,27 +96,27 @@ class SoftmaxProblem:
     ):
         self.X, self.pairs, self.n_classes, self.strength = X, pairs, int(n_classes), float(strength)
         self.fit_intercept, self.dtype = bool(fit_intercept), np.dtype(dtype)
-        # What a row's offsets share changes no probability, and would cost digits.
+        # A shift common to a row's offsets changes no probability, and would cost digits.
         self.offset = None if offset is None else offset - np.mean(offset, axis=1, keepdims=True)
         self.n_rows, self.n_features = X.shape
         self.n_pairs = len(pairs.label)  # the rows, if each has one label
         self.penalty = Ridge(np.asarray(self.strength)) if self.strength else NoPenalty()
-        self.subject = counted(self.n_classes, "class")  # what a progress bar says is fitted
+        self.subject = counted(self.n_classes, "class")  # shown by progress bars
         self._found = {}  # coordinates, and data in them
         self._rows_at_once = int(np.clip(_AT_ONCE // self.n_classes, 64, 4096))  # whose scores stay in the cache
 
     @cached_property
     def contrast_rows(self) -> ContrastRows:
-        """The rows as StochasticMajorization and SoftmaxSGD see them."""
+        """The rows in the form that StochasticMajorization and SoftmaxSGD use."""
         return ContrastRows(self)
 
     @cached_property
     def basis(self):
-        """Spectral basis of the features; of sparse or very many ones their standard deviations alone."""
+        """Spectral basis of the features; for sparse or very many ones, only their standard deviations."""
         return self.basis_by(self.totals)
 
     def basis_by(self, weight: np.ndarray):
-        """Basis over the rows with some weights (row,)."""
+        """Return the basis over the rows with given weights (row,)."""
         weight = weight / weight.mean()
         if scipy.sparse.issparse(self.X) or self.n_features > _ROTATED:
             return plain_basis(self.X, weight, self.fit_intercept)
@@ -147,8 +147,8 @@ class SoftmaxProblem:
         largest, mean = float(self.totals.max()), float(self.totals.mean())
         if not (largest < _LARGEST and mean > 1 / _LARGEST):
             raise ValueError(
-                f"counts of rows times weights are {mean:.2g} in the mean and {largest:.2g} at most; to sample classes "
-                f"they must lie between {1 / _LARGEST:.0e} and {_LARGEST:.0e}. Multiply all of them by one number."
+                f"counts of rows times weights have mean {mean:.2g} and maximum {largest:.2g}; to sample classes "
+                f"they must lie between {1 / _LARGEST:.0e} and {_LARGEST:.0e}. Multiply all of them by one factor."
             )
         weight, total, *offset = (jax.device_put(a.astype(self.dtype)) for a in numbers)
         return ClassData(rows, label, row, weight, index, offset[0] if offset else None, first, total)
@@ -187,11 +187,11 @@ class SoftmaxProblem:
         return scipy.sparse.csr_array((self.pairs.weight, (self.pairs.row, self.pairs.label)), shape)
 
     def null_params(self) -> Params:
-        """Model of class frequencies alone: the optimum without features, where there are no offsets."""
+        """Model of class frequencies alone: the optimum without features, if there are no offsets."""
         zero = np.zeros((self.n_features, self.n_classes))
         if not self.fit_intercept:
             return Params(zero, np.zeros(self.n_classes))
-        log = np.log(np.maximum(self.class_totals, 1e-2))  # a class that was never seen has a hundredth of a row
+        log = np.log(np.maximum(self.class_totals, 1e-2))  # a class that was never seen counts as a hundredth of a row
         return Params(zero, log - log.mean())
 
     @cached_property
@@ -205,7 +205,7 @@ class SoftmaxProblem:
 
     @cached_property
     def saturated_loss(self) -> float:
-        """Mean loss of a model that is right about every row: no model is below it."""
+        """Mean loss of a model that is right about every row: a lower bound for all models."""
         entropy = scipy.special.entr(self.counts.data).sum() - scipy.special.entr(self.totals).sum()
         return float(entropy) / self.n_rows
 
@@ -215,11 +215,11 @@ class SoftmaxProblem:
         return s if self.offset is None else s + self.offset[rows]
 
     def objective(self, params: Params, rows=None) -> float:
-        """F, or on some rows only an unbiased estimate of it."""
+        """F, or an unbiased estimate of it from some rows."""
         return self.loss(params, rows) + self._ridge(params)
 
     def loss(self, params: Params, rows=None) -> float:
-        """F without its ridge, or on some rows an estimate of it."""
+        """F without its ridge, or an estimate of it from some rows."""
         return float(np.mean(self.losses(params, rows)))
 
     def losses(self, params: Params, rows=None) -> np.ndarray:
@@ -247,13 +247,13 @@ class SoftmaxProblem:
         )
 
     def at_strength(self, strength: float) -> Self:
-        """Problem of the same rows with another ridge; what was computed of the rows is shared."""
+        """Problem of the same rows with another ridge; results computed from the rows are shared."""
         other = SoftmaxProblem(self.X, self.pairs, self.n_classes, strength, self.fit_intercept, dtype=self.dtype)
         vars(other).update({name: getattr(self, name) for name in _OF_ROWS})
         return other
 
     def soften(self, temperature: float) -> Self:
-        """Problem whose scores are divided by a temperature, in parameters divided by it; F is divided by it, too."""
+        """Problem whose scores are divided by a temperature, in parameters divided by it; F is also divided by it."""
         offset = None if self.offset is None else self.offset / temperature
         strength = self.strength * temperature
         return SoftmaxProblem(self.X, self.pairs, self.n_classes, strength, self.fit_intercept, offset, self.dtype)
@@ -287,7 +287,7 @@ class SoftmaxProblem:
         return certify_gap(self, params)
 
     def rounding_of_scores(self, params: Params) -> float:
-        """Allow for what float64 scores ``x'w + b``, whose terms may cancel, can do to F."""
+        """Allow for the effect on F of rounding in float64 scores ``x'w + b``, whose terms may cancel."""
         largest = float(self._mean_sizes @ np.max(np.abs(params.coef), axis=1, initial=0.0))
         largest += float(np.max(np.abs(params.intercept), initial=0.0)) * float(self.totals.mean())
         if self.offset is not None:
@@ -296,7 +296,7 @@ class SoftmaxProblem:
 
     @cached_property
     def _mean_sizes(self) -> np.ndarray:
-        """Mean of what features are without their signs, or a little more, (feature,)."""
+        """Mean absolute value of every feature, or slightly more, (feature,)."""
         (total,) = sums_over_tiles(lambda rows: (abs(self.X[rows]).T @ self.totals[rows],), self.n_rows)
         return total * (1 + 1e-2) / self.n_rows
 

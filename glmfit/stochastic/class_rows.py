@@ -1,8 +1,8 @@
-"""Rows of a softmax model on the device, dense or sparse: scores of some classes, and what a step adds to them.
+"""Rows of a softmax model on the device, dense or sparse: scores of some classes, and updates of them.
 
 Weights live in one array ``V`` (class, column): the class's coefficients, and last its intercept if there is one, all
 divided by a scale of the column. The scales let a ridge shrink all classes' coefficients at the cost of one row; that
-of the intercept stays 1. Scores are taken at scales, and what is added to weights is ``amount * row`` divided by some.
+of the intercept stays 1. Scores are computed at given scales; updates of weights are ``amount * row`` over scales.
 """
 
 from typing import Any, NamedTuple
@@ -19,24 +19,24 @@ ALL = slice(None)  # classes
 
 
 def spread(of_columns, like):
-    """Numbers of the columns, (column,), for every row of an array (..., column)."""
+    """Broadcast numbers of the columns, (column,), to every row of an array (..., column)."""
     return jnp.broadcast_to(of_columns, like.shape)
 
 
 def add_all(array, place, change):
-    """Add changes (change, ...) to an array, (place, ...), where places may repeat; a second run has the same bits."""
+    """Add changes (change, ...) to an array, (place, ...); places may repeat; results are reproducible bit by bit."""
     if not len(place):
         return array
     return jax.lax.platform_dependent(array, place, change, cpu=one_by_one, default=summed_first)
 
 
 def one_by_one(array, place, change):
-    """Add all, each in its turn: where repeated places wait for one another."""
+    """Add all changes in turn: repeated places wait for one another."""
     return array.at[place].add(change, mode="promise_in_bounds")
 
 
 def summed_first(array, place, change):
-    """Add all, those of one place summed before: a GPU adds to a place in whatever order changes come."""
+    """Add all changes, those of one place summed first: a GPU adds to a place in arbitrary order."""
     n, (size, *shape) = min(len(place), _TILE), array.shape
     missing = -len(place) % n
     place = jnp.concatenate([place, jnp.full(missing, size, place.dtype)]).reshape(-1, n)
@@ -46,7 +46,7 @@ def summed_first(array, place, change):
         same = place[k][:, None] == place[k][None]
         total = (same.astype(change.dtype) @ change[k]).reshape(n, *shape)
         index = jnp.arange(n)
-        first = (jnp.argmax(same, axis=1) == index) & (place[k] < size)  # of equal ones; fillers are nowhere
+        first = (jnp.argmax(same, axis=1) == index) & (place[k] < size)  # of equal ones; padding is dropped
         return array.at[jnp.where(first, place[k], size + index)].add(total, mode="drop", unique_indices=True)
 
     return add(0, array) if len(place) == 1 else jax.lax.fori_loop(0, len(place), add, array)
@@ -59,7 +59,7 @@ class DenseRows(NamedTuple):
     mobility: jax.Array | None  # how far an implicit step along a row moves its scores, (row,); see `measured`
 
     def measured(self, shrink):
-        """Rows whose mobility is known for steps that divide the columns by ``shrink``, (column,)."""
+        """Return rows with their mobility for steps that divide the columns by ``shrink``, (column,)."""
         return self._replace(mobility=jnp.sum(self.x**2 / spread(shrink, self.x), axis=1))
 
     def _times(self, i, scale):
@@ -77,7 +77,7 @@ class DenseRows(NamedTuple):
         x = self._times(i, scale)
         if len(classes) > _UNROLLED:
             return V[classes] @ x
-        # A number of each class first, all at once: they then come from memory together instead of one after another.
+        # Read a number of each class first: they then come from memory together instead of one after another.
         ahead = sum(V[k, 0] for k in classes)
         return jnp.stack([jax.lax.dynamic_index_in_dim(V, k, keepdims=False) for k in classes]) @ (x + 0 * ahead)
 
@@ -114,7 +114,7 @@ class DenseRows(NamedTuple):
 
 
 class SparseRows(NamedTuple):
-    """Features as consecutive segments of nonzeros, padded with zeros, with the verbs of dense rows, one by one."""
+    """Features as consecutive segments of nonzeros, padded with zeros, with the methods of dense rows, row by row."""
 
     column: jax.Array  # (segment, nonzero)
     value: jax.Array  # (segment, nonzero)
@@ -123,7 +123,7 @@ class SparseRows(NamedTuple):
     mobility: jax.Array | None  # how far an implicit step along a row moves its scores, (row,); see `measured`
 
     def measured(self, shrink):
-        """Rows whose mobility is known for steps that divide the columns by ``shrink``, (column,)."""
+        """Return rows with their mobility for steps that divide the columns by ``shrink``, (column,)."""
         of_segments = jnp.sum(self.value**2 / shrink[self.column], axis=1)
         row = jnp.repeat(jnp.arange(len(self.count)), self.count, total_repeat_length=len(of_segments))
         return self._replace(mobility=add_all(jnp.zeros(len(self.count), self.value.dtype), row, of_segments))
@@ -173,7 +173,7 @@ class SparseRows(NamedTuple):
     scores_shared, add_shared = scores, add
 
     def gather(self, i, n_columns):
-        """Features of several rows, (row, column): a scratch of the minibatch, never more."""
+        """Features of several rows, (row, column): scratch memory of the minibatch only."""
         one = jnp.ones(n_columns, self.value.dtype)
 
         def add(x, column, value):
@@ -200,7 +200,7 @@ class ClassData(NamedTuple):
     total: jax.Array  # weight of all pairs of each row, (row,)
 
     def n_seen(self, i):
-        """How many classes have counts in row i, or rows."""
+        """Return the number of classes with counts in row i, or rows."""
         return self.first[i + 1] - self.first[i]
 
 
@@ -219,7 +219,7 @@ def dense_rows(X: np.ndarray, intercept: bool, dtype) -> DenseRows:
 
 
 def sparse_rows(X: scipy.sparse.csr_array, intercept: bool, dtype) -> SparseRows:
-    """Lay out a sparse matrix of features; costs its nonzeros."""
+    """Lay out a sparse matrix of features, at the cost of its nonzeros."""
     d = X.shape[1]
     nonzeros = np.diff(X.indptr) + intercept
     # Nonzeros per segment that make a pass over the rows cheapest, padding and overhead counted.

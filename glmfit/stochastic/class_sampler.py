@@ -1,6 +1,6 @@
-"""What solvers share that sample classes: their state, their draws, an epoch; what a step does is in ``class_steps``.
+"""Common part of solvers that sample classes: state, draws and epochs; their steps are in ``class_steps``.
 
-They come near the optimum and do not converge to it in a finite time; how near is for the problem's certificate to say.
+They approach the optimum and do not converge to it in finite time; the problem's certificate bounds the distance.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from .coordinates import BASES
 from .schedule import ScheduledSolver
 
 _STEP = 0.1  # c of single implicit steps in spectral coordinates
-_MANY, _NEGATIVES, _MORE_NEGATIVES = 500, 20, 60  # classes, and how many are sampled of so many or more
+_MANY, _NEGATIVES, _MORE_NEGATIVES = 500, 20, 60  # classes; negatives for up to this many, and for more
 _PORTION = 1 << 24  # numbers looked up or drawn ahead of the steps that need them
 
 
@@ -37,7 +37,7 @@ class SamplerState(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step adds to the classes it touches, and what it does to the auxiliary variable."""
+    """Changes by a step of the classes it touches and of the auxiliary variable."""
 
     amount: jax.Array  # in rows, (class,)
     raised: jax.Array  # auxiliary variable before the step proper
@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
     @classmethod
     def of_pair(cls, push, pull, u, after) -> Self:
-        """Step of a pair: what its negatives are pushed away by, and its label is pulled by."""
+        """Make the step of a pair, from the push on its negatives and the pull on its label."""
         return cls(jnp.append(-push, pull), u, after)
 
 
@@ -77,16 +77,16 @@ class ClassSampler(ScheduledSolver):
 
     @abstractmethod
     def step(self, c, tau, log_a, score, target, mobility, u) -> Step:
-        """Step of one row, of length c with the row's weight, from the scores of the classes it touches, (class,).
+        """Step of one row, of length c (row weight included), from the scores of the classes it touches, (class,).
 
-        The step of the auxiliary variable is tau long.
+        The step of the auxiliary variable has length tau.
 
-        ``log_a`` are the logarithms of their weights, -inf for what is none, ``target`` the shares of its counts (of a
-        pair the label has all, and is last), and u is the auxiliary variable before the step.
+        ``log_a`` are the logarithms of their weights, -inf for excluded classes, ``target`` the shares of its counts
+        (for a pair, all on the label, which is last), and u is the auxiliary variable before the step.
         """
 
     def init_state(self, problem, params: Params | None, *, key) -> SamplerState:
-        """Lay out weights and auxiliary variables: 0, or what suits the parameters if there are any."""
+        """Lay out weights and auxiliary variables: 0, or values from the parameters if given."""
         coordinates = self.coordinates(problem)
         d = len(coordinates.units)
         V = np.zeros((problem.n_classes, d + problem.fit_intercept), problem.dtype)
@@ -107,18 +107,18 @@ class ClassSampler(ScheduledSolver):
         return SamplerState(weights, 0, seed)
 
     def where(self, problem) -> contextlib.AbstractContextManager:
-        """Visit single rows on a CPU: steps of some microseconds, one after the other, take longer on a GPU."""
+        """Visit single rows on a CPU: sequential steps of some microseconds take longer on a GPU."""
         single = min(self.batch_size, self.n_visits(problem)) == 1 and self.visit == "pair"
         single = single and self._visit(1) is kernels.one_row
         cpu = a_cpu() if single and default_device().platform != "cpu" else None
         return contextlib.nullcontext() if cpu is None else jax.default_device(cpu)
 
     def coordinates(self, problem):
-        """Coordinates in which steps are taken; outliers count for less where steps are stable at any length."""
+        """Coordinates in which steps are taken; outliers count for less if steps are stable at any length."""
         return problem.coordinates(self.basis, self.implicit)
 
     def negatives(self, problem) -> int:
-        """Return how many classes a step samples; chosen by measurement where it is not given."""
+        """Return how many classes a step samples; chosen by measurement if it is not given."""
         return self.n_negatives or (_NEGATIVES if problem.n_classes <= _MANY else _MORE_NEGATIVES)
 
     def known_step(self, problem) -> float | None:
@@ -148,7 +148,7 @@ class ClassSampler(ScheduledSolver):
         log_a, tau = self.log_weight(problem.n_classes, m, n), share * (self.auxiliary_step or 0.0)
         span = kernels.Span(0, 0, number(c), ridge.astype(problem.dtype), number(log_a), number(limit), number(tau))
         data = kernels.measure(data, span, self)
-        # What steps need is laid out for some of them at a time: for all it would take more room than the data.
+        # Inputs are laid out for some steps at a time: for all steps they would need more memory than the data.
         n_steps, width = n_visits // n, int(np.diff(problem.first_pairs).max()) if self.visit == "row" else 0
         a_step = n + m if self._shares(n) else n * (m + max(width, 1)) + problem.n_features
         most = max(1, _PORTION // a_step)
@@ -207,7 +207,7 @@ class ClassSampler(ScheduledSolver):
         return n_visits // min(self.batch_size, n_visits)
 
     def user_params(self, problem, state: SamplerState) -> Params:
-        # In float64: intercepts of features far from 0 are large numbers, whose rounding scores would suffer from.
+        # In float64: with features far from 0, intercepts are large, and their rounding would distort scores.
         V = (np.array(state.weights.V, np.float64) * np.array(state.weights.scale, np.float64)).T
         coordinates = self.coordinates(problem)
         d = len(coordinates.units)
@@ -225,7 +225,7 @@ class ClassSampler(ScheduledSolver):
 
 
 def a_cpu() -> jax.Device | None:
-    """First CPU of jax, or None where the user has left CPUs out."""
+    """First CPU of JAX, or None if the user has excluded CPUs."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:

@@ -25,32 +25,32 @@ class ImplicitSGD(ClassSampler):
     Parameters
     ----------
     n_negatives : int, optional
-        Classes sampled per step in addition to the label; by default 20, and 60 of more than 500 classes.
+        Classes sampled per step in addition to the label; default 20, or 60 for more than 500 classes.
     batch_size : int
         Rows per step.
     minibatch : str
-        With more than one row: "averaged" (each row with its own negatives, and the mean of what they would do),
+        With more than one row: "averaged" (each row with its own negatives, and the mean of their steps),
         "shared" (the same with shared negatives: two matrix products, for a GPU), or the exact step of the batch with
         shared negatives by "dual" block ascent, "jacobi" sweeps or "newton".
     sweeps : int
-        Sweeps of "dual" and "jacobi"; "newton" goes on to the exact step. One dual sweep is as good as single steps; 3
-        to 5 Jacobi sweeps are a conservative step.
+        Sweeps of "dual" and "jacobi"; "newton" runs to the exact step. One dual sweep is as good as single steps; 3 to
+        5 Jacobi sweeps are a conservative step.
     alpha : float
         0 for scores relative to the label's, 1 for absolute ones (single rows, "averaged" and "shared" only).
     visit : str
-        Of a row of counts: "pair" visits one class with counts at a time, "row" all of them at once (``alpha=1`` only,
-        and the mean over a batch). A row then costs as much as the one with the most classes.
+        For a row of counts: "pair" visits one class with counts at a time, "row" all at once (``alpha=1`` only,
+        averaged over a batch). A row then costs as much as the one with the most classes.
     auxiliary_step : float or None
         Step of the auxiliary variables in the first epoch, relative to a row's own curvature; the decay of the schedule
-        shortens it, too. A row's variable is visited once an epoch, coefficients in every step, so that one step for
-        both holds either back. None is the paper's form: the step of the coefficients.
+        also shortens it. A row's variable is visited once per epoch, coefficients in every step: one step for both
+        would slow down either. None is the paper's form: the step of the coefficients.
     basis : {"spectral", "raw"}
-        Coordinates of the steps: centred and whitened features, where a step of 0.1 serves whatever the data
+        Coordinates of the steps: centred and whitened features, where a step of 0.1 suits any data
         (docs/theory/class_coordinates.md), or the features as they are.
 
     Notes
     -----
-    Cost per step O(m D), whatever the number of classes and rows. Unbiased: the sampled objective's mean is the softmax
+    Cost per step O(m D), for any number of classes and rows. Unbiased: the sampled objective's mean is the softmax
     likelihood's. Tolerates steps a hundred times too long. Theory: docs/theory/implicit_sgd.md. Source: F. Fagan, G.
     Iyengar, Unbiased scalable softmax optimization (2018), section 3.2.
     """
@@ -76,7 +76,7 @@ class ImplicitSGD(ClassSampler):
             )
         if self.visit == "row" and self.minibatch == "shared":
             raise ValueError(
-                'visit is "row" with minibatch="shared"; rows of counts have negatives of their own: "averaged".'
+                'visit is "row" with minibatch="shared"; rows of counts have their own negatives: use "averaged".'
             )
         if self.visit == "row" and self.alpha != 1:
             raise ValueError(
@@ -101,19 +101,19 @@ class ImplicitSGD(ClassSampler):
 
 @dataclass(frozen=True)
 class SoftmaxProx(ClassSampler):
-    """Exact proximal steps of the rows' softmax losses over all classes: nothing sampled but the rows.
+    """Exact proximal steps of the rows' softmax losses over all classes; only rows are sampled.
 
     Parameters
     ----------
     n_negatives : int
-        Not used: every other class is one.
+        Not used: all other classes are negatives.
     batch_size : int
-        Rows per step, which takes the mean of what they would do alone.
+        Rows per step, which takes the mean of their own steps.
 
     Notes
     -----
     Cost per row O(K D): for few classes, where it has less noise than any method that samples them. Stable at any
-    length of the step. Theory: docs/theory/implicit_sgd.md, last section.
+    step length. Theory: docs/theory/implicit_sgd.md, last section.
     """
 
     implicit: ClassVar[bool] = True
@@ -146,14 +146,14 @@ class _Explicit(ClassSampler):
         push = jnp.exp(log_a + relative - u)
         total = jnp.sum(push)
         amount = c * ((alpha + (1 - alpha) * total) * target - push)
-        # The optimum of u is at least 0 whatever the weights if alpha = 0 (the counts' entropy).
+        # The optimum of u is at least 0 for any weights if alpha = 0 (the counts' entropy).
         after = u - tau * (1 - total)
         return Step(amount, u, jnp.maximum(after, 0.0) if self.alpha == 0 else after)
 
 
 @dataclass(frozen=True)
 class UMax(_Explicit):
-    """Explicit stochastic gradient steps whose auxiliary variables are first raised to what the sample proves.
+    """Explicit stochastic gradient steps whose auxiliary variables are first raised to a bound that the sample proves.
 
     Parameters
     ----------
@@ -162,22 +162,22 @@ class UMax(_Explicit):
     batch_size : int
         Rows per step; they share their negatives, and a step is two matrix products.
     delta : float
-        An auxiliary variable is raised where it is this far too low, so that no exponential exceeds ``exp(delta)``.
+        An auxiliary variable is raised if it is too low by this much, so that no exponential exceeds ``exp(delta)``.
     alpha : float
-        Of the family of double sums: 0 for scores relative to the label's, 1 for absolute ones.
+        Member of the family of double sums: 0 for scores relative to the label's, 1 for absolute ones.
     visit : str
-        Of a row of counts: "pair" visits one class with counts at a time, "row" all of them at once (of a batch, the
-        mean, each row with its own negatives; for ``alpha=0`` scores are relative to their mean over the counts). A row
+        For a row of counts: "pair" visits one class with counts at a time, "row" all at once (averaged over a batch,
+        each row with its own negatives; for ``alpha=0`` scores are relative to their mean over the counts). A row
         then costs as much as the one with the most classes.
     bounded : bool
         Whether to keep auxiliary variables (after every step; without intercepts only) and coefficients (after every
-        epoch) within bounds that the optimum is proved to obey. They need a ridge, and are very loose.
+        epoch) within bounds that the optimum is proved to satisfy. They need a ridge, and are very loose.
     auxiliary_step, basis :
         As in `ImplicitSGD`.
 
     Notes
     -----
-    Cost per step O(m D). The direction is unbiased once no raise fires, which is so at the optimum; before, it is not.
+    Cost per step O(m D). The direction is unbiased once no variable is raised, as at the optimum, and biased before.
     Source: F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), Algorithm 2, with distinct negatives
     (with repeated ones a raise can go too far).
     """
@@ -216,7 +216,7 @@ class SGD(_Explicit):
 
 @dataclass(frozen=True)
 class OVE(ClassSampler):
-    """Stochastic gradient steps of the one-versus-each bound, for comparison: it has another optimum than softmax.
+    """Stochastic gradient steps of the one-versus-each bound, for comparison: its optimum is not that of softmax.
 
     Source: M. Titsias, One-vs-each approximation to softmax for scalable estimation of probabilities (2016).
     """
@@ -230,7 +230,7 @@ class OVE(ClassSampler):
 class NCE(ClassSampler):
     """Noise-contrastive estimation with uniform noise, for comparison: biased for finitely many negatives.
 
-    The normaliser is fixed at 1, and a negative that is the label counts as noise all the same. Source: M. Gutmann,
+    The normaliser is fixed at 1, and a negative that is the label still counts as noise. Source: M. Gutmann,
     A. Hyvarinen, Noise-contrastive estimation (2012).
     """
 
@@ -254,8 +254,8 @@ class ImportanceSampling(ClassSampler):
     Parameters
     ----------
     weighted : bool
-        Weight the negatives by the inverse of their probability to be sampled. Otherwise negatives that are the label
-        take part, too.
+        Weight the negatives by the inverse of their sampling probability. Otherwise negatives that are the label also
+        take part.
     """
 
     weighted: bool = False
@@ -282,17 +282,17 @@ class SampledSoftmax(ImportanceSampling):
     batch_size : int
         Rows per step.
     weighted : bool
-        Weight the negatives by the inverse of their probability to be sampled.
+        Weight the negatives by the inverse of their sampling probability.
     basis :
         As in `ImplicitSGD`.
 
     Notes
     -----
-    The gradient of the softmax where it has no more classes than negatives. Of more classes the normaliser is an
-    unbiased estimate and its logarithm is not: biased in order of the relative variance of the estimate, which falls
-    with the number of negatives. `ImplicitSGD` and `UMax` are unbiased, and further from the optimum after as long a
-    time. Cost per step O(n m + (n + m) D), whatever the number of classes. Source: S. Jean et al., On using very large
-    target vocabulary for neural machine translation (2015), with uniform negatives, distinct and shared.
+    Steps use the exact gradient if there are no more classes than negatives. With more classes, the estimate of the
+    normaliser is unbiased and its logarithm is not: its bias is of the order of the relative variance of the estimate,
+    which falls with the number of negatives. `ImplicitSGD` and `UMax` are unbiased, but further from the optimum after
+    the same time. Cost per step O(n m + (n + m) D), for any number of classes. Source: S. Jean et al., On using very
+    large target vocabulary for neural machine translation (2015), with uniform negatives, distinct and shared.
     """
 
     n_negatives: int = 1024
@@ -300,7 +300,7 @@ class SampledSoftmax(ImportanceSampling):
     weighted: bool = True
 
     def first_step(self, problem) -> float:
-        """Return a step that rows of one size bear, and the most frequent class (measured)."""
+        """Return a step that rows of one size and the most frequent class tolerate (measured)."""
         if self.basis == "raw":
             return super().first_step(problem)
         n, d = min(self.batch_size, self.n_visits(problem)), len(self.coordinates(problem).units) + 1

@@ -1,8 +1,8 @@
 """Rows of a softmax model a few at a time, and the sum of their quadratic bounds.
 
 Float64 on the host. Features are measured from their mean, dense ones along the eigenvectors of their covariance, which
-leave a ridge as it is; classes along Helmert contrasts, which leave out the shift that changes no probability.
-Parameters are one vector, (contrast * column,), columns being the features and last the intercept if there is one.
+leave a ridge unchanged; classes along Helmert contrasts, which exclude the shift that changes no probability.
+Parameters are one vector, (contrast * column,); columns are the features, then the intercept if there is one.
 """
 
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ from ..engine.exact.quadratic import minimise
 from ..engine.problem import Params
 from ..engine.tiles import tiles_of
 
-_ROTATED = 2048  # features up to which eigenvectors are worth their price
+_ROTATED = 2048  # features up to which eigenvectors are worth their cost
 _FACTORS, _NUMBERS = 128, 1 << 21  # rank-one factors, and numbers in them, at a time
 _PARAMETERS = 5000  # whose square matrix takes 200 MB
 _AT_ONCE = 4_000_000  # numbers in memory for some rows
 _FORM_ANEW = 16  # passes after which rounding of the differences is dropped
-_FORCING, _STEPS = 0.1, 50  # of the gradient's norm that a visit may leave; of conjugate gradients, at most
-_FLOOR, _FLAT = 1e-12, 1e-14  # of the largest curvature: what the factor is kept off 0 by, and what counts as none
+_FORCING, _STEPS = 0.1, 50  # share of the gradient's norm left by a visit; maximum conjugate gradient steps
+_FLOOR, _FLAT = 1e-12, 1e-14  # of the largest curvature: added to keep the factor off 0; counted as none
 
 
 class RowBatch(NamedTuple):
@@ -45,7 +45,7 @@ class ContrastRows:
         self.shape = problem.n_classes - 1, problem.n_features + problem.fit_intercept
         self.n_parameters = self.shape[0] * self.shape[1]
         X, weight = problem.X, problem.totals / problem.totals.sum()
-        # Without intercepts nothing could make up for a shift.
+        # Without intercepts nothing could compensate for a shift.
         self._mean = np.asarray(X.T @ weight, np.float64).ravel() * problem.fit_intercept
         self._rotation = None
         if scipy.sparse.issparse(X):
@@ -70,7 +70,7 @@ class ContrastRows:
         return (self.contrasts @ v.T).ravel()
 
     def to_params(self, theta: np.ndarray) -> Params:
-        """Map them back, without the shift common to all classes."""
+        """Map a vector back to parameters, without the shift common to all classes."""
         v, d = theta.reshape(self.shape).T @ self.contrasts, len(self._mean)
         coef = v[:d] if self._rotation is None else self._rotation @ v[:d]
         intercept = v[d] - self._mean @ coef if self.problem.fit_intercept else np.zeros(self.problem.n_classes)
@@ -137,11 +137,11 @@ class Surrogates(NamedTuple):
     gradient: np.ndarray  # of the sum, (contrast, column)
     curvature: np.ndarray  # of the sum, over all parameters, square
     age: int  # passes since the sum was formed from its anchors
-    passes: int  # over the rows, all in all
+    passes: int  # over the rows, in total
 
 
 class SurrogateSum(ContrastRows):
-    """Forms and minimises the sum of the surrogates of a softmax problem's rows, if a matrix of all parameters fits."""
+    """Sum of the surrogates of a softmax problem's rows, formed and minimised if a matrix of all parameters fits."""
 
     def __init__(self, problem):
         super().__init__(problem)
@@ -149,7 +149,7 @@ class SurrogateSum(ContrastRows):
             raise ValueError(
                 f"{problem.n_features} features and {problem.n_classes} classes make {self.n_parameters} parameters, "
                 "(features + 1) * (classes - 1); IncrementalMajorization keeps a matrix over all of them and takes at "
-                f"most {_PARAMETERS}. Use BoundMajorization or ConjugateGradients, which form none."
+                f"most {_PARAMETERS}. Use BoundMajorization or ConjugateGradients, which form no such matrix."
             )
         self._counts, self._weight = problem.counts.toarray() / self.n_rows, problem.totals[:, None] / self.n_rows
         self._ridge = np.full(self.shape[1], problem.strength)
@@ -163,7 +163,7 @@ class SurrogateSum(ContrastRows):
         return Surrogates(theta, anchor, *self._form(theta, anchor, order), 0, 1)
 
     def visit(self, at: Surrogates, blocks: list[np.ndarray], order: str, lead: float) -> Surrogates:
-        """Replace the surrogates of each block of rows, and minimise the sum after each; ``at`` is left as it is."""
+        """Replace the surrogates of each block of rows, and minimise the sum after each; ``at`` is not changed."""
         passes, age = at.passes + any(len(rows) for rows in blocks), at.age + 1
         bound, gradient, curvature = at.bound, at.gradient, at.curvature.copy()
         if at.age >= _FORM_ANEW:
@@ -200,7 +200,7 @@ class SurrogateSum(ContrastRows):
         return bound, gradient, curvature
 
     def _replace(self, theta, anchor, curvature, rows, order: str, lead: float):
-        """Move anchors of rows, adding to the curvature in place; how far the sum falls, how its gradient turns."""
+        """Move anchors of rows, adding to the curvature in place; return the sum's fall and its gradient's change."""
         down, turn = 0.0, np.zeros(self.shape)
         for part in self._parts(rows):
             z, before = self.columns(part), anchor[part]
@@ -210,7 +210,7 @@ class SurrogateSum(ContrastRows):
             new = self._quadratics(part, after, now, order)
             higher = new[0] > old[0]
             if lead > 0 and higher.any():
-                # Touching right here is never higher.
+                # A bound that touches at the current scores is never higher.
                 after[higher] = now[higher]
                 here = self._quadratics(part[higher], now[higher], now[higher], order)
                 for into, values in zip(new, here, strict=True):
@@ -244,6 +244,6 @@ class SurrogateSum(ContrastRows):
             blocks[a + 1 :, :, a] += product[:, 1:].transpose(1, 2, 0)
 
     def _parts(self, rows) -> list[np.ndarray]:
-        """Rows, as many at a time as memory likes."""
+        """Split rows into parts that fit in memory."""
         size = max(1, _AT_ONCE // max(self.n_parameters, self._counts.shape[1] ** 2))
         return [rows[some] for some in tiles_of(len(rows), size)]

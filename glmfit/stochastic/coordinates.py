@@ -17,20 +17,20 @@ from ..engine.tiles import over_tiles, rows_at_once
 BASES = "spectral", "raw"
 _FAR = 9.0  # times the mean a row's squared length may be, before the row counts for less
 _TOO_MUCH = 0.2  # share of the second moments that such rows may have
-_ROUNDS = 20  # of weighting rows down, at most
+_ROUNDS = 20  # maximum rounds of down-weighting rows
 
 
 class Coordinates(NamedTuple):
-    """Where features are measured from, along what, and in what unit.
+    """Origin, directions and units in which features are measured.
 
     Attributes
     ----------
     mean : numpy.ndarray
-        (feature,).
+        Origin, (feature,).
     directions : numpy.ndarray or scipy.sparse.csr_array, optional
-        Orthonormal, (feature, column); None are the features themselves.
+        Orthonormal, (feature, column); None for the features themselves.
     size : numpy.ndarray
-        (column,).
+        Units, (column,).
     """
 
     mean: np.ndarray
@@ -44,7 +44,7 @@ class Coordinates(NamedTuple):
 
     @property
     def units(self) -> np.ndarray:
-        """What the ridge of a column is multiplied by, (column,)."""
+        """Factor of the ridge of every column, (column,)."""
         return 1 / self.size**2
 
     def rows(self, X, dtype):
@@ -79,11 +79,11 @@ class Coordinates(NamedTuple):
 def coordinates_of(problem, basis: str, robust: bool) -> Coordinates:
     """Coordinates of a softmax problem: "raw", or "spectral".
 
-    In the latter the features are uncorrelated over the rows, weighted by their counts; sparse and very many features
-    are only made of one size, sparse ones without a shift. To the variance of each direction that is added at which the
-    loss of a class as frequent as any other is as curved as the ridge: beyond it there is little to be learnt, and
-    explicit steps shorter than the number of classes are stable. Robust ones hardly see rows that own nearly all of a
-    variance: implicit steps do without shortness along them.
+    In the latter the features are uncorrelated over the rows, weighted by their counts; sparse or very many features
+    are only scaled to one size, sparse ones without a shift. The variance of each direction is increased by the one at
+    which, with equally frequent classes, the loss is as curved as the ridge: beyond it there is little to be learnt,
+    and explicit steps shorter than the number of classes are stable. Robust coordinates hardly use rows that account
+    for nearly all of a variance: implicit steps need not be short along them.
     """
     if basis == "raw":
         return Coordinates.raw(problem.n_features)
@@ -111,6 +111,6 @@ def _parts(problem, basis) -> Coordinates:
         return Coordinates(basis.mean, basis.whiten[:, : basis.rank] * np.sqrt(variance), variance)
     varies = np.flatnonzero(basis.whiten.diagonal())
     directions = scipy.sparse.eye_array(problem.n_features, format="csr")[:, varies]
-    if scipy.sparse.issparse(problem.X):  # which a shift would fill
+    if scipy.sparse.issparse(problem.X):  # a shift would make it dense
         return Coordinates(0 * basis.mean, directions, (basis.deviation**2 + basis.mean**2)[varies])
     return Coordinates(basis.mean, directions, basis.deviation[varies] ** 2)

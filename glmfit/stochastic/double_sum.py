@@ -1,4 +1,4 @@
-"""The softmax objective as a sum over rows and classes, which solvers that sample classes go down.
+"""The softmax objective as a sum over rows and classes, which solvers that sample classes minimise.
 
 Derivation: docs/theory/double_sum.md.
 """
@@ -26,9 +26,9 @@ class DoubleSum(NamedTuple):
     value : float
         At least the objective F; equal to it at the best auxiliary variables.
     auxiliary : numpy.ndarray
-        Where it was taken: a number for every pair of a row and a class with counts, in their order, (pair,).
+        Auxiliary variables: one for every pair of a row and a class with counts, in their order, (pair,).
     auxiliary_gradient : numpy.ndarray
-        (pair,).
+        In the auxiliary variables, (pair,).
     gradient : Params
         In coefficients, (feature, class), and intercepts, (class,).
     """
@@ -54,9 +54,9 @@ def double_sum(
     params : Params
         Coefficients and intercepts.
     auxiliary : array-like, optional
-        v, (pair,); by default the best ones.
+        v, (pair,); default the optimal ones.
     alpha : float
-        Member of the family, in [0, 1]: 0 measures scores from the class's own, 1 takes them as they are.
+        Member of the family, in [0, 1]: 0 takes scores relative to the class's own, 1 as they are.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def double_sum(
 
     Notes
     -----
-    Guarantee: jointly convex; its least value over v is F, at every parameters. Cost: a pass over pairs and classes.
+    Guarantee: jointly convex; its minimum over v is F, at any parameters. Cost: a pass over pairs and classes.
     Source: F. Fagan, G. Iyengar, Unbiased scalable softmax optimization (2018), section 2; Raman et al. (2016) for
     ``alpha=1``.
     """

@@ -1,13 +1,13 @@
-"""Proximal maps of a sampled softmax loss: what an implicit step does to the scores of the classes it touches.
+"""Proximal maps of a sampled softmax loss: the effect of an implicit step on the scores of the classes it touches.
 
-Minibatches are a `Batch`; all other functions see one row. A class gives way by `mobility` per unit of impulse pushed
-on it, and all unknowns of a row follow from one number: a concave increasing equation, solved by Newton's method from
-the left, where it never overshoots. Roots are elementwise and without branches, so that they can sit in innermost
-loops. Derivations and error bounds: docs/theory/implicit_sgd.md. What functions of a row take:
+Minibatches are a `Batch`; all other functions take one row. A score moves by `mobility` per unit of impulse on its
+class, and all unknowns of a row follow from one number: the root of a concave increasing equation, found by Newton's
+method from the left, where it never overshoots. Roots are elementwise and branch-free, for use in innermost loops.
+Derivations and error bounds: docs/theory/implicit_sgd.md. Arguments of the functions of a row:
 
 - c: step times weight (and total count) of the row, at least 0;
-- log_a: logarithm of the weight of each class, a number or (class,); -inf leaves one out;
-- delta or score: of each class, relative to the label's or absolute, at weights already shrunk by the ridge, (class,);
+- log_a: logarithm of the weight of each class, a number or (class,); -inf excludes one;
+- delta or score: scores, relative to the label's or absolute, at weights already shrunk by the ridge, (class,);
 - target: shares of the label or counts, (class,), summing to 1;
 - mobility: of each class, a number or (class,): squared norm of the row in the metric of the step, 0 if frozen;
 - u or v: the auxiliary variable before the step.
@@ -20,12 +20,12 @@ import jax.numpy as jnp
 
 from ..engine.exact.quadratic import conjugate_gradients
 
-_MOST = 30  # Newton steps: two or three do for ordinary numbers, a dozen for absurd ones
-_USUAL = 5  # taken where none is tested, in single precision
+_MOST = 30  # Newton steps: two or three suffice for ordinary numbers, a dozen for extreme ones
+_USUAL = 5  # steps taken without a test, in single precision
 
 
 class Limits(NamedTuple):
-    """Largest arguments a precision can take, of exp, wexp's iteration and an impulse's logarithm; smallest divisor."""
+    """Largest arguments of exp, wexp's iteration and an impulse's logarithm in a precision; smallest divisor."""
 
     exp: float
     iterate: float
@@ -34,7 +34,7 @@ class Limits(NamedTuple):
 
 
 def limits(x) -> Limits:
-    """Give the limits of an array's precision."""
+    """Return the limits of an array's precision."""
     return Limits(80.0, 1e8, 40.0, 1e-37) if x.dtype.itemsize == 4 else Limits(700.0, 1e15, 350.0, 1e-300)
 
 
@@ -46,7 +46,7 @@ def wexp(z):
 
 
 def _wexp_between(z):
-    """Solve where z is neither below -18 nor beyond what the iteration takes; finite in any case."""
+    """Solve if z is neither below -18 nor beyond the range of the iteration; finite in any case."""
     inside = jnp.clip(z, -30.0, limits(z).iterate)
     small = jnp.exp(jnp.minimum(inside, 1.0))
     large = jnp.maximum(inside, 1.0)
@@ -64,7 +64,7 @@ def hsolve(c, q):
     log_c = log_of(c, q)
     floor = jnp.maximum(log_c, 0.0) - limits(q).exp  # c exp(-delta) must not overflow
     delta = q - c + jnp.where(c > 0, wexp(log_c + c - q), 0.0)
-    # This cancels where c is much larger than q: bring it between bounds by concavity, and polish it by Newton steps.
+    # This cancels if c is much larger than q: clip it to bounds from concavity, and refine it by Newton steps.
     lowest, highest = q / (1 + c), jnp.maximum(q, 0.0)
     delta = jnp.clip(delta, lowest, highest)
     for _ in range(4):
@@ -103,7 +103,7 @@ def log_of(c, like):
 
 
 class Impulse(NamedTuple):
-    """What a step pushes on the classes it touches: ``w_k -= push_k x`` for negatives, ``w_y += pull x``."""
+    """Impulse of a step on the classes it touches: ``w_k -= push_k x`` for negatives, ``w_y += pull x``."""
 
     push: jax.Array  # (negative,)
     pull: jax.Array  # number, the sum of the pushes
@@ -111,15 +111,15 @@ class Impulse(NamedTuple):
 
 
 def _climb(newton, start):
-    """Newton's method from the left of a concave increasing equation."""
+    """Solve a concave increasing equation by Newton's method from the left."""
     return jax.lax.platform_dependent(
         start, cpu=lambda start: until_rounding(newton, start), default=lambda start: known_number(newton, start)
     )
 
 
 def until_rounding(newton, start):
-    """Take steps until they are rounding."""
-    # In single precision one step earlier: they shrink quadratically, and what is left is rounding.
+    """Take steps until only rounding is left."""
+    # In single precision one step earlier: steps shrink quadratically, and the rest is rounding.
     close = 1e-4 if start.dtype.itemsize == 4 else 30 * jnp.finfo(start.dtype).eps
 
     def goes_on(at):  # number, the one before, and how many steps were taken
@@ -129,7 +129,7 @@ def until_rounding(newton, start):
 
 
 def known_number(newton, start):
-    """Take as many steps as numbers that are not absurd need: a GPU would ask the host after each for the next."""
+    """Take enough steps for all but extreme numbers: with a test, a GPU would ask the host after each of them."""
     for _ in range(_USUAL if start.dtype.itemsize == 4 else _USUAL + 2):
         start = newton(start)
     return start
@@ -139,7 +139,7 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
     """Minimise ``c (v + exp(-v) + sum_k a_k exp(delta_k - v)) + (v - u)^2 / 2`` plus half the weights' squared change.
 
     With ``t = v + mobility_label * pull`` the pushes are ``log p_k + mobility_k p_k =
-    log(c a_k) + delta_k - t``, and ``v + c (1 - exp(-v)) = u + pull`` is the equation left.
+    log(c a_k) + delta_k - t``, and the remaining equation is ``v + c (1 - exp(-v)) = u + pull``.
     """
     level = log_of(c, delta) + log_a + delta
     mobility = jnp.broadcast_to(mobility, delta.shape)
@@ -149,7 +149,7 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
         return jnp.exp(jnp.minimum(x, limits(x).exp))
 
     def relaxed(v):
-        """Value and slope of 1 - exp(-v), continued by its tangent below what v can be."""
+        """Value and slope of 1 - exp(-v), continued by its tangent below the range of v."""
         inside = jnp.maximum(v, lowest)
         slope = safe_exp(-inside)
         return slope * (v - inside) - jnp.expm1(-inside), slope
@@ -174,15 +174,15 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
     p = p_of(level - t, mobility)[0]
     pull = jnp.sum(p)
     v = t - mobility_label * pull
-    # Of the two expressions for v the one whose terms cancel less.
+    # Take the expression for v whose terms cancel less.
     better = (jnp.abs(u) + pull) / (1 + c * safe_exp(-v)) < jnp.abs(t) + mobility_label * pull
     return Impulse(p, pull, jnp.where(better, hsolve(c, u + pull), v))
 
 
 def _balance(level, mobility, most, wanted, lowest=-jnp.inf):
-    """Pushes of ``log p_k + mobility_k p_k = level_k - z`` that add up to what is wanted at z; and z.
+    """Return the pushes of ``log p_k + mobility_k p_k = level_k - z`` with the wanted sum at z, and z.
 
-    The sum is at most ``most``, and z at least ``lowest``; ``wanted`` gives its value at z, and the slope.
+    The sum is at most ``most``, and z at least ``lowest``; ``wanted`` returns the value and slope of the sum at z.
     """
 
     def newton(z):
@@ -215,18 +215,18 @@ def softmax_prox(c, score, target, mobility):
 
 
 class Batch(NamedTuple):
-    """Sampled objective of rows with shared negatives: of scores ``base - mobility @ G`` with pushes G (row, class)."""
+    """Sampled objective of rows with shared negatives, at scores ``base - mobility @ G`` with pushes G (row, class)."""
 
     base: jax.Array  # scores before the pushes, at weights already shrunk, (row, class)
     mobility: jax.Array  # (row, row)
     label: jax.Array  # place of each row's label among the classes, (row,)
-    log_a: jax.Array  # logarithms of the weights of the negatives, -inf for what is none, (row, class)
+    log_a: jax.Array  # logarithms of the weights of the negatives, -inf for others, (row, class)
     c: jax.Array  # step times weight, (row,)
     u: jax.Array  # auxiliary variables before the step, (row,)
 
 
 def _solve_row(batch: Batch, i, base, mobility):
-    """Pushes of a row, its label's balancing the others, and its auxiliary variable, as if others' pushes stood."""
+    """Solve a row with the others' pushes fixed: its pushes, balanced by the label's, and its auxiliary variable."""
     label = batch.label[i]
     step = implicit_step(batch.c[i], batch.log_a[i], base - base[label], mobility, mobility, batch.u[i])
     return step.push.at[label].add(-step.pull), step.u

@@ -43,23 +43,23 @@ class LabelChains(LogLinear):
     labels : sequence of array_like
         Label at every time, integer in [0, n_labels), (time,) each.
     n_labels : int
-        At least 2.
+        Number of labels, at least 2.
     strength : float or array_like
-        Of the ridge, at least 0: one number, or one per parameter. Only a ridge on every parameter lets the distance
-        from the optimum be bounded.
+        Strength of the ridge, at least 0: one number, or one per parameter. Only with a ridge on every parameter can
+        the distance from the optimum be bounded.
     sample_weight : array_like, optional
         How often each sequence counts, at least 0, (sequence,).
 
     Raises
     ------
     ValueError
-        If shapes do not fit, numbers are not finite, or labels are out of range.
+        If shapes do not match, numbers are not finite, or labels are out of range.
 
     Notes
     -----
     Parameters are the labels' weights (label, feature), then the transitions (from, to), in one vector; see `split`.
-    Cost of a bound: time times labels squared times parameters squared, of all sequences. It is built along time, label
-    by label, and is far lower than that of all sequences of labels listed, unless these are a dozen.
+    Cost of a bound: time times labels squared times parameters squared, of all sequences. The bound is built along
+    time, label by label, and is far lower than that of all listed sequences of labels, unless these are a dozen.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LabelChains(LogLinear):
         X = [as_numbers(f"X of sequence {i}", x) for i, x in enumerate(X)]
         labels = [np.asarray(y) for y in labels]
         if not X or len(X) != len(labels):
-            raise ValueError(f"X holds {len(X)} sequences and labels {len(labels)}; as many are needed, at least one.")
+            raise ValueError(f"X holds {len(X)} sequences and labels {len(labels)}; both need equally many (>= 1).")
         self.n_features = X[0].shape[-1] if X[0].ndim else 0
         for i, (x, y) in enumerate(zip(X, labels, strict=True)):
             self._check(i, x, y)
@@ -91,11 +91,11 @@ class LabelChains(LogLinear):
     def _check(self, i: int, x: np.ndarray, y: np.ndarray) -> None:
         if x.ndim != 2 or not x.size or x.shape[1] != self.n_features or not np.isfinite(x).all():
             raise ValueError(
-                f"X has shape {x.shape} at sequence {i}; it must be (time, feature), finite, with a time at least and "
-                "as many features in every sequence."
+                f"X has shape {x.shape} at sequence {i}; it must be (time, feature), finite, with at least one time "
+                "and equally many features in every sequence."
             )
         refuse_size(f"X of sequence {i}", x)
-        needs = f"they must be {len(x)} integers of 0 to {self.n_labels - 1}."
+        needs = f"they must be {len(x)} integers from 0 to {self.n_labels - 1}."
         if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
             raise ValueError(f"labels of sequence {i} have shape {y.shape} and dtype {y.dtype}; {needs}")
         outside = y[(y < 0) | (y >= self.n_labels)]
@@ -103,7 +103,7 @@ class LabelChains(LogLinear):
             raise ValueError(f"labels of sequence {i} hold {outside[0]}; {needs}")
 
     def split(self, theta: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Part a parameter vector.
+        """Split a parameter vector.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class LabelChains(LogLinear):
         return theta[:cut].reshape(self.n_labels, -1), theta[cut:].reshape(self.n_labels, -1)
 
     def decode(self, theta: ArrayLike, X: ArrayLike) -> np.ndarray:
-        """Find the most probable labels of a sequence (Viterbi's algorithm).
+        """Find the most probable labels of a sequence (Viterbi algorithm).
 
         Parameters
         ----------
@@ -150,7 +150,7 @@ class LabelChains(LogLinear):
     def listed(self) -> LogLinearProblem:
         """List all sequences of labels, in the order of `itertools.product`: the same objective.
 
-        Steps are shorter, but the Hessian is known and may prove the gap where the ridge is weak or there is none.
+        Steps are shorter, but the Hessian is known and may prove the gap if the ridge is weak or absent.
 
         Returns
         -------
@@ -165,7 +165,7 @@ class LabelChains(LogLinear):
         if self.n_labels**longest > _MOST_SEQUENCES:
             raise ValueError(
                 f"{self.n_labels} labels at {longest} times make {self.n_labels}^{longest} sequences; at most "
-                f"{_MOST_SEQUENCES} are listed. Fit the chains as they are."
+                f"{_MOST_SEQUENCES} are listed. Fit the chains directly."
             )
         features, observed = [], []
         for x, y in zip(self._X, self._labels, strict=True):

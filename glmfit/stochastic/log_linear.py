@@ -1,9 +1,9 @@
-r"""Log-linear models: of each row one outcome of a finite set, whose probability is that of its own features.
+r"""Log-linear models: each row has one outcome of a finite set, whose probability depends on its own features.
 
 F(theta) = (1/N) sum_i c_i [ log sum_y h_i(y) exp(theta'f_i(y)) - log h_i(y_i) - theta'f_i(y_i) ]
            + sum_j strength_j theta_j^2 / 2
 
-What majorization asks of such an objective, and how far its optimum is: docs/theory/bound_majorization.md.
+What majorization requires of such an objective, and bounds of its gap: docs/theory/bound_majorization.md.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ HESSIAN_THEOREM = (
 )
 _ROUNDING = 64 * float(np.finfo(float).eps)
 _LARGEST = 1e100  # feature, whose square and sums of squares are far from overflow
-_FLAT = 1e-13  # of the largest curvature, in units of each own, what counts as none
+_FLAT = 1e-13  # share of the largest curvature, at unit diagonal, that counts as none
 
 
 class QuadraticBound(NamedTuple):
@@ -41,9 +41,9 @@ class QuadraticBound(NamedTuple):
     value : float
         F there.
     gradient : numpy.ndarray
-        Of F there, (parameter,).
+        Gradient of F there, (parameter,).
     curvature : numpy.ndarray
-        Of the quadratic, (parameter, parameter): at least the Hessian of F there.
+        Curvature of the quadratic, (parameter, parameter): at least the Hessian of F there.
     """
 
     theta: np.ndarray
@@ -65,11 +65,11 @@ class LogLinearGap(NamedTuple):
     objective : float
         F.
     bound : float
-        Proved upper bound of F - F*; infinite where nothing is proved.
+        Proved upper bound of F - F*; infinite if nothing is proved.
     gradient_norm : float
-        Of F.
+        Norm of the gradient of F.
     theorem : str
-        What the bound rests on.
+        Theorem that the bound rests on.
     """
 
     objective: float
@@ -95,7 +95,7 @@ class LogLinear(ABC):
     @property
     @abstractmethod
     def _sizes(self) -> np.ndarray:
-        """Largest features of every row, in absolute terms, weighted and summed, (parameter,): for rounding."""
+        """Largest absolute features of every row, weighted and summed, (parameter,), for rounding."""
 
     def _curved(self, theta: np.ndarray) -> tuple[np.ndarray, Iterator[np.ndarray]] | None:
         """Hessian of the loss, and the features (row, outcome, parameter) of some rows at a time, if they are known."""
@@ -129,7 +129,7 @@ class LogLinear(ABC):
         theta : array_like
             The parameters, (parameter,).
         order : {"given", "descending", "ascending", "averaged"}
-            In which outcomes are taken in; see `glmfit.bounds.softmax_bound`.
+            Order in which outcomes are added; see `glmfit.bounds.softmax_bound`.
 
         Returns
         -------
@@ -149,8 +149,8 @@ class LogLinear(ABC):
     def certify_gap(self, theta: ArrayLike) -> LogLinearGap:
         """Bound F - F* at any parameters.
 
-        With a ridge on every parameter its strong convexity does; where outcomes are listed, so does the Hessian, near
-        the optimum, whatever the ridge. The smaller bound is given.
+        A ridge on every parameter gives a bound by strong convexity. If outcomes are listed, the Hessian also gives
+        one near the optimum, for any ridge. The smaller bound is returned.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class LogLinear(ABC):
         return LogLinearGap(value, bound + rounding, norm, theorem)
 
     def _by_hessian(self, hessian, rows, gradient, error) -> float:
-        """Bound F - F* by self-concordance; infinite where that proves nothing."""
+        """Bound F - F* by self-concordance; infinite if that proves nothing."""
         hessian = hessian + np.diag(self.strength)
         unit = 1 / np.sqrt(np.where(np.diag(hessian) > 0, np.diag(hessian), 1.0))
         values, vectors = np.linalg.eigh(unit[:, None] * hessian * unit)
@@ -207,9 +207,9 @@ def add_products(curvature: np.ndarray, factors: np.ndarray, weight: np.ndarray)
 
 
 def bound_minimum(at: QuadraticBound) -> tuple[np.ndarray, float]:
-    """Way from where a quadratic touches to its minimum, and by how much lower it is there.
+    """Return the step from where a quadratic touches to its minimum, and how much lower it is there.
 
-    Directions with no curvature above rounding stay where they are.
+    The step is 0 along directions with no curvature above rounding.
     """
     unit = 1 / np.sqrt(np.where(np.diag(at.curvature) > 0, np.diag(at.curvature), 1.0))
     matrix, g = unit[:, None] * at.curvature * unit, unit * at.gradient
@@ -241,6 +241,6 @@ def read_weights(sample_weight, n_rows: int) -> np.ndarray:
 
 
 def refuse_size(name: str, values: np.ndarray) -> None:
-    """Raise unless features are finite, and so are products of two of them."""
+    """Raise unless features and products of two of them are finite."""
     if not np.abs(values).max(initial=0.0) <= _LARGEST:  # also NaN
         raise ValueError(f"{name} must be finite and at most {_LARGEST:g} in size; scale larger ones.")

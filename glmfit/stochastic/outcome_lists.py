@@ -17,7 +17,7 @@ AT_ONCE = 2_000_000  # numbers in the features of the rows taken at a time
 
 
 class _Block(NamedTuple):
-    """Rows of as many outcomes."""
+    """Rows with equally many outcomes."""
 
     features: np.ndarray  # less those of the observed outcome, (row, outcome, parameter)
     log_weights: np.ndarray  # less that of the observed outcome, (row, outcome)
@@ -35,28 +35,28 @@ class LogLinearProblem(LogLinear):
     Parameters
     ----------
     features : array_like or sequence of array_like
-        f, of every row (outcome, parameter): an array (row, outcome, parameter), or one array per row where rows have
+        f of every row, (outcome, parameter): an array (row, outcome, parameter), or one array per row if rows have
         different numbers of outcomes.
     observed : array_like
-        Which outcome of its row was observed, integer (row,).
+        Index of the observed outcome of each row, integer (row,).
     strength : float or array_like
-        Of the ridge, at least 0: one number, or one per parameter.
+        Strength of the ridge, at least 0: one number, or one per parameter.
     log_weights : array_like or sequence of array_like, optional
-        log h, (outcome,) of every row; -inf leaves an outcome out. Default all 0.
+        log h, (outcome,) of every row; -inf excludes an outcome. Default all 0.
     sample_weight : array_like, optional
-        How often each row counts, at least 0, (row,). F is divided by the number of rows all the same.
+        How often each row counts, at least 0, (row,). F is divided by the number of rows in any case.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, numbers are not finite, or an observed outcome is not there.
+        If shapes do not match, numbers are not finite, or an observed outcome does not exist.
 
     Notes
     -----
     F = (1/N) sum_i c_i [log sum_y h_i(y) exp(theta'f_i(y)) - log h_i(y_i) - theta'f_i(y_i)]
-    + sum_j strength_j theta_j^2 / 2, in float64 on the host. Memory: the features, once more. Cost of a bound: outcomes
-    of all rows times parameters squared. The bound is for few outcomes: n equally likely ones have some n / (2 log n)
-    times the curvature of F, and steps are as much shorter. Chains of labels have a better one: `LabelChains`.
+    + sum_j strength_j theta_j^2 / 2, in float64 on the host. Memory: a copy of the features. Cost of a bound: outcomes
+    of all rows times parameters squared. The bound suits few outcomes: n equally likely ones have about n / (2 log n)
+    times the curvature of F, and steps are shorter by this factor. Chains of labels have a better one: `LabelChains`.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class LogLinearProblem(LogLinear):
         return hessian, self._centred()
 
     def _centred(self) -> Iterator[np.ndarray]:
-        """Features of the rows that count, from the middle of their outcomes; 0 for outcomes that are excluded."""
+        """Features of rows of positive weight, relative to the mean of their outcomes; 0 for excluded outcomes."""
         for f, log_h, weight in self._tiles():
             there = np.isfinite(log_h)[:, :, None]
             middle = np.sum(f * there, axis=1, keepdims=True) / np.sum(there, axis=1, keepdims=True)
@@ -161,16 +161,16 @@ def outcome_probabilities(
 def _read_features(features) -> list[np.ndarray]:
     rows = [as_numbers(f"features of row {i}", f) for i, f in enumerate(features)]
     if not rows:
-        raise ValueError("features hold no row.")
+        raise ValueError("features are empty; they need at least one row.")
     for i, f in enumerate(rows):
         if f.ndim != 2 or not f.size or f.shape[1] != rows[0].shape[-1]:
             raise ValueError(
-                f"features of row {i} have shape {f.shape}; they must be (outcome, parameter), with an outcome at "
-                "least and as many parameters in every row."
+                f"features of row {i} have shape {f.shape}; they must be (outcome, parameter), with at least "
+                "one outcome, and equally many parameters in every row."
             )
         if not np.isfinite(f).all():
             raise ValueError(
-                f"features of row {i} are not finite; leave an outcome out by a log weight of -inf and features of 0."
+                f"features of row {i} are not finite; exclude an outcome by a log weight of -inf and features of 0."
             )
         refuse_size(f"features of row {i}", f)
     return rows
@@ -181,13 +181,13 @@ def _read_log_weights(log_weights, rows: list[np.ndarray]) -> list[np.ndarray]:
         return [np.zeros(len(f)) for f in rows]
     found = [as_numbers(f"log_weights of row {i}", h) for i, h in enumerate(log_weights)]
     if len(found) != len(rows):
-        raise ValueError(f"log_weights are of {len(found)} rows, and features of {len(rows)}.")
+        raise ValueError(f"log_weights have {len(found)} rows, but features have {len(rows)}.")
     for i, (h, f) in enumerate(zip(found, rows, strict=True)):
         if h.shape != f.shape[:1]:
             raise ValueError(f"log_weights of row {i} have shape {h.shape}; one per outcome is needed, {f.shape[:1]}.")
         if not (h < np.inf).all() or np.isneginf(h).all():
             raise ValueError(
-                f"log_weights of row {i} must be finite, or -inf where an outcome is excluded, but not all of them."
+                f"log_weights of row {i} must be finite, or -inf to exclude an outcome, but not all of them -inf."
             )
     return found
 
@@ -201,5 +201,5 @@ def _read_observed(observed, log_h: list[np.ndarray]) -> np.ndarray:
         )
     for i, (y, h) in enumerate(zip(observed, log_h, strict=True)):
         if not 0 <= y < len(h) or np.isneginf(h[y]):
-            raise ValueError(f"observed is {y} at row {i}, which has {len(h)} outcomes, or leaves this one out.")
+            raise ValueError(f"observed is {y} at row {i}, which has {len(h)} outcomes, or excludes this one.")
     return observed

@@ -19,14 +19,14 @@ from .schedule import ScheduledSolver
 
 GAINS = ("constant", "tau", "inverse")
 _MOST_FULL = 3000  # parameters up to which an inverse is kept: 72 MB
-_CONDITION = 1e10  # most that the data's curvature may exceed the one to begin with, so that an inverse keeps digits
+_CONDITION = 1e10  # maximum ratio of the data's curvature to the initial one, so that an inverse keeps digits
 
 
 class VisitState(NamedTuple):
     """Everything the next visit depends on."""
 
     theta: np.ndarray  # parameters in the problem's coordinates, (parameter,)
-    memory: Any  # what else the solver keeps; the next step may overwrite it
+    memory: Any  # other state of the solver; the next step may overwrite it
     epoch: int  # done
     steps: int  # done
     seed: int  # of the orders of the rows
@@ -36,7 +36,7 @@ class VisitState(NamedTuple):
 class RowVisitor(ScheduledSolver):
     """Common part of the solvers that visit rows."""
 
-    batch_size: int = 1  # rows per step; what is left of an epoch is a smaller batch
+    batch_size: int = 1  # rows per step; the last batch of an epoch may be smaller
 
     def __post_init__(self):
         check_whole("batch_size", self.batch_size, 1)
@@ -107,7 +107,7 @@ class SoftmaxSGD(RowVisitor):
     Notes
     -----
     The sum over a batch of the source (A. Choromanska, T. Jebara, Stochastic bound majorization, 2013, section 2.1) is
-    a mean here, so that its gain is ``step / batch_size``. For use there is `ImplicitSGD`, or `SoftmaxProx`.
+    a mean here, so that its gain is ``step / batch_size``. In practice, use `ImplicitSGD` or `SoftmaxProx`.
     """
 
     gain: str = "constant"
@@ -146,24 +146,24 @@ class StochasticMajorization(RowVisitor):
     Parameters
     ----------
     batch_size : int
-        Rows per step (of the batch B). Where a pass ends hardly depends on it; tens of rows at a time cost less than
+        Rows per step (of the batch B). The result of a pass hardly depends on it; tens of rows at a time cost less than
         single ones.
     rank : int, optional
-        Of the off-diagonal curvature, for many parameters: never less than the sum itself, so the bounds
-        stay bounds and steps are shorter, and a larger ``gain`` may pay. None keeps the whole inverse, for up to 3000
-        parameters, (features + 1)(classes - 1).
+        Rank of the off-diagonal curvature, for many parameters. Its approximation is never less than the sum, so
+        the bounds stay bounds; steps are shorter, and a larger ``gain`` may help. None keeps the whole inverse, for
+        up to 3000 parameters, (features + 1)(classes - 1).
     gain : float
         Length of the steps; 1 is the paper's.
     restart : bool
         Whether to forget all bounds at the beginning of every epoch.
     order : {"given", "descending", "ascending", "averaged"}
-        In which a bound takes in the classes; see `glmfit.bounds.softmax_bound`. "averaged" costs twice as much.
+        Order in which a bound adds the classes; see `glmfit.bounds.softmax_bound`. "averaged" costs twice as much.
 
     Notes
     -----
-    For one epoch, to end with or to start another solver from; `IncrementalMajorization` and `ConjugateGradients`
-    converge. The step of a schedule is not used. On a quadratic 0.22 of the error is left after an epoch; then it
-    oscillates, because old gradients are never forgotten, unless there is a ``restart``.
+    Meant for one epoch, on its own or to start another solver; `IncrementalMajorization` and `ConjugateGradients`
+    converge. The step of a schedule is not used. On a quadratic, 0.22 of the error is left after an epoch; without a
+    ``restart`` it then oscillates, because old gradients are never forgotten.
 
     Host, float64; nothing is compiled. Cost of a row with P parameters and K classes: 3 (K - 1) P^2 flops at full rank
     and memory for P^2 numbers; at rank k, O((K - 1) k^2 P) flops and, with single rows of two classes, memory for about
@@ -195,7 +195,7 @@ class StochasticMajorization(RowVisitor):
         return memory._replace(curvature=copy.deepcopy(memory.curvature))
 
     def _start(self, rows) -> Any:
-        """Curvature before any row was seen: a ridge's, or a 1e-10th of the data's."""
+        """Curvature before any visit: the ridge's, or 1e-10 of the data's."""
         problem, n, (n_contrasts, n_columns) = rows.problem, rows.n_parameters, rows.shape
         if self.rank is None and n > _MOST_FULL:
             raise ValueError(
@@ -206,12 +206,12 @@ class StochasticMajorization(RowVisitor):
         ridge, weight = rows.n_rows * problem.strength, float(problem.totals.mean())
         if not ridge > 0:
             raise ValueError(
-                f"the ridge's strength is {problem.strength:g}; stochastic majorization begins from the curvature of "
-                "the ridge, so it must be positive. A weak one will do, for example 1e-6."
+                f"the ridge's strength is {problem.strength:g}; stochastic majorization starts from the curvature of "
+                "the ridge, so it must be positive. A weak ridge is enough, for example 1e-6."
             )
         least = rows.n_rows * weight / 2 / _CONDITION
         column = np.maximum(ridge, least * np.append(rows.variance, 1.0))[:n_columns]
-        if problem.fit_intercept:  # at most the weight of one row: a strong ridge shall not hold intercepts back
+        if problem.fit_intercept:  # at most the weight of one row: a strong ridge should not hold intercepts back
             column[-1] = max(min(ridge, weight), least)
         diagonal = np.tile(column, n_contrasts)
         return InverseCurvature(diagonal) if self.rank is None else LowRankPlusDiagonal(diagonal, self.rank)

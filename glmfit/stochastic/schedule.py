@@ -1,4 +1,4 @@
-"""Solvers that follow a schedule, of epochs and a step that shrinks from one to the next, with no rule to stop."""
+"""Solvers that follow a schedule of epochs, with a step that shrinks at each epoch and no stopping rule."""
 
 import contextlib
 import math
@@ -21,7 +21,7 @@ _FIRST = 0.03  # c that is tried first
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and with what steps to go.
+    """Number of epochs, and their steps.
 
     Attributes
     ----------
@@ -45,16 +45,16 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledSolution(Solution):
-    """Outcome of a schedule: parameters, always finite, and a state to go on from.
+    """Outcome of a schedule: parameters, always finite, and a state to continue from.
 
     The status is SCHEDULE_DONE, NON_FINITE (a number overflowed: the parameters are those before) or INTERRUPTED.
 
     Attributes
     ----------
     steps : int
-        Done.
+        Number of steps taken.
     schedule : Schedule
-        That was followed.
+        The schedule followed.
     """
 
     steps: int
@@ -86,35 +86,35 @@ class ScheduledSolver(ABC):
         """Whether no number overflowed."""
 
     def n_visits(self, problem) -> int:
-        """How many visits an epoch has: one of every row."""
+        """Return the number of visits per epoch: one of every row."""
         return problem.n_rows
 
     @abstractmethod
     def n_steps(self, problem) -> int:
-        """How many steps an epoch has."""
+        """Return the number of steps per epoch."""
 
     def strength(self, problem) -> float:
         """Strength of the ridge in terms of what is visited: a row of counts may be several visits."""
         return problem.strength * problem.n_rows / self.n_visits(problem)
 
     def visit_weight(self, problem) -> float:
-        """Mean weight, or count, of a visit: what steps are relative to."""
+        """Mean weight, or count, of a visit; steps are relative to it."""
         return float(problem.totals.sum()) / self.n_visits(problem)
 
     def longest_step(self, problem) -> float:
-        """Least c that is too long whatever the data: where an explicit step on the ridge turns coefficients around."""
+        """Smallest c that is too long for any data: an explicit step on the ridge then reverses coefficients."""
         return 1 / max(self.strength(problem), 1e-300) if self.has_step and not self.implicit else math.inf
 
     def known_step(self, problem) -> float | None:
-        """First step of the schedule that serves whatever the data, where there is one."""
+        """First step of the schedule that suits any data, if there is one."""
         return None
 
     def first_step(self, problem) -> float:
-        """Return the c that is tried first where none is known."""
+        """Return the c that is tried first if none is known."""
         return _FIRST / self.visit_weight(problem)
 
     def kept(self, state: Any) -> Any:
-        """Return a state that later updates leave as it is."""
+        """Return a state that later updates do not change."""
         return state
 
     def where(self, problem) -> contextlib.AbstractContextManager:
@@ -138,16 +138,16 @@ class ScheduledSolver(ABC):
         ----------
         problem : SoftmaxProblem
         params : Params, optional
-            Where to start; default zeros.
+            Start; default zeros.
         key : jax key
-            Of all draws: the same key gives the same answer.
+            Key of all draws: the same key gives the same answer.
         schedule : Schedule, optional
         callback : callable, optional
-            Called as ``callback(epoch, seconds, params)`` after every epoch, the seconds without its own.
+            Called as ``callback(epoch, seconds, params)`` after every epoch; the seconds exclude its own.
         verbose : bool
             Show a progress bar.
         state : optional
-            To go on from, of an earlier run with the same problem: its epochs count as done.
+            State of an earlier run with the same problem, to continue from: its epochs count as done.
         """
         schedule = schedule or Schedule(self.usual_epochs)
         clock, status = Clock(), Status.SCHEDULE_DONE
@@ -162,7 +162,7 @@ class ScheduledSolver(ABC):
                 if c >= self.longest_step(problem):
                     raise ValueError(
                         f"step is {c:.3g}; it must stay below {self.longest_step(problem):.3g}, where an explicit step "
-                        "on the ridge alone turns coefficients around. Use a shorter step, or ImplicitSGD, which takes "
+                        "on the ridge alone reverses coefficients. Use a shorter step, or ImplicitSGD, which accepts "
                         "any."
                     )
                 with self.where(problem):

@@ -1,4 +1,4 @@
-"""Search of the first step of a schedule: a few short trials, each a step three times as long or as short."""
+"""Search for the first step of a schedule: a few short trials, each a step three times as long or as short."""
 
 import time
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ class TunedStep(NamedTuple):
     Attributes
     ----------
     step : float
-        The best one, c.
+        The best step, c.
     steps : tuple of float
-        Tried, increasing.
+        Steps tried, increasing.
     loss : numpy.ndarray
-        What each step's trial ended with, by the judge; infinite where numbers overflowed.
+        Final value of each step's trial, by the judge; infinite if numbers overflowed.
     seconds : float
         Wall time of all trials.
     """
@@ -51,7 +51,7 @@ class _Trials:
         chosen = order[: max(_ROWS_PER_CLASS * problem.n_classes, _LEAST_ROWS)]
         most = max(_MOST_SCORES // problem.n_classes, 1)
         self.solver, self.key, self.by_objective = solver, key, judge == "objective"
-        if self.by_objective:  # of all rows that a fit will see, as far as that is quickly computed
+        if self.by_objective:  # over all rows of a fit, or as many as are quickly evaluated
             judging = order[-min(most, problem.n_rows) :]
         else:
             n = min(max(1, int(_HELD_OUT * len(chosen))), most)
@@ -80,7 +80,7 @@ class _Trials:
         return self.found[step]
 
     def shorten(self, step: float) -> float:
-        """Go on to shorter steps while they are better, or none is better than class frequencies."""
+        """Try shorter steps while they are better, or none is better than class frequencies."""
         while len(self.found) < _MOST_TRIALS:
             shorter = times(step, 1 / FACTOR if self.loss(step) < np.inf else 0.1)
             if not self.loss(shorter) < self.loss(step) and min(self.found.values()) < self.floor:
@@ -89,7 +89,7 @@ class _Trials:
         return min(self.found, key=self.found.get)
 
     def lengthen(self, step: float) -> float:
-        """Go on to longer steps while they are better."""
+        """Try longer steps while they are better."""
         for _ in range(_MOST_LONGER):
             longer = times(step, FACTOR)
             if not self.loss(longer) < self.loss(step):
@@ -99,7 +99,7 @@ class _Trials:
 
 
 def times(step: float, factor: float) -> float:
-    """Multiply a step, and keep as many digits as matter."""
+    """Multiply a step, and keep three significant digits."""
     return float(f"{step * factor:.3g}")
 
 
@@ -113,26 +113,26 @@ def tune_step(
     judge: str = "objective",
     epochs: int | None = None,
 ) -> TunedStep:
-    """Try step sizes on some of the rows, and take the one whose model is best.
+    """Try step sizes on some of the rows, and return the one with the best model.
 
     Parameters
     ----------
     solver : ScheduledSolver
-        Whose steps they are.
+        Solver to tune.
     problem : SoftmaxProblem
         With fewer than 4 rows nothing is tried, and the answer is `untuned_step`.
     key : jax key
-        Of the choice of rows and of all draws.
+        Key of the choice of rows and of all draws.
     schedule : Schedule, optional
-        To be followed with the step chosen. Trials are shorter, and their steps shrink by as much in all.
+        To be followed with the step chosen. Trials are shorter; their steps shrink by the same total factor.
     steps : sequence of float, optional
-        Step sizes times number of rows, c, to try, and shorter ones while the shortest is best; by default the solver's
-        `first_step`, and from there on three times as long or as short while that is better.
+        Step sizes times number of rows, c, to try, and shorter ones while the shortest is best; default the solver's
+        `first_step`, followed by steps three times as long or as short while these are better.
     judge : {"objective", "held-out"}
-        By the objective over all rows (of many, over some), or by the mean loss of a tenth of the rows tried, which is
-        held out: with a weak ridge the best step then stops short of the optimum.
+        Objective over all rows (over some, if there are many), or mean loss of a held-out tenth of the rows tried:
+        with a weak ridge the best step then stops short of the optimum.
     epochs : int, optional
-        Of a trial; 3 to 8 and no more than the schedule has, fewer for more rows, by default.
+        Epochs of a trial; default 3 to 8, no more than the schedule has, fewer for more rows.
 
     Returns
     -------
@@ -145,8 +145,8 @@ def tune_step(
 
     Notes
     -----
-    Up to 10 rows per class, and 20 000 at least, are tried: as c is step size times rows, what is best on some rows is
-    about right for all.
+    Up to 10 rows per class, and at least 20 000, are tried: because c is step size times rows, the best step on some
+    rows is about right for all.
     """
     check_choice("judge", judge, JUDGES)
     if not solver.has_step:
@@ -160,7 +160,7 @@ def tune_step(
         best = trials.shorten(first)
         best = trials.lengthen(best) if best == first else best
     elif not len(steps):
-        raise ValueError("steps is empty; give step sizes to try, or None for those that are usual.")
+        raise ValueError("steps is empty; give step sizes to try, or None for the default ones.")
     else:
         shortest = min(map(float, steps))
         best = min(map(float, steps), key=trials.loss)
@@ -171,14 +171,14 @@ def tune_step(
 
 
 def untuned_step(solver: ScheduledSolver, problem: Any) -> float:
-    """Return a step that does no harm where there are too few rows to try any.
+    """Return a safe step for problems with too few rows to try any.
 
     Parameters
     ----------
     solver : ScheduledSolver
-        Whose step it is.
+        Solver that takes the step.
     problem : SoftmaxProblem
-        Whose ridge limits explicit steps.
+        Problem whose ridge limits explicit steps.
 
     Returns
     -------

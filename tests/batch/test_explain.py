@@ -95,7 +95,7 @@ def test_contributions_are_those_of_explain(batch, name):
 def test_a_model_without_contributions_says_how_to_get_them(batch):
     (path,) = (p for (session, model), p in batch.paths.items() if model == "plain" and "seed=3" in session)
     assert load_result(path).coef_.shape == (3, 2)
-    with pytest.raises(ValueError, match=r'explains nothing: give the model "plain" a table \[model.explain\]'):
+    with pytest.raises(ValueError, match=r'has no explanation: give the model "plain" a table \[model.explain\]'):
         load_explanation(path)
 
 
@@ -164,17 +164,17 @@ def say(**changes):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda header, _: header["batch"].pop("explain"), "lacks what it should explain"),
+        (lambda header, _: header["batch"].pop("explain"), "lacks its explanation"),
         (drop("loss"), "explain.loss"),
         (put("loss", np.zeros((8, 5, 9))), "explain.loss has shape"),
         (put("p_value", np.zeros(3)), "explain.p_value has shape"),
         (put("gap", np.full((6, 4, 2), "x")), "explain.gap is of type"),
         (say(neuron=["0"]), "explains 1 of 2 neurons"),
-        (say(neuron=[0, 1]), "no texts"),
-        (say(contributions=[["a", "unique", 1, 99]]), "compares models that are not there"),
+        (say(neuron=[0, 1]), "not strings"),
+        (say(contributions=[["a", "unique", 1, 99]]), "compares models that do not exist"),
         (say(contributions=[["a", "unique", 1]]), "do not compare two models"),
-        (say(null=None), "does not say all"),
-        (say(more=1), "does not say all"),
+        (say(null=None), "explanation is incomplete"),
+        (say(more=1), "explanation is incomplete"),
     ],
 )
 def test_damaged_contributions_are_noticed(batch, change, said):
@@ -189,7 +189,7 @@ def test_damaged_contributions_are_noticed(batch, change, said):
         assert len(found.damaged) == 1 and said in found.damaged[0] and found.explained is not None
         assert not is_whole(batch.out, path.stem)
         for load in (load_result, load_explanation):
-            with pytest.raises(ValueError, match="is no whole result"):
+            with pytest.raises(ValueError, match="is not a complete result"):
                 load(path)
     finally:
         path.write_bytes(before)
@@ -327,12 +327,12 @@ BAD = [
     ({"group": {}}, 'explain: group is not known here; did you mean "groups"?'),
     ({"groups": {}}, "explain: groups is empty"),
     ({"groups": {"a": []}}, "explain, groups: a is []; it must be a non-empty string, or a list of names of cov"),
-    ({"groups": {"a b": "place"}}, 'explain, groups: "a b" is no name of a group; it must be a name of letters'),
-    ({"groups": {"full": "place"}}, 'explain, groups: "full" is the name of a model that is always there'),
-    ({"groups": {"a": "plce"}}, 'explain, groups: a names "plce", which is no covariate of the design and no feature '
-     'of one; did you mean "place"?'),
+    ({"groups": {"a b": "place"}}, 'explain, groups: "a b" is not a name of a group; it must be a name of letters'),
+    ({"groups": {"full": "place"}}, 'explain, groups: "full" is the name of a model that always exists'),
+    ({"groups": {"a": "plce"}}, 'explain, groups: a names "plce", which is neither a covariate of the design nor a '
+     'feature of one; did you mean "place"?'),
     ({"kinds": ["uniq"]}, 'explain: kinds is ["uniq"]; it must be a list of "unique" and "maximal".'),
-    ({"kinds": ["unique", "unique"]}, "each may be there once"),
+    ({"kinds": ["unique", "unique"]}, "each may occur once"),
     ({"kinds": "unique"}, 'explain: kinds is "unique"; it must be a list'),
     ({"order": ["place", "place"]}, "explain: order is"),
     ({"order": ["plac"]},
@@ -372,7 +372,7 @@ def test_bad_tables_say_what_is_wrong(folder, asked, message):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"estimator": "MultinomialGLM"}, "explain is given, which MultinomialGLM does not know"),
+        ({"estimator": "MultinomialGLM"}, "explain is given, which MultinomialGLM does not support"),
         ({"parameters": {"regularizer": "GroupLasso"}}, 'explain: regularizer is "GroupLasso"; explain takes one of'),
         ({"grid": {"regularizer": ["Ridge", "GroupLasso"]}}, 'explain: regularizer is "GroupLasso"'),
     ],
@@ -405,7 +405,7 @@ def test_matrices_have_no_epochs(tmp_path, rng):
     [
         (
             {"groups": {"a": "x9"}},
-            'explain: group a names "x9", which is no covariate and no feature; allowed are x0',
+            'explain: group a names "x9", which is neither a covariate nor a feature; allowed are x0',
         ),
         ({"groups": {"a": "y*"}}, 'explain: group a names "y*", which no feature matches'),
         ({"cv": {"epochs": "trials"}}, 'explain: cv names the epochs "trials", but matrices have no times.'),
@@ -421,7 +421,7 @@ def test_what_only_the_data_show_fails_in_the_fit(make_batch, asked, said):
     ("asked", "said"),
     [
         ({"cv": {"epochs": "trials", "n": 30}}, 'cv has 30 folds of the epochs "trials", of which 20 have bins'),
-        ({"groups": {"a": "place_9"}}, 'group a names "place_9", which is no covariate and no feature; did you mean'),
+        ({"groups": {"a": "place_9"}}, 'group a names "place_9", which is neither a covariate nor a feature; did'),
     ],
 )
 def test_what_only_the_recording_shows_fails_in_the_fit(folder, asked, said):

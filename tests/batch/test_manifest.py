@@ -191,7 +191,7 @@ def test_data_that_are_missing_fail_in_their_task_only(folder):
     assert [task for task in tasks if task not in lost] == before[:-1]
     assert len({task.key for task in tasks}) == len(tasks)
     for task in lost:
-        with pytest.raises(FileNotFoundError, match=r"(rat0|one)\.npz is not there"):
+        with pytest.raises(FileNotFoundError, match=r"(rat0|one)\.npz does not exist"):
             load_session(task.spec["source"])
 
 
@@ -303,14 +303,14 @@ def test_what_a_loader_returns_is_checked(tmp_path, module):
         (":load", ":lod", "has no function of that name"),
         (":load", ":constant", "has a int there"),
         ("loaders_", "no_loaders_", "could not be imported (ModuleNotFoundError: No module named"),
-        (":load", "", 'it must be a text like "package.module:function"'),
+        (":load", "", 'it must be a string like "package.module:function"'),
         (
             "seed = 2",
             "sead = 2",
             "do not fit load(seed, n=20): missing a required argument: 'seed'; did you mean \"seed\"?",
         ),
-        ("seed = 2, n = 30", "seed = 1", "are those of session 1 again"),
-        ("seed = 1", "seed = nan", "must be made of texts, finite numbers"),
+        ("seed = 2, n = 30", "seed = 1", "are the same as those of session 1"),
+        ("seed = 1", "seed = nan", "must be made of strings, finite numbers"),
         ("arguments", "argument", 'did you mean "arguments"?'),
     ],
 )
@@ -340,8 +340,8 @@ BAD = [
     ("seed = 3", "options = 3", "options is 3; it must be a table"),
     ('name = "track"\n', "", "data 1: name is missing; it must be a name of letters"),
     ('name = "track"', 'name = "tr ack"', 'data "tr ack": name is "tr ack"; it must be a name of letters, digits'),
-    ('name = "sim"', 'name = "track"', 'data 2: the name "track" is that of data 1 already'),
-    ('name = "plain"', 'name = "place"', 'model 2: the name "place" is that of model 1 already'),
+    ('name = "sim"', 'name = "track"', 'data 2: the name "track" is already that of data 1'),
+    ('name = "plain"', 'name = "place"', 'model 2: the name "place" is already that of model 1'),
     ("track/*.npz", "trick/*.npz", 'data "track": files: nothing matches "trick/*.npz" in '),
     ('files = "track/*.npz"\n', "", 'data "track": files is missing'),
     ("track/*.npz", "batch.toml", 'data "track": the format of batch.toml is not known'),
@@ -360,9 +360,10 @@ BAD = [
      'model "place": data names "trac", which is not a [[data]] name; did you mean "track"?'),
     ('data = ["track"]', "data = []", 'model "place": data is []; it must be a list of names of data.'),
     ("tol = 1e-6", "tol = -1", 'model "place", parameters: tol is -1; it must be a finite number above 0.'),
-    ("tol = 1e-6", "toll = 1", 'model "place", parameters: toll is no parameter of PopulationGLM; did you mean "tol"?'),
+    ("tol = 1e-6", "toll = 1",
+     'model "place", parameters: toll is not a parameter of PopulationGLM; did you mean "tol"?'),
     ("tol = 1e-6", "tol = inf",
-     'model "place", parameters: tol is Infinity; it must be made of texts, finite numbers, true and false.'),
+     'model "place", parameters: tol is Infinity; it must be made of strings, finite numbers, true and false.'),
     ("tol = 1e-6", "tol = 2026-01-01", 'model "place", parameters: tol is 2026-01-01; it must be made of'),
     ("tol = 1e-6", "max_epochs = 1.5", 'model "place", parameters: max_epochs is 1.5; it must be a whole number'),
     ("tol = 1e-6", 'solver_name = "Sago"', 'model "place", parameters: solver_name is \'Sago\'; it must be'),
@@ -378,18 +379,18 @@ BAD = [
     ("tol = 1e-6", "random_state = 3", 'model "place", parameters: random_state is set by the manifest\'s seed.'),
     ("tol = 1e-6", "verbose = true", 'model "place", parameters: verbose is not for batches'),
     ("tol = 1e-6", "pad_shapes = true",
-     'model "place", parameters: pad_shapes is without effect since version 0.2; leave it out.'),
+     'model "place", parameters: pad_shapes has no effect since version 0.2; remove it.'),
     ("tol = 1e-6", "regularizer_strength = 1",
-     'model "place", grid: regularizer_strength is given by the parameters as well'),
+     'model "place", grid: regularizer_strength is also given in the parameters'),
     ("strength = [1e-3, 1e-4]", "strength = 1e-3",
      'model "place", grid: regularizer_strength is 0.001; it must be a list of values to try'),
     ("strength = [1e-3, 1e-4]", "strength = []",
      'model "place", grid: regularizer_strength is []; it must be a list of values to try'),
     ("strength = [1e-3, 1e-4]", "strength = [1, 1.0]",
-     'model "place", grid: regularizer_strength is [1, 1.0]; each value may be there once'),
+     'model "place", grid: regularizer_strength is [1, 1.0]; each value may occur once'),
     ("strength = [1e-3, 1e-4]", "strength = [1e-3, -1]", 'model "place", grid: regularizer_strength is -1'),
     ("regularizer = [", "regulariser = [",
-     'model "place", grid: regulariser is no parameter of PopulationGLM; did you mean "regularizer"?'),
+     'model "place", grid: regulariser is not a parameter of PopulationGLM; did you mean "regularizer"?'),
     ('"Ridge", "Lasso"', '"Ridge", "Lassoo"', 'model "place", grid: regularizer is \'Lassoo\''),
     ("bin_s = 0.1\n", "", 'model "place", design: bin_s is missing; it must be a number of seconds'),
     ("bin_s = 0.1", "bin_s = 0",
@@ -401,7 +402,7 @@ BAD = [
      'model "place", design: epochs has [1, 3]; starts come before stops, and epochs may not overlap'),
     ('epochs = "run"', "epochs = [[2, 0]]", 'model "place", design: epochs has [2, 0]'),
     ('epochs = "run"', "epochs = [[2]]",
-     'model "place", design: epochs is [[2]]; it must be a text that is not empty, or a list of [start, stop] in seco'),
+     'model "place", design: epochs is [[2]]; it must be a non-empty string, or a list of [start, stop] in seco'),
     ('epochs = "run"', 'partial_bins = "keep"',
      'model "place", design: partial_bins is "keep"; it must be one of "drop", "exposure".'),
     ('epochs = "run"', 'target = "speed"',
@@ -412,7 +413,7 @@ BAD = [
      'model "place", design, covariates 1: signal is "counts", which is the target; for the past of spikes use [model'),
     ('signal = "speed"\n', "", 'model "place", design, covariates 1: signal is missing'),
     ('signal = "speed"\n', 'signal = "speed"\nresample = "mean"\nmax_gap_s = 1\n',
-     'model "place", design, covariates 1: max_gap_s is not for means'),
+     'model "place", design, covariates 1: max_gap_s does not apply to means'),
     ('signal = "speed"\n', 'signal = "speed"\nresample = "median"\n',
      'model "place", design, covariates 1: resample is "median"; it must be one of "mean", "nearest", "linear'),
     ('signal = "speed"\n', 'signal = "speed"\nlags = [1]\n',
@@ -435,7 +436,7 @@ BAD = [
      'model "place", design, covariates 1, basis: range is [1, 0]; it must go from low to high.'),
     (BASIS, 'basis = { kind = "bspline", n = 5 }',
      'model "place", design, covariates 1, basis: range is missing; it must be two numbers.'),
-    (BASIS, "lags_s = [0.1, 0.12]", 'model "place", design, covariates 1: lags_s is [0.1, 0.12]; each lag may be th'),
+    (BASIS, "lags_s = [0.1, 0.12]", 'model "place", design, covariates 1: lags_s is [0.1, 0.12]; each lag may occ'),
     ('times = "st"', 'times = "spiketimes"', 'data "track", spikes: times: no file has an array "spiketimes"'),
     ('values = "v"', 'values = "vv"', 'data "track", signals, speed: values: no file has an array "vv"'),
     ('start = "a"', 'start = "begin"', 'data "track", epochs, run: start: no file has an array "begin"'),
@@ -446,7 +447,7 @@ BAD = [
     (SIM, 'data = ["sim"]\n[[model]]\nname = "again"\nestimator = "PopulationGLMCV"\ndata = ["sim"]',
      'model "again": "again" is the same as model "plain" for data "sim"'),
     (CV, 'estimator = "PopulationGLMCV"\nparameters.strengths = [1]',
-     'model "plain", parameters: strengths is [1]; it takes at least two'),
+     'model "plain", parameters: strengths is [1]; cross-validation needs at least two'),
     (CV, 'estimator = "PopulationGLMCV"\nparameters.rule = "worst"', 'model "plain", parameters: rule is \'worst\''),
     (CV, 'estimator = "PopulationGAM"\nparameters.strengths = "marginal-likelyhood"',
      'model "plain", parameters: strengths is \'marginal-likelyhood\'; did you mean "marginal-likelihood"? Or give'),
@@ -455,7 +456,7 @@ BAD = [
     (CV, 'estimator = "PopulationGAM"\nparameters.terms = { a = 3 }',
      'model "plain", parameters: terms has a = 3; it must be a list of numbers or names of features.'),
     (CV, 'estimator = "PopulationGAM"\nparameters.regularizer = "Ridge"',
-     'model "plain", parameters: regularizer is no parameter of PopulationGAM'),
+     'model "plain", parameters: regularizer is not a parameter of PopulationGAM'),
     (CV, 'estimator = "SoftmaxGLM"\nparameters.step = -1', 'model "plain", parameters: step is -1'),
     (CV, 'estimator = "SoftmaxGLM"\nparameters.regularizer = "Lasso"',
      'model "plain", parameters: regularizer is \'Lasso\'; it must be one of \'Ridge\''),
@@ -520,7 +521,7 @@ def test_all_problems_come_at_once_each_once(folder):
         ('seed = 1\nname = "x', "b.toml", "b.toml, line 2: "),
         ("seed = 1\n\nseed = 2\n", "b.toml", "b.toml, line 3: "),
         ('{\n "seed": 1,\n "name": }', "b.json", "b.json, line 3: "),
-        ('{\n "seed": NaN}', "b.json", "b.json: NaN is no JSON"),
+        ('{\n "seed": NaN}', "b.json", "b.json: NaN is not JSON"),
         ("[1, 2]", "b.json", "b.json: the document is a list"),
         ("seed: 1", "b.yaml", 'b.yaml: a manifest is a .toml or a .json file, not ".yaml"'),
         ("", "b.toml", "b.toml: there is no data; a manifest needs at least one [[data]]."),
@@ -542,7 +543,7 @@ def test_other_bytes_and_missing_files(tmp_path):
 def test_keys_that_are_there_twice_in_json_are_found(folder):
     text = json.dumps(tomllib.loads(GOOD), indent=1).replace('"seed": 3', '"seed": 3,\n "seed": 4')
     (found,) = problems_of(folder, text, "batch.json")
-    assert found.startswith('batch.json: seed is there 2 times in one table, {"name": "test", "seed": 4, ')
+    assert found.startswith('batch.json: seed occurs 2 times in one table, {"name": "test", "seed": 4, ')
 
 
 @pytest.mark.parametrize("depth", [95, 97, 400, 800, 5000])
@@ -572,7 +573,7 @@ def test_softmax_needs_labels_and_no_exposure(folder):
     assert read_manifest(write(folder, text)).tasks()
     text = text.replace('target = "speed"', 'target = "speed"\npartial_bins = "exposure"')
     (found,) = problems_of(folder, text)
-    assert 'partial_bins is "exposure", which SoftmaxGLM does not know' in found
+    assert 'partial_bins is "exposure", which SoftmaxGLM does not support' in found
     text = text.replace('\npartial_bins = "exposure"', "").replace(
         "[model.design.history]", '[model.design.history]\nof = "own"'
     )
@@ -602,11 +603,11 @@ BAD_TERMS = [
     ("n = 5, range", "n = 5, order = 3, penalty_order = 3, range",
      "design, products \"map\", factors 1, basis: penalty_order is 3; it must be below order, 3."),
     ("n = 5, range", "n = 5, penalty_order = 1, range",
-     'design, products "map", factors 1: its basis has a penalty_order; a product that is isotropic has one of'),
+     'design, products "map", factors 1: its basis has a penalty_order; an isotropic product has its own'),
     ("n = 5, range", "n = 5, order = 2, range",
-     'design, products "map", factors 1: its basis has order 2; in a product that is isotropic it must be 3 or more'),
+     'design, products "map", factors 1: its basis has order 2; in an isotropic product it must be 3 or more'),
     ('kind = "cyclic_bspline"', 'kind = "fourier"',
-     'design, products "map", factors 2: its basis is "fourier"; in a product that is isotropic it must be "bspline"'),
+     'design, products "map", factors 2: its basis is "fourier"; in an isotropic product it must be "bspline"'),
     ('"cyclic_bspline", n', '"cyclic_bspline", clamped = true, n',
      'design, products "map", factors 2, basis: clamped is not known here'),
     ('{ signal = "speed", basis = { kind = "cy', '{ basis = { kind = "cy',
@@ -621,13 +622,13 @@ BAD_TERMS = [
      "design, covariates 1: ridge is given with a basis, whose penalty is that of its penalty_order"),
     ('signal = "speed"\n', 'signal = "speed"\nstandardize = true\n',
      "design, covariates 1: standardize is true; PopulationGAM takes the functions of a basis as they are."),
-    ("tol = 1e-6", "terms = { a = [1] }", "parameters: terms is made of the design: leave it out."),
-    ("tol = 1e-6", "feature_mask = 1", "parameters: feature_mask is made of the design: leave it out."),
+    ("tol = 1e-6", "terms = { a = [1] }", "parameters: terms is made from the design: remove it."),
+    ("tol = 1e-6", "feature_mask = 1", "parameters: feature_mask is made from the design: remove it."),
     ('"PopulationGAM"', '"PopulationGLM"',
-     'design, products "map": isotropic is given, which PopulationGLM does not know; it is for PopulationGAM.'),
+     'design, products "map": isotropic is given, which PopulationGLM does not support; it is for PopulationGAM.'),
     ('"PopulationGAM"', '"PopulationGLMCV"', 'design, history: of is "others", which PopulationGLMCV cannot fit'),
     ("[model.design.history]", "[model.explain]\n[model.design.history]",
-     "explain is given, which PopulationGAM does not know"),
+     "explain is given, which PopulationGAM does not support"),
 ]  # fmt: skip
 
 

@@ -160,7 +160,7 @@ def test_gpus_are_those_that_the_process_may_use(monkeypatch):
     assert visible_gpus(2) == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 7,9")
     assert visible_gpus(2) == ["5", "7"]
-    with pytest.raises(ValueError, match=r"4 GPUs were asked for.*lists 3"):
+    with pytest.raises(ValueError, match=r"4 GPUs were requested.*lists 3"):
         visible_gpus(4)
 
 

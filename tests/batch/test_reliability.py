@@ -125,7 +125,7 @@ def test_attempts_cut_short_by_a_walltime_count_if_they_had_nearly_all_of_it(tmp
     monkeypatch.setattr("glmfit.batch.at_work.is_there", lambda mark, path: False)
     Attempt(tmp_path, "k")
     assert len(deaths(tmp_path, "k")) == 1
-    assert "longer than the 1000000 s that a job may work" in reason(deaths(tmp_path, "k"))
+    assert "longer than the 1000000 s that a job may run" in reason(deaths(tmp_path, "k"))
     monkeypatch.setattr("glmfit.batch.at_work._age", lambda birth: 5e5)
     Attempt(tmp_path, "k")
     assert len(deaths(tmp_path, "k")) == 1
@@ -152,7 +152,7 @@ def test_attempts_with_little_time_count_together(tmp_path, monkeypatch):
         Attempt(tmp_path, "k").end()
         n.append(len(deaths(tmp_path, "k")))
     assert n == [0, 0, 1, 1, 2, 2, 2, 2, 3]
-    assert "less time count as one when they have had as much together" in reason(deaths(tmp_path, "k"))
+    assert "shorter attempts count as one when they add up to as much" in reason(deaths(tmp_path, "k"))
     monkeypatch.setattr("glmfit.batch.at_work._age", lambda birth: 2000.0)
     for _ in range(10):  # those that began when their time was over end too
         Attempt(tmp_path, "k").end()

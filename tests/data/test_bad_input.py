@@ -163,7 +163,7 @@ def test_bad_weights_are_an_error(data):
     fails(
         X,
         Y,
-        "sample_weight is nan at row 3; it needs finite numbers >= 0. A weight of 0 leaves",
+        "sample_weight is nan at row 3; it needs finite numbers >= 0. A weight of 0 excludes",
         sample_weight=changed(np.ones(T), 3, np.nan),
     )
     fails(

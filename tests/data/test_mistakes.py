@@ -133,7 +133,7 @@ def test_counts_of_trials_are_concatenated(name):
         ({"speed": X[:, 0]}, r"is a dict; it needs .*numpy.column_stack\(list\({}.values\(\)\)\)"),
         ("session.npy", r"is 'session.npy'; it needs .*numpy.load\('session.npy'\)"),
         (Path("session.npy"), r"is .*Path\('session.npy'\); it needs .*numpy.load\('session.npy'\)"),
-        (nap.IntervalSet([0, 2], [1, 3]), "is an IntervalSet; it needs .*Epochs go into restrict"),
+        (nap.IntervalSet([0, 2], [1, 3]), "is an IntervalSet; it needs .*Pass epochs to restrict"),
         (iter(X), r"is a \w+; it needs .*numpy.array\(list\({}\)\)"),
     ],
     ids=["dict", "text", "path", "epochs", "iterator"],
@@ -203,7 +203,7 @@ def test_z_scored_responses_are_refused():
 @pytest.mark.parametrize("value", [1.0, -2.5])
 def test_a_column_of_ones_is_a_fit_with_one_warning(name, value):
     words = (
-        rf"X has a constant column \(feature 0, always {value:g}\). The intercept is automatic.*leave constant columns"
+        rf"X has a constant column \(feature 0, always {value:g}\). The intercept is automatic.*drop constant columns"
     )
     with_ones = warns_once(name, words, X=np.column_stack([np.full(T, value), X]))
     make, y = MODELS[name]
@@ -213,9 +213,7 @@ def test_a_column_of_ones_is_a_fit_with_one_warning(name, value):
 
 @pytest.mark.slow
 def test_a_column_of_ones_beside_a_tower_is_a_fit_with_one_warning():
-    words = (
-        r"neuron_features has a constant column \(feature 2, always 1\). Every tower has a constant of its own: leave"
-    )
+    words = r"neuron_features has a constant column \(feature 2, always 1\). Every tower has its own constant: drop"
     with pytest.warns(UserWarning, match=words) as caught:
         response_model().fit(STIMULI, np.column_stack([NEURONS, np.ones(20)]), RESPONSES)
     assert len(caught) == 1 and caught[0].filename == __file__
@@ -264,7 +262,9 @@ def test_spike_times_are_not_counts(name):
     advice = r"spike times.*the bins of X.*numpy.histogram\(y, edges\)"
     refuses(name, advice, y=TIMES[:180])
     warns_once(name, advice, y=TIMES)
-    ragged = r"list of 3 sequences of different lengths \(4 to 9\).*counted first.*numpy.histogram\(times, edges\)"
+    ragged = (
+        r"list of 3 sequences of different lengths \(4 to 9\).*Count spike times first.*numpy.histogram\(times, edges\)"
+    )
     refuses(name, ragged, y=[TIMES[:4], TIMES[:6], TIMES[:9]])
     alike = r"list of 3 sequences that increase and have fractions, like spike times; .*numpy.histogram\(times, edges\)"
     refuses(name, alike, y=[TIMES[:40], TIMES[40:80], TIMES[60:100]])
@@ -272,9 +272,9 @@ def test_spike_times_are_not_counts(name):
 
 def test_spike_times_are_neither_labels_nor_shares():
     refuses("SoftmaxGLM", "continuous.*measurements, not classes. Bin them first", y=TIMES)
-    refuses("MultinomialGLM", r"needs counts \(row, category\).*Spike times are counted in the bins of X", y=TIMES)
+    refuses("MultinomialGLM", r"needs counts \(row, category\).*Count spike times in the bins of X", y=TIMES)
     for name in ("SoftmaxGLM", "MultinomialGLM"):
-        refuses(name, "Spike times are counted first", y=[TIMES[:4], TIMES[:6], TIMES[:9]])
+        refuses(name, "Count spike times first", y=[TIMES[:4], TIMES[:6], TIMES[:9]])
 
 
 # ------------------------------------------------------------------------- 7: spike trains of pynapple
@@ -324,18 +324,16 @@ def test_a_group_of_spike_trains_is_no_responses():
 def test_a_frame_with_words_is_refused_and_the_column_named(name, dtype):
     frame = pd.DataFrame(X, columns=list("abcd")).assign(cue=np.where(np.arange(T) % 2, "go", "stop"))
     frame["cue"] = frame["cue"].astype(dtype)
-    refuses(name, r"'cue' \(with 'stop'\). Encode them, for example by pandas.get_dummies\(X", X=frame)
+    refuses(name, r"'cue' \(with 'stop'\). Encode them, for example with pandas.get_dummies\(X", X=frame)
     make, y = MODELS[name]
     make().fit(pd.get_dummies(frame, dtype=float), y)  # what it says to do
 
 
 @poisson_models
 def test_words_are_no_counts(name):
-    refuses(
-        name, "y has dtype <U4; .*Labels of classes are fitted by SoftmaxGLM", y=np.where(LABELS == 1, "go", "stop")
-    )
+    refuses(name, "y has dtype <U4; .*For class labels use SoftmaxGLM", y=np.where(LABELS == 1, "go", "stop"))
     frame = pd.DataFrame(COUNTS).assign(cue="go")
-    refuses(name, r"y has columns that are not numbers: 'cue' \(with 'go'\). Leave them out", y=frame)
+    refuses(name, r"y has columns that are not numbers: 'cue' \(with 'go'\). Drop them", y=frame)
 
 
 def test_responses_to_stimuli_with_words_are_refused():
@@ -350,7 +348,7 @@ def test_responses_to_stimuli_with_words_are_refused():
 def test_whole_floats_are_labels_and_halves_are_not():
     as_floats, as_integers = SoftmaxGLM().fit(X, LABELS.astype(float)), SoftmaxGLM().fit(X, LABELS)
     np.testing.assert_array_equal(as_floats.predict(X), as_integers.predict(X))
-    words = r"the first is [0-9.]*5\).*Bin them first.*numpy.digitize, or turn them into strings"
+    words = r"the first is [0-9.]*5\).*Bin them first.*numpy.digitize, or convert them to strings"
     refuses("SoftmaxGLM", words, y=LABELS + 0.5)
 
 
@@ -432,12 +430,12 @@ def test_columns_of_one_name_are_refused_and_named(name):
 
 @every_model
 def test_whole_numbers_that_no_float_holds_are_refused(name):
-    refuses(name, "X has whole numbers that no float can hold", [[10**400, 1.0]] * T)
+    refuses(name, "X has integers that no float can hold", [[10**400, 1.0]] * T)
 
 
 @poisson_models
 def test_counts_that_no_float_holds_are_refused(name):
-    refuses(name, "y has whole numbers that no float can hold", y=[10**400] * T)
+    refuses(name, "y has integers that no float can hold", y=[10**400] * T)
 
 
 @every_model

@@ -78,7 +78,7 @@ def test_softmax_of_log_rates_is_recovered(rng):
 def test_features_in_ms_make_one_warning(session):
     spikes, place = session
     in_ms = nap.TsdFrame(t=1000 * place.t, d=place.values)
-    words = r"all 600 spikes lie within 1\d\d s, and the features take 1e\+05 s.*Divide times in ms by 1000"
+    words = r"all 600 spikes lie within 1\d\d s, but the features span 1e\+05 s.*Divide times in ms by 1000"
     with pytest.warns(UserWarning, match=words) as caught:
         spike_identities(spikes, in_ms)
     assert len(caught) == 1 and caught[0].filename == __file__

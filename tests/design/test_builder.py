@@ -267,7 +267,7 @@ def test_units_are_chosen_by_name_number_and_rate(session):
         ({"covariates": [{"signal": "sped"}]}, 'no signal "sped"; did you mean "speed"'),
         ({"covariates": [{"signal": "place", "columns": ["z"]}]}, 'no column "z"'),
         ({"covariates": [{"signal": "place", "columns": [2]}]}, "2 columns, 0 to 1"),
-        ({"units": ["c"]}, "units that the session has not: c"),
+        ({"units": ["c"]}, "units that the session does not have: c"),
         ({"min_rate_hz": 1e3}, "no unit is left"),
         ({"epochs": [[0, 0.05]]}, "no epoch is as long as a bin of 0.1 s"),
         ({"epochs": [[100, 110]]}, "none of 100 bins has all features; bins without, by part: {'speed': 100}"),
@@ -357,7 +357,7 @@ MATRICES = {"X": np.ones((4, 2)), "y": np.ones((4, 3))}
         ({"signals": {"s": ([0.0, 1.0], [1.0])}}, r"times \(2,\) and values \(1,\)"),
         ({"signals": {"s": ([0.0, 1.0], [1.0, np.inf])}}, "infinite at 1 s"),
         ({"signals": {"s": ([0.0], [[1.0, 2.0]], ["x"])}}, "2 columns and 1 names"),
-        ({"signals": [1.0]}, "must be a dict from names"),
+        ({"signals": [1.0]}, "must be a dict with names as keys"),
         ({"epochs": {"e": [[1.0, 0.0]]}}, "interval 1 starts at 1 s and stops at 0 s"),
         ({"epochs": {"e": [[0.0, 2.0], [1.0, 3.0]]}}, "interval 2 starts at 1 s, before"),
         ({"epochs": {"e": [1.0, 2.0]}}, r"\(interval, 2\)"),
@@ -375,7 +375,7 @@ def test_matrices_pass_through(rng):
     )
     assert built.X is X or np.shares_memory(built.X, X)
     assert built.feature_names == ["x0", "x1"] and built.target_names == ["a", "b", "3"]
-    with pytest.raises(ValueError, match="exposure, which SoftmaxGLM does not know"):
+    with pytest.raises(ValueError, match="exposure, which SoftmaxGLM does not support"):
         build(Session(X=X, y=y[:, 0], exposure=np.ones(6)), None, "SoftmaxGLM")
     with pytest.raises(ValueError, match="leave the design out"):
         build(Session(X=X, y=y), design_of(), "PopulationGLM")
@@ -492,14 +492,14 @@ def broken(tmp_path, how):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("missing", "is not there"),
+        ("missing", "does not exist"),
         ("not a zip", "is not an npz file, or is damaged"),
         ("empty", "is not an npz file, or is damaged"),
         ("truncated", "is not an npz file, or is damaged"),
         ("corrupt", 'the array "v" is damaged'),
         ("one array", "not an npz file but a single array"),
         ("no key", 'has no array "v"; did you mean "vv"|has no array "v"; allowed are'),
-        ("objects", "Python objects, which only a pickle can keep"),
+        ("objects", "Python objects, which need a pickle"),
         ("wrong shape", "the signal 'speed' has times"),
         ("epochs", "interval 1 starts at 0 s and stops at -1 s"),
     ],

@@ -99,7 +99,7 @@ def test_a_file_replaced_by_another_is_fitted_as_it_was(tmp_path, data):
     path, other = tmp_path / "x.npy", tmp_path / "other.npy"
     np.save(path, X)
     alone = PopulationGLM(regularizer_strength=1e-2, max_memory=1e5).fit(np.load(path, mmap_mode="r"), Y)
-    for after, words in ((1 + X, f"another file was put in place during the fit: {path}. "), (X, None), (None, None)):
+    for after, words in ((1 + X, f"files were replaced during the fit: {path}. "), (X, None), (None, None)):
         rows = np.load(path, mmap_mode="r")
 
         def replace(after=after):

@@ -420,7 +420,7 @@ def test_the_report_names_the_choice(fitted):
 
 def test_a_stream_has_no_folds(fitted):
     assert not hasattr(fitted, "partial_fit") and not hasattr(SoftmaxGLMCV, "partial_fit")
-    with pytest.raises(AttributeError, match="SoftmaxGLMCV has no partial_fit, as a stream has no folds"):
+    with pytest.raises(AttributeError, match="SoftmaxGLMCV has no partial_fit, because a stream has no folds"):
         _ = fitted.partial_fit
 
 
@@ -454,7 +454,7 @@ def test_the_bar_counts_fits(data, capsys):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"strengths": [0.1]}, "takes at least two different ones to choose. For one, use SoftmaxGLM."),
+        ({"strengths": [0.1]}, "needs at least two different ones. For one, use SoftmaxGLM."),
         ({"strengths": [0.1, -1]}, "finite numbers of at least 0"),
         ({"cv": 1}, "cv is 1; contiguous blocks must be at least 2 and at most n_samples=120"),
         ({"cv": [([0, 1], [2]), ([0, 1], [500])]}, "rows that do not exist, in fold 1"),

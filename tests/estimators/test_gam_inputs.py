@@ -22,8 +22,8 @@ TERMS = [
     ("x", "terms is a str; it must be a glmfit.design.Basis"),
     ([[0, 1]], "terms is a list; it must be a glmfit.design.Basis"),
     ({"a": BASIS}, "term 'a' is a basis, which does not say where its features are"),
-    ({1: [0]}, "terms has the name 1; names of terms are texts"),
-    ({"": [0]}, "terms has the name ''; names of terms are texts"),
+    ({1: [0]}, "terms has the name 1; names of terms are non-empty strings"),
+    ({"": [0]}, "terms has the name ''; names of terms are non-empty strings"),
     ({"a": [0, 9]}, "'a' has the feature index 9; X has 8 features, so allowed are 0 to 7"),
     ({"a": Term.ridge([0, 9])}, "term 'a' has the feature 9; X has 8 features, so allowed are 0 to 7"),
     ({"a": [-1]}, "'a' has the feature index -1"),
@@ -44,7 +44,7 @@ STRENGTHS = [
     ("reml", "strengths is 'reml'; allowed are 'marginal-likelihood', 'cross-validation', or numbers"),
     ([1.0, 2.0], r"strengths has shape \(2,\); allowed are a number, one for each of the 1 penalties"),
     (np.ones((3, 1)), r"strengths has shape \(3, 1\); .* one for each penalty and neuron, \(1, 3\)"),
-    ({"y": 1.0}, "strengths names 'y', which is no term; it needs the terms x"),
+    ({"y": 1.0}, "strengths names 'y', which is not a term; it needs the terms x"),
     ({}, "strengths lacks 'x'; it needs the terms x"),
     ({"x": -1}, "the strength of 'x' is -1; strengths must be finite and >= 0"),
     ({"x": "a"}, "the strength of 'x' is 'a'; it must be an array of numbers"),
@@ -62,11 +62,11 @@ PARTLY = np.ones((8, 3))
 PARTLY[0, 1] = 0
 MASKS = [
     (np.ones((3, 8)), r"feature_mask has shape \(3, 8\); it needs \(feature, neuron\), \(8, 3\)"),
-    (np.full((8, 3), 2), "feature_mask has other values than 0 and 1"),
+    (np.full((8, 3), 2), "feature_mask has values other than 0 and 1"),
     (PARTLY, "feature_mask leaves neuron 1 some features of term 'x' and not others"),
-    ({"q": [1, 1, 1]}, "feature_mask names 'q', which is no term; terms are x"),
+    ({"q": [1, 1, 1]}, "feature_mask names 'q', which is not a term; terms are x"),
     ({"x": [1, 1]}, r"feature_mask of 'x' has shape \(2,\); it needs \(neuron,\), \(3,\)"),
-    ({"x": [1, np.nan, 1]}, "feature_mask of 'x' has other values than 0 and 1"),
+    ({"x": [1, np.nan, 1]}, "feature_mask of 'x' has values other than 0 and 1"),
 ]
 
 

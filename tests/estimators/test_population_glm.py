@@ -558,7 +558,7 @@ def test_a_model_with_a_part_missing_is_refused(fitted, tmp_path):
         arrays = {name: file[name] for name in file.files}
     for missing in ("coef", "report.gap"):
         np.savez(tmp_path / "part.npz", **{k: v for k, v in arrays.items() if k != missing})
-        with pytest.raises(ValueError, match="not a whole PopulationGLM"):
+        with pytest.raises(ValueError, match="not a complete PopulationGLM"):
             PopulationGLM.load(tmp_path / "part.npz")
     np.savez(tmp_path / "list.npz", **arrays | {"header": np.frombuffer(b"[1]", np.uint8)})
     with pytest.raises(ValueError, match="its header is not one of ours"):

@@ -299,21 +299,21 @@ def test_epochs_that_overlap_are_named(data):
         PopulationGLMCV(cv=cv).fit(X, Y)
     with pytest.raises(ValueError, match="cv has IntervalSets and other folds; give IntervalSets only"):
         PopulationGLMCV(cv=[cv[0], (np.arange(5), np.arange(5, 10))]).fit(X, Y)
-    with pytest.raises(ValueError, match="cv has 1 fold; it takes at least two"):
+    with pytest.raises(ValueError, match="cv has 1 fold; comparing strengths needs at least two"):
         PopulationGLMCV(cv=cv[:1]).fit(nap.TsdFrame(t=t, d=X), Y)
 
 
 @pytest.mark.parametrize(
     "parameters, message",
     [
-        ({"strengths": [0.1]}, "takes at least two different ones"),
+        ({"strengths": [0.1]}, "cross-validation needs at least two different ones"),
         ({"strengths": [0.1, -1]}, "finite numbers of at least 0"),
         ({"strengths": "auto"}, "strengths is 'auto'"),
         ({"strengths": [0.1, np.nan]}, "finite numbers of at least 0"),
         ({"cv": 1}, "cv is 1; contiguous blocks must be at least 2 and at most n_samples=500"),
         ({"cv": 501}, "cv is 501"),
         ({"cv": "blocks"}, "cv is 'blocks'; it must be a number of contiguous blocks"),
-        ({"cv": [([0, 1], [2])]}, "cv has 1 fold; it takes at least two"),
+        ({"cv": [([0, 1], [2])]}, "cv has 1 fold; comparing strengths needs at least two"),
         ({"cv": [([0, 1], [1]), ([0, 1], [2])]}, "fold 0 of cv has rows both to fit and to score"),
         ({"cv": [([0, 1], [2]), ([0, 1], [500])]}, "rows that do not exist, in fold 1"),
         ({"cv": [([0, 1], [2]), ([0, 1], [])]}, "cv holds no rows"),

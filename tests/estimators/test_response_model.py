@@ -305,7 +305,7 @@ def test_scores_refuse_what_makes_no_sense(data, fitted):
         fitted.score(Y, "R2")
     with pytest.raises(ValueError, match='exclude is for score_type="recall"'):
         fitted.score(Y, exclude=Y)
-    with pytest.raises(ValueError, match="no pair that is left"):
+    with pytest.raises(ValueError, match="no remaining pair"):
         fitted.score(Y, "recall", exclude=Y)
     with pytest.raises(ValueError, match="k is 0"):
         fitted.score(Y, "recall", k=0)
@@ -530,7 +530,7 @@ def test_a_damaged_file_is_refused(fitted, tmp_path):
         arrays = dict(file)
     for lost in ("stimulus.0.weight", "null", "neuron_bias"):
         np.savez(path, **{name: a for name, a in arrays.items() if name != lost})
-        with pytest.raises(ValueError, match="not a whole ResponseModel"):
+        with pytest.raises(ValueError, match="not a complete ResponseModel"):
             ResponseModel.load(path)
 
 
@@ -854,7 +854,7 @@ def test_advice_for_mistakes(arguments, match):
 
 @pytest.mark.slow
 def test_weights_of_what_has_no_say_are_told_of():
-    with pytest.warns(UserWarning, match="no say with imputation_weight=0"):
+    with pytest.warns(UserWarning, match="no effect with imputation_weight=0"):
         ResponseModel(1).fit(None, None, np.arange(12.0).reshape(4, 3), stimulus_weight=np.ones(4))
 
 

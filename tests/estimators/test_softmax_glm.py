@@ -969,7 +969,7 @@ def test_files_whose_parts_do_not_fit_are_refused(tmp_path):
         {"header": np.frombuffer(wrong_status.encode(), np.uint8)},
     ):
         np.savez(tmp_path / "other.npz", **{**arrays, **changed})
-        with pytest.raises(ValueError, match="the file is not a whole SoftmaxGLM"):
+        with pytest.raises(ValueError, match="the file is not a complete SoftmaxGLM"):
             SoftmaxGLM.load(tmp_path / "other.npz")
 
 
@@ -1240,7 +1240,7 @@ def test_rows_of_classes_without_rows_in_the_fit_have_no_likelihood(unseen, rng)
         lambda X, y: model.score(X, y, score_type="pseudo-r2-McFadden"),
     ):
         assert np.isfinite(evaluate(X[seen], y[seen]))
-        with pytest.raises(ValueError, match=rf"y has rows or counts of \[{unseen}\], of which the fit saw none"):
+        with pytest.raises(ValueError, match=rf"y has rows or counts of \[{unseen}\], which had none in the fit"):
             evaluate(X, y)
     assert model.double_sum(X[seen], y[seen]).value == pytest.approx(model.report_.objective, rel=1e-6)
     counts = np.eye(3)[y]
@@ -1248,7 +1248,7 @@ def test_rows_of_classes_without_rows_in_the_fit_have_no_likelihood(unseen, rng)
     with pytest.warns(UserWarning, match="no counts"):
         shares.fit(X, counts * (np.arange(3) != unseen))
     for evaluate in (shares.score, shares.double_sum):
-        with pytest.raises(ValueError, match=rf"y has rows or counts of \[{unseen}\], of which the fit saw none"):
+        with pytest.raises(ValueError, match=rf"y has rows or counts of \[{unseen}\], which had none in the fit"):
             evaluate(X, counts)
 
 

@@ -38,7 +38,7 @@ def rows(*numbers):
         ({"cv": [(rows(1, 2), rows(0)), (rows(0, 2), rows(1)), (rows(0, 1), rows(2))]}, "not all rows that they do"),
         ({"cv": 2}, "cv has 2 folds and there are 2 strengths"),
         ({"order": ["c"]}, r"order names the group 'c', which does not exist; the groups are \['a', 'b'\]"),
-        ({"order": ["a", "a"]}, "each group may be there once"),
+        ({"order": ["a", "a"]}, "each group may occur only once"),
         ({"models": {"mine": ["c"]}}, r"models\['mine'\] names the group 'c'"),
         ({"models": ["a"]}, "it must map names of models to lists of groups"),
         ({"kinds": "best"}, "kinds is 'best'; it must be one of 'unique', 'maximal'"),
@@ -77,7 +77,7 @@ def test_mistakes_of_nulls_themselves_are_told():
     for make, message in (
         (lambda: CircularShift(0), "n is 0"), (lambda: CircularShift(of="rows"), "of is 'rows'"),
         (lambda: LinearShift(5, 10), "more than there are shifts"), (lambda: Designs([]), "n is 0"),
-        (lambda: Designs(iter([])), "say how many arrays"),
+        (lambda: Designs(iter([])), "give the number of arrays"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             make()
@@ -287,7 +287,7 @@ def test_tables_and_arrays_have_the_shapes_they_say():
     assert np.all(found.q_value >= found.p_value)
     compared = found.compare("full", "constant")
     np.testing.assert_allclose(compared.nats, found.contribution[0])
-    with pytest.raises(ValueError, match="is no model here"):
+    with pytest.raises(ValueError, match="is not a model here"):
         found.compare("full", "nothing")
     plain = explain(model(), X, Y, GROUPS)
     assert "p_value" not in plain.to_frame() and "null_statistic" not in plain.to_xarray()

@@ -196,7 +196,7 @@ def test_what_makes_no_sense_is_refused():
         ({"covariance": "white"}, "covariance is 'white'; it must be one of 'fisher'"),
         ({"level": 95}, "level is 95; it must be a number in .0, 1."),
         ({"X": X[:100], "y": Y[:100]}, "X has 100 rows that count, the fit had 200"),
-        ({"y": Y + 1}, "other numbers of spikes than the fit had"),
+        ({"y": Y + 1}, "other spike counts than the fit had"),
         (
             {"sample_weight": np.linspace(1, 2, 200)},
             "the objective of neuron 0 is .* and was .* in the fit: X",
@@ -324,7 +324,7 @@ def test_rescaling_is_repeatable_leaves_out_nan_and_takes_neurons_one_by_one(spi
 @pytest.mark.parametrize("factor", [100.0, 0.01])
 def test_rates_of_another_unit_make_one_warning(spikes, factor):
     counts, rate = (a[:, 150:153] for a in spikes)
-    words = rf"rate expects .* where counts has {counts.sum()}; it must be the expected count .*rate in Hz by the width"
+    words = rf"rate expects .* but counts has {counts.sum()}; it must be the expected count .*rate in Hz by the width"
     with pytest.warns(UserWarning, match=words) as caught:
         rescale_time(counts, factor * rate)
     assert len(caught) == 1 and caught[0].filename == __file__

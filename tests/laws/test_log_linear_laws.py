@@ -281,15 +281,15 @@ def test_long_chains_cost_what_their_length_is(rng):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"features": []}, "features hold no row"),
+        ({"features": []}, "features are empty"),
         ({"features": [np.ones(3)]}, r"features of row 0 have shape \(3,\); they must be \(outcome, parameter\)"),
         ({"features": [np.eye(2), np.ones((2, 3))]}, r"features of row 1 have shape \(2, 3\)"),
-        ({"features": [np.eye(2), np.full((2, 2), np.nan)]}, "features of row 1 are not finite; leave an outcome out"),
+        ({"features": [np.eye(2), np.full((2, 2), np.nan)]}, "features of row 1 are not finite; exclude an outcome"),
         ({"observed": [0]}, r"observed has shape \(1,\) and dtype int64; it must be an integer per row, \(2,\)"),
         ({"observed": [0.0, 1.0]}, "observed has shape .* and dtype float64"),
-        ({"observed": [0, 2]}, "observed is 2 at row 1, which has 2 outcomes, or leaves this one out"),
-        ({"log_weights": [[0, 0], [0, -np.inf]]}, "observed is 1 at row 1, which has 2 outcomes, or leaves"),
-        ({"log_weights": [[0, 0]]}, "log_weights are of 1 rows, and features of 2"),
+        ({"observed": [0, 2]}, "observed is 2 at row 1, which has 2 outcomes, or excludes this one"),
+        ({"log_weights": [[0, 0], [0, -np.inf]]}, "observed is 1 at row 1, which has 2 outcomes, or excludes"),
+        ({"log_weights": [[0, 0]]}, "log_weights have 1 rows, but features have 2"),
         ({"log_weights": [[0, 0], [0, 0, 0]]}, r"log_weights of row 1 have shape \(3,\); one per outcome"),
         ({"log_weights": [[0, 0], [np.nan, 0]]}, "log_weights of row 1 must be finite, or -inf"),
         ({"strength": -1.0}, "strength is -1.0; it must be a finite number of at least 0, or one per parameter"),
@@ -315,11 +315,11 @@ def test_bad_problems_are_refused(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"X": []}, "X holds 0 sequences and labels 1; as many are needed, at least one"),
+        ({"X": []}, "X holds 0 sequences and labels 1; both need equally many"),
         ({"X": [np.ones(3)]}, r"X has shape \(3,\) at sequence 0; it must be \(time, feature\)"),
         ({"X": [np.full((3, 2), np.inf)]}, "X has shape .* at sequence 0; it must be .*, finite"),
         ({"labels": [[0, 1]]}, r"labels of sequence 0 have shape \(2,\) and dtype int64; they must be 3 integers"),
-        ({"labels": [[0, 1, 2]]}, "they must be 3 integers of 0 to 1"),
+        ({"labels": [[0, 1, 2]]}, "they must be 3 integers from 0 to 1"),
         ({"n_labels": 1}, "n_labels is 1; it must be a whole number of at least 2"),
     ],
 )

@@ -160,7 +160,7 @@ def test_a_small_z_is_not_its_limit():
         ({"features": np.ones(3)}, r"features has shape \(3,\) and theta \(2,\); they must be \(outcome, parameter\)"),
         ({"features": np.ones((0, 2))}, r"features has shape \(0, 2\)"),
         ({"theta": np.ones(3)}, r"theta \(3,\); they must be"),
-        ({"features": np.array([[1.0, np.nan]])}, "must be finite; leave an outcome out by a log weight of -inf"),
+        ({"features": np.array([[1.0, np.nan]])}, "must be finite; exclude an outcome by a log weight of -inf"),
         ({"theta": np.array([np.inf, 0.0])}, "features, theta and their products must be finite"),
         (
             {"features": np.array([[1e200, 0], [-1e200, 0]]), "theta": np.full(2, 1e200)},

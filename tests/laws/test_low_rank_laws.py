@@ -174,9 +174,9 @@ def test_bad_ranks_and_vectors_are_refused_and_change_nothing():
     before = held.dense()
     for q, message in (
         (np.ones(3), r"q has shape \(3,\); it must be \(2,\)"),
-        ([np.nan, 1.0], "q must be finite, and its square too"),
-        ([np.inf, 1.0], "q must be finite"),
-        ([1e200, 0.0], "and its square too"),
+        ([np.nan, 1.0], "q and its square must be finite"),
+        ([np.inf, 1.0], "q and its square must be finite"),
+        ([1e200, 0.0], "q and its square must be finite"),
     ):
         with pytest.raises(ValueError, match=message):
             held.add(q)

@@ -243,7 +243,7 @@ def test_counts_that_vary_more_than_poisson_are_told():
     assert poisson.report_.is_overdispersed.all() and not negative.report_.is_overdispersed.any()
     table = wald_table(poisson, X, Y)
     np.testing.assert_allclose(poisson.report_.dispersion, table.dispersion, rtol=1e-6)
-    assert "vary more than the model has it" in str(poisson.report_)
+    assert "vary more than the model allows" in str(poisson.report_)
     assert "vary more" not in str(negative.report_)
 
 
@@ -308,7 +308,12 @@ def test_least_squares_is_exact_and_shares_what_it_can(monkeypatch):
         ("Bernoulli", [0, 1, 2.0], {}, r"first at row 2, neuron 0, value 2\).*it needs responses 0 or 1"),
         ("Gamma", [0.0, 1, 2], {}, r"first at row 0, neuron 0, value 0\).*it needs values > 0"),
         ("Binomial", [1.0, 2, 3], {}, "needs the trials of every bin: pass exposure"),
-        ("Binomial", [1.0, 2, 3], {"exposure": [3.0, 3, 2]}, r"y is 3 at row 2, neuron 0, of 2 trials \(exposure\)"),
+        (
+            "Binomial",
+            [1.0, 2, 3],
+            {"exposure": [3.0, 3, 2]},
+            r"y is 3 at row 2, neuron 0, more than its 2 trials \(exposure\)",
+        ),
         ("Binomial", [1.5, 2, 3], {"exposure": [3.0, 3, 3]}, "it needs whole counts >= 0"),
         ("Gaussian", [1.0, 2, 3], {"exposure": [3.0, 3, 3]}, "exposure is given, but observation_model is 'Gaussian'"),
         (
@@ -335,7 +340,7 @@ def test_mistakes_get_an_error_that_says_what_to_do(name, y, more, message):
         ({"observation_model": "poisson"}, "observation_model is 'poisson'; allowed are 'Poisson', 'NegativeBinomial'"),
         ({"observation_model": "NegativeBinomial", "inverse_link_function": "softplus"}, "loss is not convex"),
         ({"observation_model": "Bernoulli", "inverse_link_function": "cloglog"}, "no constant of self-concordance"),
-        ({"dispersion": 1.0}, "only observation_model='NegativeBinomial' has one"),
+        ({"dispersion": 1.0}, "only observation_model='NegativeBinomial' takes one"),
         ({"observation_model": "NegativeBinomial", "dispersion": -1}, "dispersion is -1"),
         ({"observation_model": "NegativeBinomial", "dispersion": [1.0, 2.0]}, "one per neuron"),
     ],
@@ -547,7 +552,7 @@ def test_gamma_responses_of_any_dispersion_are_drawn_above_0():
             "Binomial",
             {},
             {"exposure": np.full(400, 1.5)},
-            "of Binomial counts it is the number of trials, a whole number",
+            "for Binomial counts it is the number of trials, an integer",
         ),
         ("NegativeBinomial", {"dispersion": ["a", "b", "c"]}, {}, "it must be a number from 1e-8 to 1e8"),
         ("NegativeBinomial", {"dispersion": 1e-300}, {}, "None estimates it"),

@@ -165,9 +165,9 @@ RATES = {"time_s": 0.1 * np.arange(100), "rate": np.ones(100), "counts": np.ones
     ("limits", "words"),
     [
         ((100, 200), r"limits_s is \(100, 200\).*nothing to draw: times lie from 0 to 9.9 s"),
-        ((8, 2), r"limits_s is \(8, 2\); it must be a first time and a later last one"),
-        ((3, 3), "later last one"),
-        ((1, 2, 3), "later last one"),
+        ((8, 2), r"limits_s is \(8, 2\); it must be a first and a later last time"),
+        ((3, 3), "later last time"),
+        ((1, 2, 3), "later last time"),
         (5, r"limits_s is 5; it needs an array of numbers, \(2,\)"),
     ],
 )
@@ -697,7 +697,7 @@ def test_overview_of_classes_whose_gap_was_not_looked_at(rng):
     model = SoftmaxGLM(solver_name="ImplicitSGD", certify=False, regularizer_strength=1e-2)
     report = model.fit(X, label).report_
     gap = plotting.plot_report_overview(report)[2]
-    assert [t.get_text() for t in gap.texts] == ["gap not looked at"]
+    assert [t.get_text() for t in gap.texts] == ["gap not computed"]
     with pytest.raises(ValueError, match=r"\(ImplicitSGD\) has no history of gaps"):
         plotting.plot_convergence(report)
 

@@ -167,7 +167,7 @@ def test_an_unknown_model_is_fitted_without_a_proof(basis, design, counts):
         (3, 1.0, "terms is 3; Smooth takes a basis of NeMoS or of glmfit.design"),
         (BSpline(5, (0, 1), name="x"), 1.0, "X has 31 features, but terms is a basis of 5"),
         ({"a": [0, 40]}, 1.0, "features"),
-        ({"a": [0, 1]}, {"b": 1.0}, "regularizer_strength: strengths names 'b', which is no term"),
+        ({"a": [0, 1]}, {"b": 1.0}, "regularizer_strength: strengths names 'b', which is not a term"),
         ({"a": [0, 1]}, [1.0, 2.0], "regularizer_strength: strengths has shape"),
         ({"a": [0, 1]}, -1.0, "regularizer_strength is -1.0; strengths must be finite"),
         ({"a": [0, 1]}, "much", "regularizer_strength"),

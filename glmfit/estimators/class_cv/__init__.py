@@ -1,1 +1,1 @@
-"""Models of classes whose strength of penalty is chosen by cross-validation."""
+"""Models of classes with a penalty strength chosen by cross-validation."""

@@ -1,4 +1,4 @@
-"""All fits of a cross-validation of classes, fold by fold, and what is said of them."""
+"""All fits of a cross-validation of classes, fold by fold, and warnings about them."""
 
 import warnings
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from ...stochastic import SoftmaxProblem
 from ..scores import Folds
 from .held_out import score_rows, unseen_share
 
-_KEPT = 1e8  # numbers of all strengths' coefficients, from whose mean over the folds the last fit begins
-_FLAT = 1e-3  # of the range of the scores: a gain over the next strength that says nothing
+_KEPT = 1e8  # coefficients of all strengths, at most, whose mean over the folds is kept to start the last fit
+_FLAT = 1e-3  # of the range of the scores: a gain over the next strength that does not count
 
 
 class Fit(NamedTuple):
@@ -31,7 +31,7 @@ class Fit(NamedTuple):
 
 
 class ExactPath:
-    """Fits by an exact solver, each from where the one before has ended; the first begins at class frequencies."""
+    """Fits by an exact solver, each starting from the one before; the first starts at class frequencies."""
 
     def __init__(self, solver, options: LoopOptions, key=None):
         self._solver, self._options, self._key, self.name = solver, options, key, type(solver).__name__
@@ -41,7 +41,7 @@ class ExactPath:
         return self._solver.run(problem, start, key=self._key, options=options).only()
 
     def fit(self, problem, train, seen, strength: float, start: Params | None) -> Fit:
-        """Fit the problem of a fold at a strength; Ctrl-C is raised."""
+        """Fit the problem of a fold at a strength; Ctrl-C raises KeyboardInterrupt."""
         if problem.n_classes < 2:
             return Fit(problem.null_params(), Status.CONVERGED, 0.0, True)
         solution = self.run(problem.at_strength(strength), start, self._options)
@@ -51,7 +51,7 @@ class ExactPath:
 
 
 class SampledFits:
-    """Fits by a solver that follows a schedule, each on its own: how far it gets depends on where it begins."""
+    """Fits by a solver that follows a schedule, each on its own: its result depends on its start."""
 
     def __init__(self, kind: type, solver, **parameters):
         own = {f.name: getattr(solver, f.name) for f in fields(solver) if f.init}
@@ -63,7 +63,7 @@ class SampledFits:
         return self._kind(regularizer_strength=strength, **self._parameters)
 
     def fit(self, problem, train: ClassTraining, seen: np.ndarray, strength: float, start=None) -> Fit:
-        """Fit the rows of a fold at a strength; Ctrl-C is raised."""
+        """Fit the rows of a fold at a strength; Ctrl-C raises KeyboardInterrupt."""
         model = self.model(strength)
         with warnings.catch_warnings():  # the last fit warns of it
             warnings.filterwarnings("ignore", "X has columns far from 0", UserWarning)
@@ -76,9 +76,9 @@ class SampledFits:
 
 
 class ClassFits:
-    """Fits of every strength to every fold, and their held-out scores: nan, and INTERRUPTED, where nothing was done.
+    """Fits of every strength to every fold, and their held-out scores: nan, and INTERRUPTED, for missing ones.
 
-    The strengths increase. ``lay_out`` makes the problem of some rows and of the classes that they have.
+    The strengths increase. ``lay_out`` makes the problem of some rows and the classes in them.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ClassFits:
         return False
 
     def _fit_fold(self, f: int, bar: ProgressBar) -> None:
-        """Fit one fold, the strongest strength first; of a fold that is not done nothing is kept."""
+        """Fit one fold, the strongest strength first; nothing is kept of an unfinished fold."""
         train, test = (self.data.take(of[:, f]) for of in self.folds)
         seen = train.class_totals > 0
         held, problem = test.of_classes(seen), self._lay_out(train, seen)
@@ -138,9 +138,9 @@ class ClassFits:
             self._n_folds += seen
 
     def mean_params(self, s: int, problem: SoftmaxProblem, seen: np.ndarray) -> Params | None:
-        """Mean of the folds' fits at a strength, of the classes that all rows have; None if that is not kept.
+        """Average the folds' fits at a strength, for the classes of all rows; None if these are not kept.
 
-        A class that no fold has fitted is at its frequency.
+        A class that no fold has fitted gets its frequency.
         """
         if self._sum is None:
             return None
@@ -151,7 +151,7 @@ class ClassFits:
         return Params(mean[:-1], mean[-1])
 
     def warn(self, best: int, interrupted: bool) -> None:
-        """Warn of what was not fitted, not scored or not proved, and of a best strength at the end of those tried."""
+        """Warn of fits that are missing, not scored or not proved, and of a best strength at the end of those tried."""
         done, n_folds = self.is_done, self.scores.shape[1]
         if interrupted:
             warn_user(
@@ -162,7 +162,7 @@ class ClassFits:
         if lacking:
             warn_user(
                 f"{lacking} of {n_folds} folds have held-out rows of classes that are not in the rows fitted, which no "
-                f"strength can predict: they are excluded from the scores (up to {100 * share:.2g} % of a fold). Where "
+                f"strength can predict: they are excluded from the scores (up to {100 * share:.2g} % of a fold). If "
                 "rows may be shuffled, cv=sklearn.model_selection.StratifiedKFold(5) puts all classes into all folds."
             )
         status = self.status[:, done]
@@ -170,13 +170,13 @@ class ClassFits:
         if failed.any():
             warn_user(
                 f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
-                "far they are); raise max_epochs, or leave out the weakest strengths."
+                "far they are); raise max_epochs, or drop the weakest strengths."
             )
         unproved = status == Status.UNPROVED
         if unproved.any():
             warn_user(
                 f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
-                "estimate that nothing proves (cv_gap_is_bound_ is False there); leave out the weakest strengths."
+                "estimate only, without proof (cv_gap_is_bound_ is False there); drop the weakest strengths."
             )
         self._warn_of_the_end(best)
 
@@ -187,14 +187,14 @@ class ClassFits:
             return
         if not mean[best] - mean[1 if best == 0 else last - 1] > _FLAT * np.ptp(mean):
             return
-        which, advice = "smallest", "a smaller one may predict better. Pass smaller ones, too"
+        which, advice = "smallest", "a smaller one may predict better. Pass smaller ones as well"
         if best:
-            which, advice = "largest", "a larger one may predict better, if the features say anything. Pass larger ones"
+            which, advice = "largest", "a larger one may predict better, if the features matter. Pass larger ones"
         warn_user(f"the best strength, {self.strengths[best]:.2g}, is the {which} of those tried: {advice}.")
 
 
 def stopped(problem: SoftmaxProblem, params: Params, tol: float, solver_name: str) -> Solution:
-    """Outcome of a fit that Ctrl-C came before: where it would have begun, with what is proved of it."""
+    """Make the outcome of a fit that Ctrl-C prevented: its start, with the bound that is proved for it."""
     gap = problem.certify_gap(params)
     known, target = bool(np.isfinite(gap.bound)), tol * max(problem.null_objective - gap.objective, 0.0)
     solution = Solution(

@@ -1,4 +1,4 @@
-"""Scores of held-out rows of classes, and the strengths that are tried where none are given."""
+"""Scores of held-out rows of classes, and the default strengths to try."""
 
 import numpy as np
 from scipy.special import gammaln, log_softmax
@@ -16,10 +16,10 @@ _TRIED, _DECADES = 8, 6
 
 
 def score_rows(data: ClassTraining, params: Params, scoring: str) -> float:
-    """Score rows, all of whose classes the parameters have: mean over rows by their weights.
+    """Score rows whose classes the parameters all have: weighted mean over rows.
 
-    The log-likelihood has the multinomial coefficient, which is 0 for labels; D2 compares with the best constant shares
-    of these rows, and is nan where those are exact.
+    The log-likelihood includes the multinomial coefficient (0 for labels); D2 compares with the best constant shares of
+    these rows, and is nan if those are exact.
     """
     row, label, weight = data.pairs
     n, total = data.n_rows, 0.0
@@ -42,16 +42,16 @@ def score_rows(data: ClassTraining, params: Params, scoring: str) -> float:
 
 
 def unseen_share(data: ClassTraining, seen: np.ndarray) -> float:
-    """Share of the counts that are of other classes than those seen, bool (class,)."""
+    """Compute the share of counts of classes other than those ``seen``, bool (class,)."""
     return float(data.class_totals[~seen].sum() / data.class_totals.sum())
 
 
 def default_strengths(problem: SoftmaxProblem) -> np.ndarray:
-    """Eight over six decades, down from the one at which next to nothing is learnt.
+    """Choose eight over six decades, down from the one at which next to nothing is learnt.
 
     By convexity ``F_null - F <= |G|^2 / (2 strength)``, with G the gradient in the coefficients at class frequencies
-    (without offsets their intercepts are optimal): at the strongest that is a hundredth of what the loss of
-    a model that is right about every row is below that of class frequencies.
+    (without offsets their intercepts are optimal): at the strongest this is a hundredth of the difference between the
+    loss of class frequencies and that of a model that is right about every row.
     """
     slope = problem.evaluate(problem.null_params()).grad_coef
     explainable = problem.null_objective - problem.saturated_loss

@@ -1,4 +1,4 @@
-"""What softmax and multinomial estimators with a cross-validation share: the choice of the strength, and files."""
+"""Common parts of softmax and multinomial estimators with a cross-validation: choice of the strength, and files."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -32,20 +32,20 @@ _SHARED = "tol", "max_epochs", "step", "step_decay", "certify", "fit_intercept" 
 
 
 class NoStream:
-    """In place of the ``partial_fit`` of a base class."""
+    """Replacement of the ``partial_fit`` of a base class."""
 
     def __get__(self, model, kind: type):
-        """Say that there is none."""
+        """Raise AttributeError: there is none."""
         raise AttributeError(
-            f"{kind.__name__} has no partial_fit, as a stream has no folds; take a model with the strength_ found."
+            f"{kind.__name__} has no partial_fit, because a stream has no folds; use a model with the strength_ found."
         )
 
 
 class ClassModelCV(CrossValidated, ClassModel):
-    """Common part of `SoftmaxGLMCV` and `MultinomialGLMCV`, which are models of classes besides."""
+    """Common part of `SoftmaxGLMCV` and `MultinomialGLMCV`, which are also models of classes."""
 
     partial_fit = NoStream()
-    early_stopping = False  # of no fit: folds say how strong the ridge is to be
+    early_stopping = False  # of no fit: folds choose the strength of the ridge
     _alone: ClassVar[type]  # the estimator of one strength
     _scorings: ClassVar[tuple[str, ...]]
     _fitted = (
@@ -78,7 +78,7 @@ class ClassModelCV(CrossValidated, ClassModel):
         Parameters
         ----------
         X, y, sample_weight, offset :
-            As :meth:`SoftmaxGLM.fit` and :meth:`MultinomialGLM.fit` take them. Weights count in fits and scores.
+            As in :meth:`SoftmaxGLM.fit` and :meth:`MultinomialGLM.fit`. Weights count in fits and scores.
 
         Raises
         ------
@@ -90,12 +90,12 @@ class ClassModelCV(CrossValidated, ClassModel):
         Warns
         -----
         ConvergenceWarning
-            As from `SoftmaxGLM`, of the last fit.
+            As in `SoftmaxGLM`, for the last fit.
         UserWarning
             If the best strength is the smallest or largest of those tried, where it gains more than a thousandth of
             their range over the next one; if some folds have held-out rows of classes that are not in the rows fitted,
             some fits of the cross-validation did not converge, Ctrl-C ended it early, or ``cv`` is an IntervalSet of
-            more than 20 epochs; and as from `SoftmaxGLM`.
+            more than 20 epochs; and as in `SoftmaxGLM`.
         """
         with WholeFit(self):
             check_choice("scoring", self.scoring, self._scorings)
@@ -110,17 +110,17 @@ class ClassModelCV(CrossValidated, ClassModel):
 
     @abstractmethod
     def _split_by(self, data: ClassTraining) -> np.ndarray:
-        """Return what a splitter is shown of y, (row,)."""
+        """Return the target that a splitter gets, (row,)."""
 
     def _strength(self, total_weight: float = 1) -> float:
-        """Strength that was chosen."""
+        """Return the chosen strength."""
         return getattr(self, "strength_", np.nan)
 
     def _fit_all(self, data: ClassTraining, folds, tried: np.ndarray | None, cv_tol: float) -> None:
         """Fit all strengths to all folds, and the one chosen to all rows."""
         solver, (epochs, tol, *_, verbose) = self._make_solver(), self._read_parameters()
         seed, seen = self._seed(), data.class_totals > 0
-        self.strength_ = 0.0  # of the problem that the others are made of
+        self.strength_ = 0.0  # of the problem that the others are made from
         problem = self._make_problem(data, seen)
         solver = class_fit.auto_solver(problem) if solver is None else solver
         strengths = default_strengths(problem) if tried is None else tried
@@ -144,11 +144,11 @@ class ClassModelCV(CrossValidated, ClassModel):
         fits.warn(best, interrupted)
 
     def _choose(self, fits: ClassFits) -> tuple[int, int]:
-        """Set what the cross-validation has found, and return the index of the best strength, and of that chosen."""
+        """Set the results of the cross-validation, and return the indices of the best and of the chosen strength."""
         if np.isnan(fits.scores).any(axis=0).all():
             raise ValueError(
                 "no fold of cv can be scored: none has held-out rows of classes that are in the rows it is fitted to "
-                "(or, for D2, that differ in their shares). Where rows are sorted by class, shuffle them, or pass "
+                "(or, for D2, that differ in their shares). If rows are sorted by class, shuffle them, or pass "
                 "cv=sklearn.model_selection.StratifiedKFold(5)."
             )
         among = np.ones((len(fits.strengths), 1), bool)

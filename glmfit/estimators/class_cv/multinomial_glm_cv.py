@@ -16,10 +16,10 @@ class MultinomialGLMCV(ClassModelCV, MultinomialGLM):
     Parameters
     ----------
     strengths, cv, rule :
-        As in `SoftmaxGLMCV`; a splitter is shown the total of every row.
+        As in `SoftmaxGLMCV`; a splitter gets the total of every row.
     scoring : {"log-likelihood", "D2"}
-        Of the held-out rows: mean log-likelihood per row, by weight, with the multinomial coefficient; or share of the
-        deviance explained over their own constant shares.
+        Score of the held-out rows: weighted mean log-likelihood per row, with the multinomial coefficient; or share of
+        the deviance explained over their own constant shares.
     solver_name, step, step_decay, certify, fit_intercept :
         As in `SoftmaxGLMCV`.
     cv_tol, tol, max_epochs :
@@ -37,8 +37,8 @@ class MultinomialGLMCV(ClassModelCV, MultinomialGLM):
     Notes
     -----
     Guarantee, cost and Ctrl-C: as in `SoftmaxGLMCV`. Held-out counts of a category without counts in the rows fitted
-    are excluded from the score of their fold, for all strengths, with a warning: what is scored is how the other counts
-    of the row are shared.
+    are excluded from the score of their fold, for all strengths, with a warning: the score is about the shares of the
+    other counts of the row.
 
     Examples
     --------

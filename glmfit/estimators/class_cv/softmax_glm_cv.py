@@ -16,22 +16,22 @@ class SoftmaxGLMCV(ClassModelCV, SoftmaxGLM):
     Parameters
     ----------
     strengths : array of float, optional
-        Strengths to try, >= 0, at least two different ones. By default eight over six decades, from the strength at
-        which the objective is at most a hundredth of what it can be below that of class frequencies (proved without
-        offsets) down.
+        Strengths to try, >= 0, at least two different ones. By default eight over six decades, down from the strength
+        at which the objective is at most a hundredth of what it can be below that of class frequencies (proved without
+        offsets).
     cv : int, pynapple IntervalSet, splitter or iterable
         Folds, as in `PopulationGLMCV`: a number of contiguous blocks of rows; epochs; several IntervalSets; a
-        scikit-learn splitter, which is shown the labels (``StratifiedKFold(5)`` for rows sorted by label); or pairs of
+        scikit-learn splitter, which gets the labels (``StratifiedKFold(5)`` for rows sorted by label); or pairs of
         (train, test) row indices.
     scoring : {"log-likelihood", "accuracy"}
-        Of the held-out rows, mean by their weights: log-probability of the label, or whether it is the most probable.
+        Score of the held-out rows, weighted mean: log-probability of the label, or whether it is the most probable.
     rule : {"best", "one-se"}
-        Take the strength of the best mean score, or the strongest one within a standard error of it: that of the
-        difference from the best over the folds.
+        Take the strength of the best mean score, or the strongest one within a standard error of it. The standard
+        error is that of the difference from the best over the folds.
     solver_name, step, step_decay, certify, fit_intercept :
-        As in `SoftmaxGLM`, of all fits; "auto" takes what it takes for all rows. An exact solver fits a fold from the
-        strongest strength, which begins at class frequencies, to the weakest, each from the one before, and all rows
-        from the mean of the folds' fits. A solver that samples makes every fit on its own, with its step.
+        As in `SoftmaxGLM`, for all fits; "auto" chooses as for all rows. An exact solver fits a fold from the strongest
+        strength, which starts at class frequencies, to the weakest, each starting from the one before, and all rows
+        from the mean of the folds' fits. A solver that samples makes every fit on its own, with its own step.
     cv_tol, tol, max_epochs : float, float, int, optional
         Exact solvers: relative gap at which the fits of the cross-validation stop, and at which the last one does;
         budget of every fit, as in `SoftmaxGLM`.
@@ -45,24 +45,24 @@ class SoftmaxGLMCV(ClassModelCV, SoftmaxGLM):
     cv_scores_ : numpy.ndarray
         Scores of the held-out rows, (strength, fold); nan for a fold that cannot be scored, or was not reached.
     strength_, best_strength_, one_se_strength_ : float
-        Chosen by the rule, and by either.
+        Strength chosen by ``rule``, and by each of the rules.
     cv_gap_, cv_gap_is_bound_, cv_converged_ : numpy.ndarray
         Distance from the optimum of every fit, whether proved, and whether below its target, (strength, fold). A fit
         that samples never converges.
 
     Notes
     -----
-    Guarantee: the last fit's as in `SoftmaxGLM`; the fits of the cross-validation have the same certificates, in
+    Guarantee: for the last fit, as in `SoftmaxGLM`; the fits of the cross-validation have the same certificates, in
     ``cv_gap_``. That the strength chosen is the best is not proved: it rests on held-out scores.
     Held-out rows of a class that is not in the rows fitted are excluded from the score of their fold, at all
     strengths, with a warning: no strength can predict them, and they would make every score minus infinity. Rows with
     a NaN in X or offset, or without a label, are dropped.
-    Cost: as of separate fits, from starts that are near; the rows of a fold are copied, one fold at a time.
+    Cost: as of separate fits, from nearby starts; the rows of a fold are copied, one fold at a time.
 
     Ctrl-C keeps the folds that were fitted and scored at every strength, with a warning that says how many;
     ``strength_`` is chosen by them, and ``coef_`` is the mean of their fits: *interrupted* in ``report_`` unless it is
-    proved to have converged. What was not reached is nan (False in ``cv_converged_``). If no fold was done,
-    KeyboardInterrupt is raised, and the model stays as it was.
+    proved to have converged. Missing results are nan (False in ``cv_converged_``). If no fold was finished,
+    KeyboardInterrupt is raised, and the model is unchanged.
 
     Examples
     --------

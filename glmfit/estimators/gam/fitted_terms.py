@@ -1,4 +1,4 @@
-"""What is read off a fitted additive model: terms on grids with intervals, and a test of each."""
+"""Results of a fitted additive model: terms on grids with intervals, and a test of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FittedTerms(PopulationModel):
-    """Part of `PopulationGAM` that tells of terms after the fit."""
+    """Part of `PopulationGAM` that evaluates terms after the fit."""
 
     terms_: dict[str, Term]
     strengths_: dict[str, np.ndarray]
@@ -49,7 +49,7 @@ class FittedTerms(PopulationModel):
         Parameters
         ----------
         name : str
-            Of the term.
+            Name of the term.
         axes : int, array or tuple of array, optional
             Grid: values of every input in units of the feature (lags in s), or a number of points for each; by default
             100 points of a curve, 40 x 40 of a map, all lags of a filter. The curve of a term without a basis is its
@@ -59,13 +59,13 @@ class FittedTerms(PopulationModel):
         level : float
             Coverage of the intervals, in (0, 1).
         simultaneous : bool
-            Whether to compute bands for whole curves, too.
+            Whether to compute bands for whole curves as well.
         with_mean : bool
             Whether intervals of the curve include the uncertainty of the intercept, the overall mean, as
-            ``seWithMean`` does in mgcv: they then cover nearly straight curves, too. Those of the rate always do.
+            ``seWithMean`` does in mgcv: they then also cover nearly straight curves. Those of the rate always do.
         given_strengths : bool
-            Whether intervals take strengths chosen by marginal likelihood as known. By default their uncertainty widens
-            them, most for neurons with few spikes (mgcv's ``unconditional``).
+            Whether intervals treat strengths chosen by marginal likelihood as known. By default their uncertainty
+            widens the intervals, most for neurons with few spikes (mgcv's ``unconditional``).
         n_draws : int
             Draws from the posterior for the bands.
         random_state : optional
@@ -84,14 +84,12 @@ class FittedTerms(PopulationModel):
 
         Notes
         -----
-        Guarantee: approximate, as the posterior is taken for a normal one at the optimum (Laplace), and so are the
-        logarithms of strengths that were chosen, up to 20 of them. Pointwise intervals cover with their level on
-        average
-        over the curve, not at every point: they are too narrow at sharp peaks. Bands are the curve plus and minus its
-        standard error times the quantile of the largest deviation over the grid, which draws give to about 1 %; on the
-        rate scale both are transformed, so that they are not symmetric.
-        Models with an estimated scale multiply by it and take Student's quantiles with the residual degrees of
-        freedom.
+        Guarantee: approximate. The posterior is taken as normal at the optimum (Laplace), and so are the logarithms of
+        strengths that were chosen, up to 20 of them. Pointwise intervals have their coverage on average over the curve,
+        not at every point: they are too narrow at sharp peaks. Bands are the curve plus and minus its standard error
+        times the quantile of the largest deviation over the grid, which draws give to about 1 %; on the rate scale both
+        are transformed, so they are not symmetric.
+        Models with an estimated scale multiply by it and use Student's quantiles with the residual degrees of freedom.
         Cost: points times features of the term times draws, for each neuron.
 
         References
@@ -147,7 +145,7 @@ class FittedTerms(PopulationModel):
         )  # fmt: skip
 
     def term_frame(self) -> pd.DataFrame:
-        """Test every term of every neuron, and say how many degrees of freedom it has and how strong its penalties are.
+        """Test every term of every neuron, and report its degrees of freedom and the strengths of its penalties.
 
         Returns
         -------
@@ -163,13 +161,14 @@ class FittedTerms(PopulationModel):
 
         Notes
         -----
-        Guarantee: approximate; two tests of Wood. A term of which the penalties leave some part free (a spline, a map)
-        has its curve at the rows of the fit, squared in the metric of its Bayesian covariance, which is cut to the rank
-        ``reference_df``; without a penalty this is Wald's test. A term of which all is shrunk towards 0 (a ridge, ARD,
-        a cyclic spline, a Fourier series) has the test of a random effect, with ``reference_df = edf``. The null
+        Guarantee: approximate; two tests of Wood. If the penalties leave some part of a term free (a spline, a map),
+        the statistic is its curve at the rows of the fit, squared in the metric of its Bayesian covariance, which is
+        cut to the rank ``reference_df``; without a penalty this is Wald's test. If all of a term is shrunk towards 0 (a
+        ridge, ARD, a cyclic spline, a Fourier series), the test is that of a random effect, with ``reference_df =
+        edf``. The null
         distributions of these statistics, sums of weighted squares of normals, are computed exactly; with an estimated
-        scale they are over that scale, with the residual degrees of freedom. p-values are a little too small where the
-        strengths were chosen by the same rows. They take rows to be independent given the features: where residuals
+        scale they are over that scale, with the residual degrees of freedom. p-values are a little too small if the
+        strengths were chosen by the same rows. They assume rows to be independent given the features: if residuals
         are autocorrelated, p-values are far too small.
         Cost: the cube of the number of a term's features, for each neuron.
 
@@ -203,8 +202,8 @@ class FittedTerms(PopulationModel):
         Returns
         -------
         dict of str to numpy.ndarray
-            Of each term, in the order of its features: (feature, neuron), for 1-D y (feature,). Features in no term
-            are not there; `coef_frame` has all.
+            Coefficients of each term, in the order of its features: (feature, neuron), for 1-D y (feature,). Features
+            in no term are not included; `coef_frame` has all.
 
         Raises
         ------
@@ -228,7 +227,7 @@ class FittedTerms(PopulationModel):
         bands: bool,
         given_strengths: bool,
     ) -> list:
-        """Curve and rate of a neuron with their intervals, (point,) each, as TermCurve has them."""
+        """Compute curve and rate of a neuron with their intervals, (point,) each, as in TermCurve."""
         nothing = np.full(len(rows), np.nan)
         if not self._has_fit(name, n) or not inside.any():
             return [nothing] * 11
@@ -278,13 +277,13 @@ class FittedTerms(PopulationModel):
         return smooth_test(g, smooth.scale[n] * covariance, smooth.gram[place, place][some], used, df)
 
     def _has(self, name: str, inside: np.ndarray) -> np.ndarray:
-        """Which coordinates of a term a neuron has, bool (coordinate,): those of which it has all features."""
+        """Find which coordinates of a term a neuron has, bool (coordinate,): those of which it has all features."""
         term = self.terms_[name]
         turn = self._smooth.turn[list(term.features), self._place(name)]
         return ~np.any((turn != 0) & ~inside[:, None], axis=0)
 
     def _rows(self, term: Term, place: slice, grid: Grid) -> np.ndarray:
-        """Return combinations of coordinates that are the curve, (point, coordinate)."""
+        """Return the combinations of coordinates that give the curve, (point, coordinate)."""
         features = list(term.features)
         centre = 0.0 if grid.is_filter else self._smooth.mean[features]
         return (grid.functions - centre) @ self._smooth.turn[features, place]
@@ -296,7 +295,7 @@ class FittedTerms(PopulationModel):
         return bool(np.isfinite(self._smooth.covariance[name][n]).all())
 
     def _inside(self) -> np.ndarray:
-        """Which features each neuron has, bool (feature, neuron)."""
+        """Find which features each neuron has, bool (feature, neuron)."""
         shape = (self.n_features_in_, len(self.report_.neuron))
         mask = read_mask_of_terms(self.feature_mask, self.terms_, *shape)
         return np.ones(shape, bool) if mask is None else mask

@@ -28,7 +28,7 @@ def read_ones(what: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
         of = "(feature, neuron)" if len(shape) == 2 else "(neuron,)"
         raise ValueError(f"{what} has shape {value.shape}; it needs {of}, {shape}: 1 where the neuron has it, else 0.")
     if value.dtype.kind not in "biuf" or not np.isin(value, (0, 1)).all():
-        raise ValueError(f"{what} has other values than 0 and 1, or True and False.")
+        raise ValueError(f"{what} has values other than 0 and 1, or True and False.")
     return value.astype(bool)
 
 
@@ -48,17 +48,17 @@ def check_masked(model, data: Training, checkpoint: Any, init_params: Any) -> No
             "'UnRegularized'. For other penalties fit neurons with the same features together, in a loop."
         )
     if model.solver_name not in _SOLVERS:
-        raise ValueError(f"feature_mask is given, but solver_name is {model.solver_name!r}; take 'auto' or 'Newton'.")
+        raise ValueError(f"feature_mask is given, but solver_name is {model.solver_name!r}; use 'auto' or 'Newton'.")
     if not isinstance(data.X, np.ndarray):
         raise ValueError("feature_mask is given, but X is larger than max_memory; raise max_memory to load it.")
     if checkpoint is not None:
-        raise ValueError("feature_mask is given, and a fit with a mask writes no checkpoint; leave checkpoint out.")
+        raise ValueError("feature_mask is given, and a fit with a mask writes no checkpoint; omit checkpoint.")
     if init_params is not None:
-        raise ValueError("feature_mask is given, and a fit with a mask has no start; leave init_params out.")
+        raise ValueError("feature_mask is given, and a fit with a mask has no start; omit init_params.")
 
 
 def fit_masked(problem: PopulationProblem, form: StandardForm, mask: np.ndarray, options: LoopOptions) -> Solution:
-    """Fit a problem with a ridge, each neuron with the features it has; of the others coefficients are 0."""
+    """Fit a problem with a ridge, each neuron with the features it has; coefficients of other features are 0."""
     n = problem.n_features
     space = Coordinates(problem.X, {"features": (range(n), list(np.eye(n)))}, problem.weights)
     strengths = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), mask.shape) * form.unit

@@ -32,7 +32,7 @@ from .terms import mask_of_coordinates, read_mask_of_terms, read_strengths, read
 
 
 class PopulationGAM(FittedTerms):
-    r"""Additive model of a population: smooth terms with strengths of every neuron's own, and intervals.
+    r"""Additive model of a population: smooth terms with penalty strengths per neuron, and intervals.
 
     Per neuron, with the mean loss of `PopulationGLM` and the penalty matrices S of the terms, it minimises
 
@@ -40,12 +40,12 @@ class PopulationGAM(FittedTerms):
               + \frac12 \sum_j \lambda_{jn}\, w_{g(j)}' S_j\, w_{g(j)}
 
     The strengths :math:`\lambda` are those under which the responses are most likely (empirical Bayes, as mgcv's REML),
-    those that predict blocks of rows best from the others, or given.
+    those that predict blocks of rows best from the other rows, or given.
 
     Parameters
     ----------
     terms : Basis or mapping, optional
-        A basis of `glmfit.design`, or a sum of them, of which X has the features; or name of a term ->
+        A basis of `glmfit.design`, or a sum of them, whose features are the columns of X; or name of a term ->
         :class:`glmfit.design.Term`, or the features of a ridge (indices, names, a slice). Features in no term have no
         penalty. None is one ridge of all features.
     strengths : {"marginal-likelihood", "cross-validation"}, mapping or array
@@ -55,24 +55,24 @@ class PopulationGAM(FittedTerms):
         As in `PopulationGLM`. A negative binomial dispersion that is not given is estimated with the default ridge.
     feature_mask : mapping or array, optional
         Which features a neuron has: (feature, neuron) of 0 and 1, as in NeMoS, or name of a term -> (neuron,). Terms
-        with other penalties than ridges are there as a whole or not at all.
+        with penalties other than ridges can only be masked as a whole.
     select : bool
-        Whether what the penalties of a term leave free (straight lines, planes) has a ridge of its own, one more
-        penalty of the term: then a term that is not needed vanishes, and neurons that are silent on one side of a map
+        Whether the part of a term that its penalties leave free (straight lines, planes) has its own ridge, one more
+        penalty of the term. Then a term that is not needed vanishes, and neurons that are silent on one side of a map
         have an optimum.
     cv : int, pynapple IntervalSet, splitter or iterable
         Blocks of rows for "cross-validation", as in `PopulationGLMCV`.
     tol, max_epochs : float, int
-        Relative gap of the last fit per neuron, as in `PopulationGLM`; Hessians of each neuron at the most.
+        Relative gap of the last fit per neuron, as in `PopulationGLM`; maximum number of Hessians of each neuron.
     max_memory : float
-        Bytes for Hessians; neurons are done in groups that need no more.
+        Bytes for Hessians; neurons are fitted in groups that need no more.
 
     Attributes
     ----------
     coef_, intercept_ :
         As in `PopulationGLM`. Terms whose features add up to a constant are centred: their mean over the rows is 0.
     strengths_ : dict of str to numpy.ndarray
-        Of each term's penalties, (penalty, neuron), for 1-D y (penalty,).
+        Strengths of each term's penalties, (penalty, neuron), for 1-D y (penalty,).
     edf_ : dict of str to numpy.ndarray
         Effective degrees of freedom of each term, (neuron,), for 1-D y a number.
     terms_ : dict of str to Term
@@ -82,15 +82,15 @@ class PopulationGAM(FittedTerms):
 
     Notes
     -----
-    Guarantee: at the strengths of ``strengths_`` the fit has the certificate of `PopulationGLM`, by a Hessian of its
-    own in double precision. Nothing global is claimed of strengths that were chosen: the marginal likelihood has
-    several maxima at times; ``report_.strength_gradient`` is its gradient, 0 at each of them. A strength that runs to
+    Guarantee: at the strengths of ``strengths_`` the fit has the certificate of `PopulationGLM`, by its own Hessian in
+    double precision. Strengths that were chosen need not be the global optimum: the marginal likelihood sometimes has
+    several maxima; ``report_.strength_gradient`` is its gradient, 0 at each of them. A strength that runs to
     the end of a range of more than ten decades stays there, and the report says so: the term is not needed (or
     needs no penalty).
     Directions that no penalty touches, and along which the features vary by less than a hundred-thousandth of their
     standard deviation or repeat earlier terms, are set to 0.
-    Cost: per neuron some Hessians, T times the squared number of features that a row has; basis functions of
-    which most are 0 cost that much less.
+    Cost: some Hessians per neuron, each T times the squared number of features that a row has; basis functions that are
+    mostly 0 cost that much less.
 
     References
     ----------
@@ -147,7 +147,7 @@ class PopulationGAM(FittedTerms):
         Parameters
         ----------
         X, y, sample_weight, offset, exposure, epochs :
-            As :meth:`PopulationGLM.fit` takes them; in memory.
+            As in :meth:`PopulationGLM.fit`; in memory.
 
         Warns
         -----
@@ -182,7 +182,7 @@ class PopulationGAM(FittedTerms):
         return self
 
     def _keep_terms(self, terms: dict[str, Term], space: Coordinates, outcome: Outcome, data, problem) -> None:
-        """Take over what the fit says of the terms."""
+        """Store the results of the fit for the terms."""
         one, penalty = data.one_neuron, 0
         self.terms_, self.strengths_, self.edf_ = terms, {}, {}
         for name, term in terms.items():
@@ -201,7 +201,7 @@ class PopulationGAM(FittedTerms):
         )  # fmt: skip
 
     def _report_terms(self, outcome: Outcome) -> None:
-        """Add what is known of the strengths to the report."""
+        """Add the choice of the strengths to the report."""
         by = self.strengths if isinstance(self.strengths, str) else "given"
         edf = np.array([np.atleast_1d(self.edf_[name]) for name in self.terms_])
         free = np.where(outcome.at_end == 0, np.abs(outcome.gradient), 0.0)

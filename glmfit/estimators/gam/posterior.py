@@ -15,7 +15,7 @@ _NUMBERS = 100_000  # deviations at once, few enough for a cache
 
 
 class Grid(NamedTuple):
-    """Where a term is looked at."""
+    """Grid on which a term is evaluated."""
 
     inputs: tuple[str, ...]
     axes: tuple[np.ndarray, ...]
@@ -29,12 +29,12 @@ class Grid(NamedTuple):
 
 
 def grid_of(name: str, term: Term, axes: Any, feature_names: list[str]) -> Grid:
-    """Lay out a grid for a term: of its basis, or its features where it has none."""
+    """Lay out a grid for a term: of its basis, or of its features if it has none."""
     if term.basis is None:
         if axes is not None:
             raise ValueError(
-                f"axes is given for the term {name!r}, which has no basis: its curve is its coefficients. Leave axes "
-                "away, or fit with terms that have one."
+                f"axes is given for the term {name!r}, which has no basis: its curve is its coefficients. Omit axes, "
+                "or fit with terms that have one."
             )
         names = np.array([feature_names[f] for f in term.features], object)
         return Grid(("feature",), (names,), np.eye(len(names)), True)
@@ -49,7 +49,7 @@ def grid_of(name: str, term: Term, axes: Any, feature_names: list[str]) -> Grid:
 
 
 def _read_axes(name: str, basis: Basis, given: Any) -> tuple[np.ndarray, ...]:
-    """Check axes that a user gave: one array for each input, and a bare one where there is one input."""
+    """Check the axes of a user: one array for each input, or a bare one if there is one input."""
     given = (given,) if basis.n_inputs == 1 and not isinstance(given, tuple) else given
     if not isinstance(given, tuple | list) or len(given) != basis.n_inputs:
         raise ValueError(
@@ -64,12 +64,12 @@ def _read_axes(name: str, basis: Basis, given: Any) -> tuple[np.ndarray, ...]:
 
 
 def has_lags(basis: Basis) -> bool:
-    """Whether a basis looks at the past of a signal, by itself or as a factor: its curves are filters."""
+    """Tell whether a basis uses the past of a signal, by itself or as a factor: its curves are filters."""
     return hasattr(basis, "kernels") or any(has_lags(factor) for factor in getattr(basis, "factors", ()))
 
 
 def inputs_of(basis: Basis) -> tuple[str, ...]:
-    """Name of every input."""
+    """Name every input."""
     factors = getattr(basis, "factors", None)
     if factors:
         names = [name for factor in factors for name in inputs_of(factor)]
@@ -108,7 +108,7 @@ def largest(rows: np.ndarray, covariance: np.ndarray, normals: np.ndarray) -> np
 
 
 class Quantiles:
-    """Quantiles of deviations, of one point and of the largest of a grid; the same seed draws the same for all."""
+    """Quantiles of deviations, of one point and of the largest of a grid; one seed gives the same draws for all."""
 
     def __init__(self, level: float, n_draws: int, seed: int, n_coordinates: int):
         self.level, self._n_draws, self._seed = level, n_draws, seed

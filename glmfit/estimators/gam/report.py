@@ -1,4 +1,4 @@
-"""Report of an additive model: that of its fits, and what is known of the strengths."""
+"""Report of an additive model: that of its fits, and the choice of the strengths."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ class SmoothReport(FitReport):
         Effective degrees of freedom, (term, neuron), without the intercept.
     strength_gradient : numpy.ndarray
         Largest derivative of the criterion by the logarithm of a strength, (neuron,), in nats, of strengths that are
-        not at the end of their range, as the last Hessian has it; 0 at a local optimum. Nothing says that there is no
-        better one.
+        not at the end of their range, by the last Hessian; 0 at a local optimum. There may be a better one.
     at_end : numpy.ndarray
-        Of strengths that ran to an end of their range, (penalty, neuron): 1 the strongest (what the penalty forbids is
+        Strengths that ran to an end of their range, (penalty, neuron): 1 the strongest (what the penalty forbids is
         gone), -1 the weakest (no penalty), else 0.
     """
 
@@ -69,11 +68,11 @@ class SmoothReport(FitReport):
             return lines
         worst = float(np.nanmax(self.strength_gradient, initial=0.0))
         lines.append(
-            f"strengths by {self.strengths_by}: its gradient is at most {worst:.1g} nats; a local optimum, of which "
-            "nothing global is claimed"
+            f"strengths by {self.strengths_by}: its gradient is at most {worst:.1g} nats; a local optimum, "
+            "perhaps not the global one"
         )
         if worst > _FLAT:
-            lines.append("  some strengths are still on their way: raise max_epochs")
+            lines.append("  some strengths have not converged yet: raise max_epochs")
         if n := int(np.sum(self.at_end > 0)):
             lines.append(f"  {n} strengths ran to the end of their range: that part of a term is not needed")
         return lines

@@ -1,4 +1,4 @@
-"""Whether a smooth term is needed: Wood's tests, with exact null distributions."""
+"""Tests of whether a smooth term is needed: Wood's, with exact null distributions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 _ROUNDING = 1e-14  # of the largest eigenvalue: what has no variance
-_UNSEEN = 1e-9  # degrees of freedom of a direction of which the data say nothing that rounding leaves
+_UNSEEN = 1e-9  # degrees of freedom that rounding leaves to a direction without data
 _FREE = 1e-12  # of the largest eigenvalue of a penalty: what is not penalised
 _NODES, _END = 200, 8.0  # of the integral along a contour
 
@@ -25,7 +25,7 @@ NO_TEST = TermTest(np.nan, np.nan, np.nan)
 
 
 def penalty_of(matrices, strengths: np.ndarray, turn: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Penalty of a term's coordinates at its strengths, and whether it leaves nothing free."""
+    """Return the penalty of a term's coordinates at its strengths, and whether it leaves nothing free."""
     penalty, pattern = np.zeros((turn.shape[1],) * 2), np.zeros((turn.shape[1],) * 2)
     for strength, S in zip(strengths, matrices, strict=True):
         if strength > 0:
@@ -38,7 +38,7 @@ def penalty_of(matrices, strengths: np.ndarray, turn: np.ndarray) -> tuple[np.nd
 def smooth_test(
     coordinates: np.ndarray, covariance: np.ndarray, gram: np.ndarray, df: float, residual_df: float = np.inf
 ) -> TermTest:
-    r"""Test that a term of which some part has no penalty is 0 everywhere.
+    r"""Test that a term with an unpenalised part is 0 everywhere.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def smooth_test(
     ``f' V^(r-) f`` with the pseudo-inverse of rank r = df: after the k = floor(r) largest eigenvalues the next counts
     by the fraction q that is left. If the term is 0 it is distributed as a sum of squares of k - 1 normals and of two
     with weights ``(1 + q +- sqrt(1 - q^2)) / 2``. The pseudo-inverse has two versions, which differ by the sign of an
-    eigenvector, that is of nothing: the statistic and the p-value are the means of both.
+    eigenvector, which is arbitrary: the statistic and the p-value are the means of both.
 
     References
     ----------
@@ -90,7 +90,7 @@ def smooth_test(
 def shrunken_test(
     coordinates: np.ndarray, covariance: np.ndarray, penalty: np.ndarray, residual_df: float = np.inf
 ) -> TermTest:
-    """Test that a term is 0 of which all is shrunk towards 0: a ridge, ARD, a cyclic smooth, a Fourier series.
+    """Test that a term that is shrunk as a whole is 0: a ridge, ARD, a cyclic smooth, a Fourier series.
 
     Parameters
     ----------
@@ -104,15 +104,15 @@ def shrunken_test(
     Returns
     -------
     TermTest
-        With the degrees of freedom of the term for a reference.
+        With the degrees of freedom of the term as reference.
 
     Notes
     -----
     The data alone have the precision J, which the posterior adds to that of the prior S: ``C^-1 = J + S``. The
     statistic is ``g' C^-1 g``, how much less the penalised deviance is with the term than without; if the term is 0 it
     is distributed as the sum of f_i times squares of normals, f the eigenvalues of ``C J``, the degrees of freedom of
-    every direction. Both fall to 0 together as strengths rise, so that p-values stay right where a strength ran to the
-    end of its range.
+    every direction. Both fall to 0 together as strengths rise, so p-values stay right if a strength ran to the end
+    of its range.
 
     References
     ----------
@@ -128,7 +128,7 @@ def shrunken_test(
 
 
 def tail(statistic: float, weights: ArrayLike, residual_df: float = np.inf) -> float:
-    r"""Probability that a weighted sum of squares of normals exceeds a value.
+    r"""Compute the probability that a weighted sum of squares of normals exceeds a value.
 
     Parameters
     ----------
@@ -137,8 +137,8 @@ def tail(statistic: float, weights: ArrayLike, residual_df: float = np.inf) -> f
     weights : array, (term,)
         Weights >= 0.
     residual_df : float
-        If finite, the sum is over an independent chi-squared variable of these degrees of freedom, divided by them: the
-        scale that was estimated.
+        If finite, the sum is divided by an estimated scale: an independent chi-squared variable of these degrees of
+        freedom, over their number.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a fitted additive model keeps of its terms: their coordinates, the posterior there, degrees of freedom."""
+"""State of the terms of a fitted additive model: coordinates, posterior, degrees of freedom."""
 
 from dataclasses import dataclass, field, fields
 from typing import Self
@@ -48,7 +48,7 @@ class Smooth:
     wide: dict[str, np.ndarray] = field(default_factory=dict)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Arrays by name, as a file has them."""
+        """Return the arrays by name, as stored in a file."""
         arrays = {}
         for f in fields(self):
             value = getattr(self, f.name)

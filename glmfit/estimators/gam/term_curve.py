@@ -22,13 +22,13 @@ class TermCurve(Display):
     """A term of an additive model on a grid, with Bayesian intervals, from :meth:`PopulationGAM.term`.
 
     Arrays have an axis for every input and one for the neurons: (point, neuron) for curves and filters, (x, y, neuron)
-    for maps. NaN where there is nothing to say: beyond the range of the basis, for neurons without a fit (silent, or
+    for maps. NaN where the term is not known: beyond the range of the basis, for neurons without a fit (silent, or
     never recorded), and for those whose mask lacks the term or the feature.
 
     Attributes
     ----------
     name : str
-        Of the term.
+        Name of the term.
     inputs : tuple of str
         Name of every input of its basis: one for a curve, two for a map; ``("feature",)`` for a term without a basis.
     axes : tuple of numpy.ndarray
@@ -42,10 +42,10 @@ class TermCurve(Display):
     curve, standard_error, low, high : numpy.ndarray
         On the scale of the linear predictor: estimate, posterior standard deviation, ends of the pointwise interval.
     low_simultaneous, high_simultaneous : numpy.ndarray or None
-        Ends of the band that has the whole curve of a neuron with probability `level`.
+        Ends of the band that contains the whole curve of a neuron with probability `level`.
     rate, rate_low, rate_high : numpy.ndarray
-        Expected response per whole bin as :meth:`PopulationGAM.predict` has it, where all other terms are at their
-        mean: the inverse link of the intercept plus the curve, and its pointwise interval, which includes the
+        Expected response per whole bin, as by :meth:`PopulationGAM.predict`, with all other terms at their mean: the
+        inverse link of the intercept plus the curve, and its pointwise interval, which includes the
         uncertainty of the intercept.
     rate_low_simultaneous, rate_high_simultaneous : numpy.ndarray or None
         The same for the whole curve.
@@ -75,7 +75,7 @@ class TermCurve(Display):
     with_mean: bool
 
     def _columns(self) -> dict[str, np.ndarray]:
-        """Arrays by name, without those that were not asked for."""
+        """Arrays by name, without those that were not computed."""
         columns = {name: getattr(self, name) for name in (*_OF_THE_CURVE, *_OF_THE_RATE)}
         return {name: values for name, values in columns.items() if values is not None}
 
@@ -126,7 +126,7 @@ class TermCurve(Display):
         Returns
         -------
         xarray.Dataset
-            Dimensions: the inputs and neuron; ``_axis`` is added to an input that is called like one of the arrays.
+            Dimensions: the inputs and neuron; ``_axis`` is added to an input that is named like one of the arrays.
         """
         import xarray as xr
 

@@ -1,4 +1,4 @@
-"""What a user says of terms: their features and penalties, their strengths, and which neurons have them."""
+"""Reading terms from users: their features and penalties, their strengths, and which neurons have them."""
 
 import numbers
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ CHOSEN = ("marginal-likelihood", "cross-validation")
 
 
 def read_terms(given: Any, n_features: int, feature_names) -> dict[str, Term]:
-    """Read terms: a basis, or a mapping of names to terms or features; of None one ridge of all features."""
+    """Read terms: a basis, or a mapping of names to terms or features; None is one ridge of all features."""
     if given is None:
         return {"features": Term.ridge(range(n_features))}
     if isinstance(given, Basis):
@@ -34,7 +34,7 @@ def read_terms(given: Any, n_features: int, feature_names) -> dict[str, Term]:
     terms, of = {}, {}
     for name, term in given.items():
         if not isinstance(name, str) or not name:
-            raise TypeError(f"terms has the name {name!r}; names of terms are texts that are not empty.")
+            raise TypeError(f"terms has the name {name!r}; names of terms are non-empty strings.")
         if not isinstance(term, Term):
             if isinstance(term, Basis):
                 raise TypeError(
@@ -67,7 +67,7 @@ def with_free_parts(terms: Mapping[str, Term], parts: Mapping[str, np.ndarray]) 
 
 
 def read_strengths(given: Any, terms: Mapping[str, Term], n_neurons: int) -> np.ndarray | None:
-    """Read strengths of all penalties, (penalty, neuron); None if the data are to choose them."""
+    """Read strengths of all penalties, (penalty, neuron); None if the data choose them."""
     if isinstance(given, str):
         if given not in CHOSEN:
             raise ValueError(f"strengths is {given!r}; allowed are {', '.join(map(repr, CHOSEN))}, or numbers.")
@@ -79,7 +79,7 @@ def read_strengths(given: Any, terms: Mapping[str, Term], n_neurons: int) -> np.
     unknown = [name for name in given if name not in terms]
     missing = [name for name, size in sizes.items() if size and name not in given]
     if unknown or missing:
-        what = f"strengths names {unknown[0]!r}, which is no term" if unknown else f"strengths lacks {missing[0]!r}"
+        what = f"strengths names {unknown[0]!r}, which is not a term" if unknown else f"strengths lacks {missing[0]!r}"
         raise ValueError(f"{what}; it needs the terms {', '.join(name for name, size in sizes.items() if size)}.")
     parts = [
         _strengths(f"the strength of {name!r}", given[name], sizes[name], n_neurons) for name in terms if sizes[name]
@@ -106,14 +106,14 @@ def read_mask_of_terms(given: Any, terms: Mapping[str, Term], n_features: int, n
         mask = np.ones((n_features, n_neurons), bool)
         for name, of in given.items():
             if name not in terms:
-                raise ValueError(f"feature_mask names {name!r}, which is no term; terms are {', '.join(terms)}.")
+                raise ValueError(f"feature_mask names {name!r}, which is not a term; terms are {', '.join(terms)}.")
             mask[list(terms[name].features)] = read_ones(f"feature_mask of {name!r}", of, (n_neurons,))
         return mask
     return read_mask(given, n_features, n_neurons)
 
 
 def mask_of_coordinates(mask: np.ndarray | None, space, terms: Mapping[str, Term]) -> np.ndarray | None:
-    """Which coordinates each neuron has, bool (coordinate, neuron), of the features it has."""
+    """Find which coordinates each neuron has, bool (coordinate, neuron), from the features it has."""
     if mask is None:
         return None
     inside = np.ones((space.n_coordinates, mask.shape[1]), bool)
@@ -134,7 +134,7 @@ def mask_of_coordinates(mask: np.ndarray | None, space, terms: Mapping[str, Term
 
 
 def read_neurons(given: Any, names: list[str]) -> list[int]:
-    """Read which neurons a user wants, by number or name: their numbers; of None all."""
+    """Read which neurons a user wants, by number or name; return their numbers, all for None."""
     if given is None:
         return list(range(len(names)))
     found = []

@@ -1,4 +1,4 @@
-"""Fits at many strengths, some at a time, each from where the last of those before ended."""
+"""Fits at many strengths, some at a time, starting from the last fit of those before."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from ..parameters import precision
 from ..population_model import PROVED
 from .regularization_path import RegularizationPath
 
-_FITS = 48  # that are stepped together, at least: fewer leave products waiting for memory
+_FITS = 48  # stepped together, at least: with fewer, products wait for memory
 _N_STRENGTHS, _WEAKEST = 30, 1e-3
 _ABOVE = 1.001  # of the first strength: rounding must not let a coefficient in
-_OF_RIDGE = 1.0, 1e-6  # strengths that a path of ridges goes from and to
+_OF_RIDGE = 1.0, 1e-6  # first and last strength of a ridge path
 
 
 def path_of(
@@ -54,7 +54,7 @@ def path_of(
 
 
 def read_path(given: Any, n_neurons: int) -> np.ndarray:
-    """Strengths as an array (strength, neuron), decreasing for every neuron."""
+    """Return strengths as an array (strength, neuron), decreasing for every neuron."""
     try:
         values = np.asarray(given, np.float64)
     except (TypeError, ValueError):
@@ -64,15 +64,15 @@ def read_path(given: Any, n_neurons: int) -> np.ndarray:
     if not fits or not len(values) or not np.isfinite(values).all() or np.any(values < 0):
         raise ValueError(
             f"strengths is {shorten(given)}; it must be an array of finite numbers of at least 0, {shapes}, or None "
-            "for 30 of every neuron's own."
+            "for 30 per neuron."
         )
     return -np.sort(-np.broadcast_to(values.reshape(len(values), -1), (len(values), n_neurons)), axis=0)
 
 
 def default_strengths(problem: PopulationProblem, form: StandardForm) -> np.ndarray:
-    """Thirty for every neuron, from the smallest that leaves it no coefficients to a thousandth, (strength, neuron).
+    """Choose thirty per neuron, from the smallest without coefficients down to a thousandth, (strength, neuron).
 
-    For a ridge, which never leaves none, from 1 to 1e-6.
+    For a ridge, which always leaves coefficients, from 1 to 1e-6.
     """
     if problem.penalty.smooth:
         first, last = _OF_RIDGE
@@ -84,7 +84,7 @@ def default_strengths(problem: PopulationProblem, form: StandardForm) -> np.ndar
 
 
 class PathFits:
-    """Fits of a path, and what was found so far: nan, and INTERRUPTED, where nothing was."""
+    """Fits of a path and their results so far: nan, and INTERRUPTED, for missing ones."""
 
     def __init__(self, data, form: StandardForm, penalty, strengths: np.ndarray, options: LoopOptions):
         self.data, self.form, self.make, self.strengths, self.options = data, form, penalty, strengths, options
@@ -96,12 +96,12 @@ class PathFits:
         self._of_counts: dict = {}  # by how many strengths are fitted together
 
     def run(self, bar: ProgressBar) -> None:
-        """Fit from strong to weak; Ctrl-C ends it with the strengths that are done."""
+        """Fit from strong to weak; Ctrl-C ends it and keeps the finished strengths."""
         (S, n), last = self.strengths.shape, None
         # Gaussian responses with a ridge have a closed form, for each neuron once.
         size = 1 if self.form.observation.is_quadratic and self.make(np.ones(n)).smooth else max(1, -(-_FITS // n))
         try:
-            kinks = int(np.count_nonzero(self.strengths.any(axis=1)))  # without a strength there are none
+            kinks = int(np.count_nonzero(self.strengths.any(axis=1)))  # a strength of 0 has none
             for block in np.split(np.arange(S), sorted({*range(size, kinks, size), kinks} - {0, S})):
                 last = self._fit(block, last, bar)
                 if last.interrupted:
@@ -111,7 +111,7 @@ class PathFits:
                 raise
 
     def _fit(self, block: np.ndarray, last: Solution | None, bar: ProgressBar) -> Solution:
-        """Fit some neighbouring strengths together, from the weakest of those before."""
+        """Fit some neighbouring strengths together, starting from the weakest of those before."""
         form, n, k = self.form, self.strengths.shape[1], len(block)
         strength = self.strengths[block] / form.unit
         penalty = self.make(strength.ravel()) if strength.any() else Ridge(np.zeros(strength.size))
@@ -143,7 +143,7 @@ class PathFits:
         self.is_bound[block], self.status[block] = solution.gap_is_bound.reshape(shape), solution.status.reshape(shape)
 
     def path(self, neuron: list[str]) -> RegularizationPath:
-        """Return what was found."""
+        """Return the results."""
         return RegularizationPath(
             neuron=np.asarray(neuron), strengths=self.strengths, coef=self.coef, intercept=self.intercept,
             objective=self.objective, null_objective=self.null, gap=self.gap, gap_is_bound=self.is_bound,
@@ -152,7 +152,7 @@ class PathFits:
 
 
 def _problem(data: Training, form: StandardForm, penalty: Penalty, neuron: np.ndarray | None = None):
-    """Problem in standard form, whose fits are of these neurons."""
+    """Make the problem in standard form whose fits are of these neurons."""
     neuron = np.arange(data.Y.shape[1]) if neuron is None else neuron
     given = {"weights": data.weights, "dtype": precision(data.X.dtype), "offset": form.offset, "own": form.own}
     return FoldedProblem(data.X, form.Y, form.observation, penalty, neuron, **given)
@@ -169,5 +169,5 @@ def _warn(path: RegularizationPath) -> None:
     if left.any():
         warn_user(
             f"{int(left.sum())} of {left.size} fits of the path did not converge (gap says how far they are); raise "
-            "max_epochs, or leave out the weakest strengths."
+            "max_epochs, or drop the weakest strengths."
         )

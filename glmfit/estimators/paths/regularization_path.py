@@ -1,4 +1,4 @@
-"""What a path of strengths has found."""
+"""Results of a regularization path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class RegularizationPath(Display):
-    """Fits of all neurons at decreasing strengths of a penalty, each with its gap; of `PopulationGLM.path`.
+    """Fits of all neurons at decreasing strengths of a penalty, each with its gap; from `PopulationGLM.path`.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class RegularizationPath(Display):
     strengths : numpy.ndarray
         (strength, neuron), decreasing.
     coef : numpy.ndarray
-        (strength, feature, neuron); nan where Ctrl-C came first, and so for all that follow.
+        (strength, feature, neuron); nan where Ctrl-C came first, here and in all that follow.
     intercept : numpy.ndarray
         (strength, neuron).
     objective, null_objective : numpy.ndarray
@@ -34,7 +34,7 @@ class RegularizationPath(Display):
     gap : numpy.ndarray
         Bound of ``F - F*``, (strength, neuron), or an estimate.
     gap_is_bound : numpy.ndarray
-        Which it is.
+        Whether ``gap`` is a bound.
     status : numpy.ndarray
         :class:`glmfit.Status` of every fit, (strength, neuron).
     """

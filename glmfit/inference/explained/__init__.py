@@ -1,1 +1,1 @@
-"""Contributions of groups of features to held-out predictions, and whether time series have as much by chance."""
+"""Contributions of groups of features to held-out predictions, and tests against chance for time series."""

@@ -1,4 +1,4 @@
-"""Explain responses: nested models x folds x strengths x draws of a null, and what they say of each group."""
+"""Contributions of groups of features to responses, by nested models x folds x strengths x draws of a null."""
 
 from __future__ import annotations
 
@@ -48,31 +48,31 @@ def explain(
     checkpoint: Any = None,
     verbose: bool = False,
 ) -> Explanation:
-    """Measure what each group of features explains of held-out responses, neuron by neuron.
+    """Measure how much each group of features explains of held-out responses, neuron by neuron.
 
     Parameters
     ----------
     model : PopulationGLM or PopulationGLMCV
-        Says the observation model, the penalty and the strengths; it need not be fitted and is not changed. Ridge,
-        lasso, elastic net or no penalty.
+        Gives the observation model, the penalty (ridge, lasso, elastic net or none) and the strengths. It need not be
+        fitted and is not changed.
     X, y, sample_weight, offset, exposure, epochs :
-        As the model's ``fit`` takes them; in memory.
+        As in the model's ``fit``; in memory.
     groups : dict or array, optional
-        Name -> feature indices or names, one, a list or a slice; or a label per feature, (feature,); each feature by
-        itself by default.
+        Group name -> feature indices or names (one, a list or a slice); or a label per feature, (feature,). By default
+        each feature is a group.
     kinds : str or list of {"unique", "maximal"}
-        What is compared: all features with all but those of a group (unique), and those of a group alone with a
-        constant (maximal); both by default.
+        Comparisons: all features with all but those of a group (unique), and those of a group alone with a constant
+        (maximal). Both by default.
     order : list of str, optional
-        Groups that are added one after the other: each with what those before it leave ("added").
+        Groups to add one after the other; each contributes its gain over those before it ("added").
     models : dict, optional
-        More models, by name: lists of groups; each is compared with a constant, and any two by `Explanation.compare`.
+        More models: name -> list of groups. Each is compared with a constant, and any two by `Explanation.compare`.
     cv : optional
-        Folds, as `PopulationGLMCV` takes them, each row held out at most once; default the model's ``cv``, or 5 blocks.
-        Blocks of trials or of time: held-out rows next to training rows are not independent of them.
+        Folds, as in `PopulationGLMCV`, each row held out at most once; default the model's ``cv``, or 5 blocks. Use
+        blocks of trials or of time: held-out rows next to training rows are not independent of them.
     strengths : array of shape (strength,), optional
-        Strengths to choose from, for every model, fold and neuron inside the training folds; default those of the
-        model: ``strengths`` of a `PopulationGLMCV`, or a number given as ``regularizer_strength``.
+        Candidate strengths. One is chosen for every model, fold and neuron inside the training folds. Default those of
+        the model: ``strengths`` of a `PopulationGLMCV`, or a number given as ``regularizer_strength``.
     null : CircularShift, LinearShift, Permutation, Designs or Counts, optional
         Null distribution for p-values.
     null_strength : float, "chosen" or None
@@ -80,12 +80,12 @@ def explain(
         other neurons choose most often for the model of all features; "chosen" lets every draw choose, as the
         contributions do, at many times the cost.
     level : float or None
-        Significance level, default 0.05, at which verdicts are wanted: draws that cannot change one are spared. None
-        computes all draws.
+        Significance level of the verdicts, default 0.05: draws that cannot change a verdict are skipped. None computes
+        all draws.
     tol : float, optional
         Relative gap of the fits, default that of the model.
     checkpoint : str or pathlib.Path, optional
-        File to write down how far the work has come; where it exists, the work goes on from there.
+        File that stores the progress. If it exists, the work continues from there.
     verbose : bool
         Show a progress bar.
 
@@ -96,7 +96,7 @@ def explain(
     Raises
     ------
     TypeError, ValueError
-        For what is none of the above, and for folds that overlap or, with several strengths, fewer than three.
+        For other arguments than the above, overlapping folds, and fewer than three folds with several strengths.
 
     Warns
     -----
@@ -105,16 +105,15 @@ def explain(
 
     Notes
     -----
-    Each held-out fold is predicted by a model that has not seen it, strength included: that is chosen by leaving out
-    each other fold, too, and fits that leave out two folds serve both. Guarantee: for every fit a bound of how far its
-    objective is above the minimum, and with a ridge on up to 300 features for every contribution a bound of how far it
-    is from that of the exact optima, at the strengths chosen. P-values are as valid as the null: the statistic is a
-    contribution at a strength that does not depend on the neuron's own responses, unless it is the only neuron: then
-    the middle one of the strengths is taken.
+    Neither the model that predicts a held-out fold nor its strength depends on that fold. The strength is chosen by
+    holding out each other fold in addition; a fit without two folds serves both of them. Guarantee: every fit has a
+    bound of how far its objective is above the minimum. With a ridge on up to 300 features, every contribution has a
+    bound of how far it is from that of the exact optima at the chosen strengths. P-values are as valid as the null:
+    the statistic is a contribution at a strength that does not depend on the neuron's own responses. A single neuron
+    takes the middle one of the strengths.
 
-    Cost: for each neuron, model, pair of folds and strength about two passes over the rows; Hessians are shared by the
-    models, folds and strengths near them. Gaussian responses need one pass in all. After Ctrl-C what was found so far
-    is returned.
+    Cost: for each neuron, model, pair of folds and strength about two passes over the rows; Hessians are shared by
+    similar models, folds and strengths. Gaussian responses need one pass in total. Ctrl-C returns the results so far.
 
     Examples
     --------
@@ -147,13 +146,13 @@ def explain(
     return found
 
 
-# ---------------------------------------------------------------- what a user gives
+# ---------------------------------------------------------------- arguments
 
 
 def _read_model(model: Any) -> PopulationGLM | PopulationGLMCV:
     if not isinstance(model, PopulationGLM | PopulationGLMCV):
         raise TypeError(
-            f"model is a {type(model).__name__}; it must be a glmfit.PopulationGLM or PopulationGLMCV, which says the "
+            f"model is a {type(model).__name__}; it must be a glmfit.PopulationGLM or PopulationGLMCV, which gives the "
             "observation model, the penalty and the strengths."
         )
     return type(model)(**model.get_params(deep=False))
@@ -169,20 +168,20 @@ def _check_null(null: Any, level: Any) -> None:
         )
     if null is not None and level is not None and null.enough(level) < 1:
         raise ValueError(
-            f"null has n={null.n}, of which no p-value is {level:g} or less; take at least "
-            f"{int(np.ceil(1 / level)) - 1} draws, or level=None to see what there is."
+            f"null has n={null.n}, too few for a p-value of {level:g} or less; take at least "
+            f"{int(np.ceil(1 / level)) - 1} draws, or level=None to compute the p-values anyway."
         )
 
 
 def _scorer(estimator, data: Training, rows: Rows, masks: np.ndarray, cv, strengths, tol: float) -> Scorer:
-    """Read folds, penalty and strengths of an estimator, and put together what scores its models."""
+    """Read folds, penalty and strengths of an estimator, and make the scorer of its models."""
     number, n_held = _read_folds(cv, estimator, data, rows.axis)
     observation, penalty = _observation(estimator, data), penalty_of(*_read_penalty(estimator))
     tried = _read_strengths(strengths, estimator, data, observation, penalty)
     if len(tried) > 1 and n_held < 3:
         raise ValueError(
-            f"cv has {n_held} folds and there are {len(tried)} strengths to choose from; that needs at least three: "
-            "one to score, one to choose by and one to fit. Give more folds, or one strength."
+            f"cv has {n_held} folds and there are {len(tried)} strengths to choose from; this needs at least three "
+            "folds: one to score, one to choose by and one to fit. Give more folds, or one strength."
         )
     cv_tol = getattr(estimator, "cv_tol", 10 * tol) * min(1.0, tol / estimator.tol)
     return Scorer(data, observation, number, n_held, masks, tried, penalty, tol, cv_tol)
@@ -217,8 +216,8 @@ def _read_strengths(strengths, estimator, data: Training, observation, penalty) 
         return default_strengths(penalty, data, observation)
     if np.ndim(strength):
         raise ValueError(
-            "regularizer_strength has one strength for each neuron or coefficient; explain needs one for all, or "
-            "chooses: pass strengths=[...]."
+            "regularizer_strength has one strength for each neuron or coefficient; explain needs one for all: pass a "
+            "number, or strengths=[...] to choose from."
         )
     return read_strengths("regularizer_strength", strength, needs, 0)
 
@@ -229,19 +228,19 @@ def _read_folds(cv, estimator, data: Training, axis) -> tuple[np.ndarray, int]:
     again = folds.test.sum(axis=1) > 1
     if again.any():
         raise ValueError(
-            f"{int(again.sum())} rows are held out by more than one fold of cv; explain adds up folds, and needs each "
-            "row held out at most once."
+            f"{int(again.sum())} rows are held out by more than one fold of cv; explain sums over folds, so that each "
+            "row may be held out at most once."
         )
     if np.any(folds.train == folds.test):
         raise ValueError(
             "cv has folds whose training rows are not all rows that they do not hold out; explain fits every fold to "
-            "all other rows. Take rows out altogether by sample_weight 0."
+            "all other rows. Exclude rows from all folds by sample_weight 0."
         )
     return np.where(folds.test.any(axis=1), np.argmax(folds.test, axis=1), folds.test.shape[1]), folds.test.shape[1]
 
 
 def _observation(estimator, data: Training):
-    """Observation model at a dispersion: that of a fit with the default ridge to all rows where none is given."""
+    """Return the observation model at its dispersion, by default that of a fit with the default ridge to all rows."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         names = ("observation_model", "inverse_link_function", "dispersion")
@@ -253,12 +252,12 @@ def _warn(found: Explanation) -> None:
     if lost.any():
         warn_user(
             f"{int(lost.sum())} of {int(found.n_fits.sum())} fits are not proved to be at their optimum, of "
-            f"{int(np.sum(lost > 0))} neurons (column proved says which contributions rest on such fits). Leave out "
+            f"{int(np.sum(lost > 0))} neurons (column proved shows which contributions rest on such fits). Drop "
             "the weakest strengths, or features that nearly repeat others."
         )
     empty = ~np.isfinite(found.loss[0])
     if empty.any() and found.status == "complete":
         warn_user(
             f"{int(empty.any(axis=0).sum())} of {len(found.neuron)} neurons have folds that cannot be fitted or "
-            "scored, for want of spikes or rows; those folds are skipped for them. Fewer or longer folds have spikes."
+            "scored because they lack spikes or rows; those folds are skipped for them. Use fewer or longer folds."
         )

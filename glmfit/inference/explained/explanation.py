@@ -1,4 +1,4 @@
-"""What `explain` has found: scores, contributions and p-values, as tables, arrays and a file."""
+"""Results of `explain`: scores, contributions and p-values, as tables, arrays and a file."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ _TEXTS = ("observation_model", "null", "status")
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Display):
-    """What each group of features predicts of held-out responses, neuron by neuron.
+    """Contributions of groups of features to the prediction of held-out responses, neuron by neuron.
 
     Attributes
     ----------
     neuron, model, feature : list of str
         Names.
     contributions : list of Contribution
-        What was compared: name, kind ("unique", "maximal", "added", "whole" or "model"), and the two models.
+        Comparisons: name, kind ("unique", "maximal", "added", "whole" or "model"), and the two models.
     members : numpy.ndarray
         Features of each model, bool (model, feature).
     loss, loss_off : numpy.ndarray
-        Held-out loss in nats, up to a constant of the neuron, and how far that of the exact optimum may be from it, inf
-        where no bound is known, (model, fold, neuron).
+        Held-out loss in nats, up to a constant of the neuron, and a bound of its distance from that of the exact
+        optimum, inf if no bound is known, (model, fold, neuron).
     strengths, strength : numpy.ndarray
-        Tried, and chosen inside the training rows of each fold, (strength,) and (model, fold, neuron).
+        Strengths tried, (strength,), and chosen inside the training rows of each fold, (model, fold, neuron).
     gap, proved : numpy.ndarray
-        Bound of how far the objective of each fit is above its minimum, in nats, and whether that is below its target,
-        (model, fold, neuron).
+        Bound of how far the objective of each fit is above its minimum, in nats, and whether the bound is below its
+        target, (model, fold, neuron).
     saturated, n_spikes : numpy.ndarray
         Loss of the model that predicts every response, in nats, and sum of the responses, (fold, neuron).
     n_fits, n_proved : numpy.ndarray
-        Fits of every neuron, with those that chose strengths, and how many are proved, (neuron,).
+        Number of fits of every neuron, including those that chose strengths, and of proved ones, (neuron,).
     p_value, q_value : numpy.ndarray
-        Against the null, and the smallest false discovery rate at which it is a discovery (Benjamini-Hochberg over
-        the neurons and groups of a kind), (contribution, neuron); nan without a null.
+        P-value against the null, and the smallest false discovery rate at which the contribution is a discovery
+        (Benjamini-Hochberg over the neurons and groups of a kind), (contribution, neuron); nan without a null.
     statistic, null_statistic : numpy.ndarray
-        What p-values compare, in nats: contributions at ``null_strength``, of the recording (contribution, neuron), and
-        of the draws (draw, contribution, neuron), nan where none was computed.
+        Statistics of the p-values, in nats: contributions at ``null_strength`` of the recording, (contribution,
+        neuron), and of the draws, (draw, contribution, neuron), nan where none was computed.
     null_strength : numpy.ndarray
         Strength at which statistics are computed, (neuron,); nan where each draw chooses its own.
     n_draws, n_loose : numpy.ndarray
-        Draws looked at, and how many of these a loose bound has decided, (contribution, neuron).
+        Draws evaluated, and how many of these a loose bound has decided, (contribution, neuron).
     n_null_fits, n_null_proved, n_possible_draws : int
-        Fits to draws, those proved, and draws there could be.
+        Fits to draws, proved ones among them, and possible draws.
     observation_model, null, status : str
-        What was fitted, the null, and "complete" or "interrupted".
+        Observation model, null, and "complete" or "interrupted".
     """
 
     neuron: list
@@ -108,7 +108,7 @@ class Explanation(Display):
 
     @property
     def off(self) -> np.ndarray:
-        """Bound of how far `contribution` is from that of the exact optima, inf if none is known, as it."""
+        """Bound of how far `contribution` is from that of the exact optima, inf if none is known, in its shape."""
         return contributions_of(self.loss, self.loss_off, self._models("more"), self._models("less"))[1]
 
     @property
@@ -146,12 +146,12 @@ class Explanation(Display):
         return np.all(both | ~known, axis=1) & known.any(axis=1)
 
     def compare(self, more: str, less: str) -> pd.DataFrame:
-        """Return what one model gains over another, a row per neuron.
+        """Return the gain of one model over another, a row per neuron.
 
         Parameters
         ----------
         more, less : str
-            Names of models, of those in ``model``.
+            Names of two of the models in ``model``.
 
         Returns
         -------
@@ -162,7 +162,7 @@ class Explanation(Display):
 
         for name in (more, less):
             if name not in self.model:
-                raise ValueError(f"{name!r} is no model here; there are {self.model}.")
+                raise ValueError(f"{name!r} is not a model here; the models are {self.model}.")
         only = Contribution(f"{more} over {less}", "model", self.model.index(more), self.model.index(less))
         values = {name: getattr(self, name) for name in (f.name for f in fields(self))}
         other = Explanation(**values | {"contributions": [only]})
@@ -199,7 +199,7 @@ class Explanation(Display):
         return frame.set_index(["neuron", "kind", "group"])
 
     def to_xarray(self) -> xr.Dataset:
-        """Return everything as an xarray Dataset; it needs xarray, of the extra ``batch``."""
+        """Return everything as an xarray Dataset; requires xarray, of the extra ``batch``."""
         import xarray as xr
 
         both, scores = ("contribution", "neuron"), ("model", "fold", "neuron")
@@ -242,12 +242,12 @@ class Explanation(Display):
 
     @classmethod
     def load(cls, path: str | Path) -> Explanation:
-        """Read a file of `save`.
+        """Read a file written by `save`.
 
         Raises
         ------
         ValueError
-            If it is not one, or damaged.
+            If it is another file, or damaged.
         """
         header, arrays = load_npz(path)
         if header.pop("class", None) != "Explanation":
@@ -260,7 +260,7 @@ class Explanation(Display):
 
 
 def explanation_to_file(found: Explanation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return header (values of JSON) and arrays."""
+    """Return the header (values of JSON) and the arrays."""
     header = {name: getattr(found, name) for name in (*_NAMES, *_TEXTS)}
     header |= {name: getattr(found, name) for name in ("n_null_fits", "n_null_proved", "n_possible_draws")}
     header["contributions"] = [[c.name, c.kind, int(c.more), int(c.less)] for c in found.contributions]
@@ -268,12 +268,12 @@ def explanation_to_file(found: Explanation) -> tuple[dict[str, Any], dict[str, n
 
 
 def explanation_from_file(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Explanation:
-    """Make the explanation of `explanation_to_file`; one of `DAMAGED` if it is none."""
+    """Read the output of `explanation_to_file`; raise one of `DAMAGED` for anything else."""
     compared = [Contribution(*of) for of in header["contributions"]]
     found = Explanation(**header | {"contributions": compared}, **{name: arrays[name] for name in _array_names()})
     shape = len(found.model), len(found.n_spikes), len(found.neuron)
     if found.loss.shape != shape:
-        raise ValueError(f"losses have shape {found.loss.shape}, and not {shape}")
+        raise ValueError(f"losses have shape {found.loss.shape} instead of {shape}")
     return found
 
 

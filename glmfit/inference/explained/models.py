@@ -1,4 +1,4 @@
-"""Nested models by the words of a user: which features each has, and which are compared."""
+"""Nested models from the arguments of a user: the features of each, and the comparisons."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,17 +12,17 @@ CONSTANT, FULL = "constant", "full"
 
 
 class Contribution(NamedTuple):
-    """What one model predicts better than another.
+    """Gain in prediction of one model over another.
 
     Attributes
     ----------
     name : str
-        Of the group, or of the model.
+        Name of the group, or of the model.
     kind : {"unique", "maximal", "added", "whole", "model"}
-        What is compared: all features and all but the group, the group and a constant, the group and those before it,
-        all features and a constant, a model of the user and a constant.
+        Comparison: all features with all but the group, the group with a constant, the groups up to this one with those
+        before it, all features with a constant, a model of the user with a constant.
     more, less : int
-        Indices of the model that has more, and of the other.
+        Indices of the model with more features, and of the other.
     """
 
     name: str
@@ -40,7 +40,7 @@ class ModelList(NamedTuple):
 
 
 def read_groups(groups: Any, n_features: int, names: Sequence[str] | None) -> dict[str, list[int]]:
-    """Read groups of features, by name: indices; each feature by itself by default."""
+    """Read groups of features as name -> indices; by default each feature is a group."""
     if groups is None:
         named = range(n_features) if names is None else names
         return {str(name): [k] for k, name in enumerate(named)}
@@ -54,7 +54,7 @@ def read_groups(groups: Any, n_features: int, names: Sequence[str] | None) -> di
 
 
 def read_models(groups: dict[str, list[int]], n_features: int, kinds: Any, order: Any, models: Any) -> ModelList:
-    """Make the models that some kinds of contributions compare, and those of a user.
+    """Make the models that the kinds of contributions compare, and those of the user.
 
     The constant model comes first, then that of all features.
     """
@@ -81,7 +81,7 @@ def read_models(groups: dict[str, list[int]], n_features: int, kinds: Any, order
 
 
 class _Made:
-    """Models made so far; the same features are one model, by the name it had first."""
+    """Models made so far; models with the same features are one, with the first name."""
 
     def __init__(self, n_features: int):
         self.names, self.masks, self._index = [], [], {}
@@ -102,7 +102,7 @@ def _in_order(made: _Made, groups: dict, order: Any, constant: int) -> list[Cont
     order = [order] if isinstance(order, str) else list(order)
     _refuse_unknown(order, groups, "order")
     if len(set(order)) < len(order):
-        raise ValueError(f"order is {order!r}; each group may be there once.")
+        raise ValueError(f"order is {order!r}; each group may occur only once.")
     compared, members, before = [], [], constant
     for k, name in enumerate(order):
         members = members + list(groups[name])

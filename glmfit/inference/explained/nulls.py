@@ -1,6 +1,6 @@
-"""Null distributions for time series: what keeps the autocorrelation of counts and features, and breaks their relation.
+"""Null distributions for time series that keep the autocorrelation of counts and features and break their relation.
 
-Which one answers which question: docs/how_to/explain.md.
+For the choice of a null see docs/how_to/explain.md.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ...estimators.scores import are_epochs, is_epochs
 class Rows(NamedTuple):
     """Rows of a fit, as nulls see them."""
 
-    given: np.ndarray  # which of those given, (time,)
+    given: np.ndarray  # which of the rows given, (time,)
     n_given: int
     n_features: int
     n_neurons: int
-    axis: TimeAxis | None  # of those given
+    axis: TimeAxis | None  # of the rows given
 
 
 class Draw(NamedTuple):
-    """One draw of a null: what takes the place of counts, or of features."""
+    """One draw of a null, which replaces counts or features."""
 
     source: np.ndarray | None = None  # row that each row gets its counts (features of the group) from, (row,)
     Y: np.ndarray | None = None  # counts, (row, neuron)
@@ -36,7 +36,7 @@ class Draw(NamedTuple):
 
 
 class Null(abc.ABC):
-    """A null distribution: a number of draws, and how they give a p-value.
+    """Null distribution: a number of draws, and their p-value.
 
     Attributes
     ----------
@@ -51,12 +51,12 @@ class Null(abc.ABC):
 
     @property
     def n_draws(self) -> int:
-        """How many draws there are."""
+        """Number of draws."""
         return self.n
 
     @property
     def needs_all(self) -> bool:
-        """Whether there is no p-value until all draws were looked at, or enough were not below."""
+        """Whether a p-value needs all draws, or enough draws that are not below the recording."""
         return False
 
     @property
@@ -73,36 +73,36 @@ class Null(abc.ABC):
         return None
 
     def p_value(self, n_above: np.ndarray, n_done: np.ndarray) -> np.ndarray:
-        """P-value after some draws, of which some were not below what was observed."""
+        """Return the p-value after some draws, of which some were not below the observed statistic."""
         return (n_above + 1) / (n_done + 1)
 
     def enough(self, level: float) -> int:
-        """Draws not below what was observed, from which on the p-value is above a level however many follow."""
+        """Return how many draws not below the observed statistic put the p-value above a level, whatever follows."""
         return int(np.floor(level * (self.n + 1) + 1e-9))
 
 
 @dataclass(frozen=True)
 class CircularShift(Null):
-    """Counts (or the features of a group) shifted in a circle, within trials or sessions.
+    """Counts (or the features of a group) shifted circularly, within trials or sessions.
 
     Parameters
     ----------
     n : int
         Draws, default 100.
     within : IntervalSet, list of them, or array (time,), optional
-        Trials or sessions, each shifted by itself: an IntervalSet of epochs, or a label per row. Default all rows.
+        Trials or sessions, each shifted separately: an IntervalSet of epochs, or a label per row. Default all rows.
     least : int
-        Smallest shift, in rows, default 1. At least as long as counts and features remember, so that no draw is nearly
-        what was observed.
+        Smallest shift, in rows, default 1. Choose at least the memory of counts and features, so that no draw nearly
+        equals the recording.
     of : {"counts", "features"}
-        Whether counts are shifted, all neurons alike, or the features of each group by itself.
+        Whether to shift the counts, all neurons alike, or the features of each group separately.
     random_state : int
         Seed of the shifts, default 0.
 
     Notes
     -----
-    Guarantee: the p-value is valid where the series within every trial or session looks the same from any point of the
-    circle, as a stationary one does except for the place where its ends meet. Drifts over a session break that: use a
+    Guarantee: the p-value is valid if the series within every trial or session looks the same from any point of the
+    circle. A stationary series does, except where its ends meet. Drifts over a session violate this: use a
     `LinearShift`, or designs of other sessions.
     """
 
@@ -125,7 +125,7 @@ class CircularShift(Null):
         if max(map(len, parts)) < 2 * self.least:
             raise ValueError(
                 f"least is {self.least}, and no part of the recording is longer than {max(map(len, parts))} rows (the "
-                f"shortest has {short}): nothing can be shifted that far in a circle. Give a smaller one."
+                f"shortest has {short}): nothing can be shifted that far in a circle. Give a smaller least."
             )
         for _ in range(self.n):
             source = np.arange(len(rows.given))
@@ -137,14 +137,14 @@ class CircularShift(Null):
 
 @dataclass(frozen=True)
 class LinearShift(Null):
-    """Counts shifted by whole rows, both ways and without a circle, against the middle of the recording (Harris 2020).
+    """Counts shifted by whole rows, in both directions and not circularly, against the middle rows (Harris 2020).
 
     Parameters
     ----------
     largest : int
-        Largest shift, in rows; as many are lost at both ends.
+        Largest shift, in rows; as many rows are lost at each end of the recording.
     n : int
-        Shifts each way, evenly spread, default 100: there are 2 n draws, and the smallest p-value is 1 / (n + 1).
+        Shifts in each direction, evenly spaced, default 100: 2 n draws, and 1 / (n + 1) as the smallest p-value.
 
     Notes
     -----
@@ -166,7 +166,7 @@ class LinearShift(Null):
 
     @property
     def n_draws(self) -> int:
-        """How many draws there are: shifts both ways."""
+        """Number of draws: shifts in both directions."""
         return 2 * self.n
 
     def _shifts(self) -> np.ndarray:
@@ -179,7 +179,7 @@ class LinearShift(Null):
         far = int(np.abs(self._shifts()).max())
         if len(rows.given) <= 4 * far:
             raise ValueError(
-                f"largest is {self.largest}, of {len(rows.given)} rows: less than half would be left. Shift by at most "
+                f"largest is {self.largest}, of {len(rows.given)} rows: less than half would remain. Shift by at most "
                 f"{(len(rows.given) - 1) // 4} rows."
             )
         return np.arange(far, len(rows.given) - far)
@@ -191,17 +191,17 @@ class LinearShift(Null):
             yield Draw(middle + shift)
 
     def p_value(self, n_above, n_done):
-        """Return the p-value after all shifts, a lower end of it after some; nan where it might still be anything."""
+        """Return the p-value after all shifts, or a lower bound of it after some of them."""
         return np.minimum((n_above + 1) / (self.n + 1), 1.0)
 
     def enough(self, level):
-        """Return from how many shifts not below what was observed on the p-value is above a level."""
+        """Return the number of shifts not below the observed statistic that put the p-value above a level."""
         return int(np.floor(level * (self.n + 1) + 1e-9))
 
 
 @dataclass(frozen=True)
 class Permutation(Null):
-    """Sessions or trials of one length, whose counts are paired with the features of another.
+    """Sessions or trials of one length, with the counts of each paired with the features of another.
 
     Parameters
     ----------
@@ -214,8 +214,8 @@ class Permutation(Null):
 
     Notes
     -----
-    Guarantee: the p-value is valid where sessions (trials) are exchangeable, whatever happens within them; with k of
-    them there are k! permutations. Rows beyond the shortest are left where they are.
+    Guarantee: the p-value is valid if sessions (trials) are exchangeable, whatever happens within them; with k of them
+    there are k! permutations. Rows beyond the length of the shortest stay in place.
     """
 
     within: Any
@@ -244,7 +244,7 @@ class _Given(Null):
 
     def __init__(self, arrays: Iterable, n: int | None = None):
         if n is None and not hasattr(arrays, "__len__"):
-            raise ValueError(f"n is None; say how many arrays {type(arrays).__name__} gives, n=100.")
+            raise ValueError(f"n is None; give the number of arrays in {type(arrays).__name__}, such as n=100.")
         self.arrays, self.n = arrays, check_whole("n", len(arrays) if n is None else n)  # type: ignore[arg-type]
 
     def _each(self, rows: Rows, what: str, n_columns: int) -> Iterator[np.ndarray]:
@@ -266,19 +266,19 @@ class _Given(Null):
 
 
 class Designs(_Given):
-    """Pseudosessions, or designs of other sessions: features instead of those of the recording (Harris 2020).
+    """Pseudosessions, or designs of other sessions, that replace the features of the recording (Harris 2020).
 
     Parameters
     ----------
     arrays : iterable of array (time, feature)
-        Of the rows and columns of X. An iterator is drawn from once.
+        Features with the rows and columns of X. An iterator is consumed once.
     n : int, optional
-        How many there are, where the iterable does not say.
+        Number of arrays, if the iterable has no length.
 
     Notes
     -----
-    Guarantee: the p-value is valid where the features of the recording are one more draw of what made these, and
-    independent of the counts otherwise.
+    Guarantee: the p-value is valid if the features of the recording are one more draw from the process that made the
+    arrays, and otherwise independent of the counts.
     """
 
     of = "designs"
@@ -289,14 +289,14 @@ class Designs(_Given):
 
 
 class Counts(_Given):
-    """Counts instead of those of the recording: of a simulation, or shuffled as the experiment allows.
+    """Counts that replace those of the recording: simulated, or shuffled as the experiment allows.
 
     Parameters
     ----------
     arrays : iterable of array (time, neuron)
-        Of the rows and columns of y. An iterator is drawn from once.
+        Counts with the rows and columns of y. An iterator is consumed once.
     n : int, optional
-        How many there are, where the iterable does not say.
+        Number of arrays, if the iterable has no length.
     """
 
     def draws(self, rows: Rows) -> Iterator[Draw]:
@@ -305,7 +305,7 @@ class Counts(_Given):
 
 
 def segments_of(within: Any, rows: Rows, name: str) -> list[np.ndarray]:
-    """Rows of every trial or session, in their order, as indices of those of the fit; rows in none are dropped."""
+    """List the rows of every trial or session, in their order, as indices into those of the fit; drop other rows."""
     if within is None:
         return [np.arange(len(rows.given))]
     if is_epochs(within) or are_epochs(within):

@@ -35,11 +35,11 @@ class Setting:
     by_newton: bool
     dtype: Any
     moments: Moments | None = None
-    shared: dict[int, dict] | None = None  # of every neuron, what all draws of its responses have in common
+    shared: dict[int, dict] | None = None  # of every neuron, results that all draws of its responses share
     kept: dict = field(default_factory=dict)
 
     def at(self, strength: float | None, loose: float | None = None) -> Setting:
-        """Return this setting with one strength, or with all, and a loose target; the same one every time."""
+        """Return this setting with one strength, or with all, and a loose target; the same object every time."""
         key = strength, loose
         if key not in self.kept:
             tried = self.nested.strengths if strength is None else np.array([strength])
@@ -56,15 +56,15 @@ class Scorer:
     data : Training
         Checked rows.
     observation : Observation
-        At the dispersion of every neuron, if it has one.
+        Observation model, at the dispersion of every neuron if it has one.
     number, n_held : numpy.ndarray, int
-        Which fold every row is held out in, (time,), ``n_held`` for none; how many folds there are.
+        Fold that holds out each row, (time,), ``n_held`` for none; number of folds.
     masks : numpy.ndarray
         Features of each model, bool (model, feature).
     strengths : numpy.ndarray
-        To choose from, or the one there is.
+        Strengths to choose from, or the only one.
     penalty : callable
-        Makes the penalty of one strength, or of one of each fit.
+        Makes a penalty from one strength, or from one per fit.
     tol, cv_tol : float
         Relative gaps.
     """
@@ -79,7 +79,7 @@ class Scorer:
         self._exposure = exposure
         self.weights = data.weights
         if exposure is not None and exposure.ndim == 1:
-            # What was observed goes with the counts, wherever they are put.
+            # The exposure moves with the counts, wherever a draw puts them.
             self.weights = data.weights / exposure
             data = replace(data, weights=self.weights, own=_times(data.own, exposure[:, None]), exposure=None)
         self.form = StandardForm.of(data, observation)
@@ -94,26 +94,26 @@ class Scorer:
 
     @property
     def n_neurons(self) -> int:
-        """Neurons."""
+        """Number of neurons."""
         return self.responses.Y.shape[1]
 
     def standard(self, Y: np.ndarray) -> Responses:
-        """Bring other counts of all rows into the form of the engine; masks and weights stay where they are."""
+        """Bring other counts of all rows into the form of the engine; masks and weights stay in place."""
         if not self.form.is_plain:
             raise ValueError(
-                "counts instead of those of the recording are for Poisson, Bernoulli and Binomial responses, which "
-                "need no unit of their own; shift or permute the others."
+                "counts that replace those of the recording are for Poisson, Bernoulli and Binomial responses, which "
+                "need no unit of their own; shift or permute other responses."
             )
         bad, needs = self.observation.wrong(Y)
         if bad.any():
-            raise ValueError(f"counts of the null have {int(bad.sum())} values that cannot be; they need {needs}.")
+            raise ValueError(f"counts of the null have {int(bad.sum())} impossible values; they must be {needs}.")
         return self.responses._replace(
             Y=np.asarray(Y if self._exposure is None else per_unit(Y, self._exposure), float)
         )
 
     @contextmanager
     def workers(self) -> Iterator[Workers]:
-        """Threads that share neurons; of a short recording one, as the others would wait for the interpreter."""
+        """Threads that share neurons; one for a short recording, where others would wait for the interpreter."""
         workers = Fitters()
         with workers if self.X.size >= _WORTH_THREADS else one_thread_each():
             yield workers
@@ -130,7 +130,7 @@ class Scorer:
         return Setting(nested, self.penalty, by_newton, precision(X.dtype))
 
     def taken(self, source: np.ndarray, rows: np.ndarray | None = None) -> Responses:
-        """Return the responses with their weights of other rows; what is known of predictors stays."""
+        """Return the responses of other rows with their weights; offsets of predictors stay in place."""
         offset = self.responses.offset
         offset = offset if offset is None or rows is None else offset[rows]
         Y, own, seen, _ = (None if a is None else a[source] for a in self.responses)
@@ -151,7 +151,7 @@ class Scorer:
         among: Callable[[int], Any] | None = None,
         told: Callable[[], None] = lambda: None,
     ) -> HeldOut:
-        """Held-out losses of some neurons in nats, of all models or those ``among(neuron)`` names, in their places."""
+        """Compute held-out losses of neurons, in nats, of all models or those of ``among(neuron)``, in their places."""
         out = HeldOut.empty(len(self.masks), self.n_held, self.n_neurons)
         if not len(neurons):
             return out
@@ -173,7 +173,7 @@ class Scorer:
         return out
 
     def _solve(self, setting: Setting, responses: Responses, neurons: np.ndarray, out: HeldOut) -> None:
-        """Let the solvers of populations find what is not proved of some neurons."""
+        """Let the solvers of populations compute the unproved results of some neurons."""
         if not len(neurons):
             return
         some = Responses(*(None if a is None else a if a.shape[1] == 1 else a[:, neurons] for a in responses))
@@ -209,7 +209,7 @@ class Scorer:
 
 
 def penalty_of(name: str, ratio: float) -> Callable[[Any], Any]:
-    """Return what makes a penalty of one strength, or of one of each fit."""
+    """Return a function that makes a penalty from one strength, or from one per fit."""
     if name == "ElasticNet":
         return partial(penalties.ElasticNet, ratio=ratio)
     return {"Ridge": penalties.Ridge, "Lasso": penalties.Lasso}[name]

@@ -1,6 +1,6 @@
-"""P-values by draws from a null distribution, of which only those that can change a verdict are computed.
+"""P-values by draws from a null distribution; only draws that can change a verdict are computed.
 
-The statistic is a contribution at one strength that neither the neuron's own counts nor a draw have chosen. Theory:
+The statistic is a contribution at one strength, chosen by neither the neuron's own counts nor a draw. Theory:
 docs/theory/nested_models.md.
 """
 
@@ -19,37 +19,37 @@ from .models import Contribution
 from .nulls import Draw, Null, Rows
 from .scorer import Scorer, Setting
 
-_LOOSE = 1.0, 0.03, 1e-3  # nats of a fit: what is enough where the statistic is far from what was observed
-_CHUNK = 32  # neurons between two times that something may be written down
+_LOOSE = 1.0, 0.03, 1e-3  # nats of a fit: enough if the statistic is far from the observed one
+_CHUNK = 32  # neurons between two points at which a checkpoint may be written
 
 
 @dataclass
 class Verdicts:
-    """What draws have said so far, (contribution, neuron) each where not said otherwise."""
+    """Results of the draws so far, (contribution, neuron) each unless stated otherwise."""
 
     observed: np.ndarray  # statistic of the recording
-    off: np.ndarray  # how far it may be from that of the exact optima, inf where that is not known
+    off: np.ndarray  # bound of its distance from that of the exact optima, inf if unknown
     above: np.ndarray  # draws that are not known to be below it
-    done: np.ndarray  # draws looked at
+    done: np.ndarray  # draws evaluated
     loose: np.ndarray  # of these, how many a loose bound has decided
     drawn: np.ndarray  # statistics, (draw, contribution, neuron), nan where none was computed
     n_fits: np.ndarray  # (neuron,)
     n_proved: np.ndarray  # (neuron,)
-    ended: np.ndarray  # neurons of which all draws that are wanted were looked at, bool (neuron,)
-    looked: np.ndarray  # draws looked at of all neurons, a number
+    ended: np.ndarray  # neurons of which all wanted draws were evaluated, bool (neuron,)
+    looked: np.ndarray  # draws evaluated of all neurons, a number
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return it as named arrays."""
         return {f"null/{name}": np.asarray(value) for name, value in vars(self).items()}
 
     def of(self, n: int) -> Verdict:
-        """Return views of what is known of one neuron."""
+        """Return views of the results of one neuron."""
         views = (a[..., n] for a in (self.observed, self.off, self.above, self.done, self.loose, self.drawn))
         return Verdict(*views)
 
 
 class Verdict(NamedTuple):
-    """The same of one neuron, or of all."""
+    """Results of the draws of one neuron, or of all."""
 
     observed: np.ndarray
     off: np.ndarray
@@ -59,9 +59,9 @@ class Verdict(NamedTuple):
     drawn: np.ndarray
 
     def take(self, k: int, wanted: np.ndarray, found: Statistics, last: bool) -> np.ndarray:
-        """Take over the statistics of a draw where they are ``wanted``; returns where a nearer look is needed.
+        """Store the statistics of a draw where ``wanted``; return where a tighter bound is needed.
 
-        At the ``last`` look what cannot be computed, or is not proved, counts against the group.
+        In the ``last`` evaluation, statistics that cannot be computed or proved count against the group.
         """
         known = np.where(np.isfinite(self.off), self.off, 0.0)
         bounded = np.isfinite(found.off) & np.isfinite(found.value)
@@ -81,8 +81,8 @@ class Statistics(NamedTuple):
     """Contributions of a draw, (contribution, ...) each."""
 
     value: np.ndarray  # nan where a model cannot be fitted
-    off: np.ndarray  # how far it may be from that of the exact optima, inf where that is not known
-    proved: np.ndarray  # whether the fits behind it are
+    off: np.ndarray  # bound of its distance from that of the exact optima, inf if unknown
+    proved: np.ndarray  # whether the fits behind it are proved
 
     @classmethod
     def of(cls, held: HeldOut, pairs: np.ndarray, scale=1.0) -> Statistics:
@@ -95,25 +95,25 @@ class Statistics(NamedTuple):
 
 
 class NullTest:
-    """Compares what groups contribute with draws from a null.
+    """Test that compares the contributions of groups with draws from a null.
 
     Parameters
     ----------
     scorer : Scorer
-        Of the recording.
+        Scorer of the recording.
     contributions : list of Contribution
-        To test.
+        Contributions to test.
     null : Null
-        Where draws come from.
+        Source of the draws.
     rows : Rows
-        Of the fit.
+        Rows of the fit.
     strength : numpy.ndarray or None
-        Strength of every neuron at which statistics are computed, (neuron,); None: every draw chooses its own, as the
-        contributions have.
+        Strength of every neuron at which statistics are computed, (neuron,); None lets every draw choose its own, as
+        the contributions do.
     level : float or None
-        Significance: once a verdict at this level is known, later draws are spared. None spares none.
+        Significance level: once a verdict at this level is known, later draws are skipped. None skips none.
     features : list of numpy.ndarray
-        Of every contribution, those of its group, which a null of features moves, bool (feature,).
+        For every contribution, the features of its group, which a null of features moves, bool (feature,).
     """
 
     def __init__(
@@ -134,13 +134,13 @@ class NullTest:
         responses = scorer.taken(middle, self.used)
         held = self._held_out(self._setting, responses, np.ones(shape, bool), None, told)
         value, off, proved = Statistics.of(held, self._pairs)
-        value = np.where(np.isfinite(off) | proved, value, np.nan)  # nothing is to be compared with it
+        value = np.where(np.isfinite(off) | proved, value, np.nan)  # an unproved value is not compared
         above, done, loose = (np.zeros(shape, int) for _ in range(3))
         drawn, none = np.full((self.null.n_draws, *shape), np.nan), np.zeros(shape[1], bool)
         return Verdicts(value, off, above, done, loose, drawn, held.n_fits, held.n_proved, none, np.zeros((), int))
 
     def run(self, verdicts: Verdicts, told: Callable[[], None]) -> Iterator[None]:
-        """Look at the draws that are wanted, and yield now and then."""
+        """Evaluate the wanted draws, and yield from time to time."""
         moved = self.null.moves_counts and self._setting.by_newton
         if moved and not moments_serve(self._setting.nested, self.scorer.observation, self.scorer.responses):
             yield from self._run_by_neuron(verdicts, told)
@@ -165,9 +165,9 @@ class NullTest:
         verdicts.ended[:] = True
 
     def _run_by_neuron(self, verdicts: Verdicts, told) -> Iterator[None]:
-        """Look at all draws of one neuron after the other: they have much in common."""
+        """Evaluate all draws neuron by neuron: the draws of a neuron have much in common."""
         sources = [draw.source.astype(np.int32) for draw in self.null.draws(self.rows)]
-        # What the Hessians of the recording do not prove those of a draw hardly will.
+        # If the Hessians of the recording prove nothing of a neuron, those of a draw hardly will.
         left = np.flatnonzero(~verdicts.ended & np.isfinite(verdicts.off).any(axis=0))
         with self.scorer.workers() as workers:
             for start in range(0, len(left), _CHUNK):
@@ -197,11 +197,11 @@ class NullTest:
                 found = Statistics(*(a[:, 0] for a in Statistics.of(held, self._pairs, scale)))
                 left = verdict.take(k, some, found, loose is None)
                 first[left] = i + 1  # what has not decided this draw will hardly decide the next
-                first[some & ~left] = max(i - 1, 0)  # but less may do again
+                first[some & ~left] = max(i - 1, 0)  # but a looser one may suffice again
                 wanted = (wanted & ~some) | left
 
     def _wanted(self, observed: np.ndarray, above: np.ndarray) -> np.ndarray:
-        """Which verdicts further draws may change."""
+        """Return which verdicts further draws may change."""
         known = np.isfinite(observed)
         return known if self.level is None else known & (above < self.null.enough(self.level))
 
@@ -245,7 +245,7 @@ class NullTest:
         return len(self.scorer.masks), self.scorer.n_held, self.scorer.n_neurons
 
     def _held_out(self, setting: Setting, responses, wanted: np.ndarray, loose, told) -> HeldOut:
-        """Losses of the models that some contributions compare, of the neurons they are wanted of."""
+        """Compute the losses of the models that contributions compare, for the neurons where they are wanted."""
 
         def among(n: int) -> np.ndarray:
             return np.unique(self._pairs[wanted[:, n]])

@@ -1,4 +1,4 @@
-"""The work of an explanation: fits, tests, and what is written down on the way."""
+"""Work of an explanation: fits, tests and checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHUNK = 32  # neurons between two writings of a checkpoint
 
 
 class Work:
-    """The fits of an explanation, chunk by chunk, written down on the way; parameters are those of `explain`, read."""
+    """Fits of an explanation, chunk by chunk, with checkpoints; the parameters are the checked ones of `explain`."""
 
     def __init__(
         self, scorer: Scorer, nested: ModelList, rows: Rows, null: Null | None, null_strength, level, checkpoint
@@ -40,7 +40,7 @@ class Work:
         self._restore()
 
     def run(self, verbose: bool) -> bool:
-        """Do what is left to do; True if Ctrl-C came."""
+        """Do the remaining work; return True after Ctrl-C."""
         n = self.scorer.n_neurons
         what, total = f"explaining {counted(n, 'neuron')}", n if self.null is None else 3 * n
         with closing(ProgressBar(what, total, "neuron", verbose)) as bar:
@@ -85,7 +85,7 @@ class Work:
         return masks[contribution.more] & ~masks[contribution.less]
 
     def result(self, data: Training, features: list[str], observation_model: str, interrupted: bool) -> Explanation:
-        """Put together what was found."""
+        """Assemble the results."""
         scorer, held, shape = self.scorer, self.held, (len(self.nested.contributions), self.scorer.n_neurons)
         v, null = self.verdicts, self.null
         nothing = np.full(shape, np.nan)
@@ -133,7 +133,7 @@ class Work:
 
 
 def _strengths_of_tests(given, strengths: np.ndarray, chosen: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Strength of every neuron's statistics, (neuron,): given, or what all other neurons choose most often."""
+    """Return the strength of every neuron's statistics, (neuron,): given, or the one others choose most often."""
     n = chosen.shape[2]
     if given == "chosen":
         return np.full(n, np.nan)
@@ -157,7 +157,7 @@ def _facts(scorer: Scorer, nested: ModelList, null: Null | None, null_strength, 
 
 
 def _draws(null: Null | None) -> str:
-    """Digest what `_name` leaves out: how many draws, labels or epochs, and arrays that can be read twice."""
+    """Digest what `_name` omits: number of draws, labels or epochs, and arrays that can be read twice."""
     arrays, within = getattr(null, "arrays", ()), getattr(null, "within", None)
     given = [np.asarray(array) for array in arrays] if hasattr(arrays, "__len__") else []
     if is_epochs(within) or are_epochs(within):

@@ -10,7 +10,7 @@ except ModuleNotFoundError as error:
     if error.name != "nemos":  # something that NeMoS needs
         raise
     raise ModuleNotFoundError(
-        'glmfit.plugins.nemos needs NeMoS, not installed here: run  python -m pip install -e ".[nemos]"  in the '
+        'glmfit.plugins.nemos needs NeMoS, which is not installed: run  python -m pip install -e ".[nemos]"  in the '
         "checkout of glmfit.",
         name="nemos",
     ) from None

@@ -1,4 +1,4 @@
-"""Fits of models that are known as matrices: in parts, each by the solver that can prove most of it."""
+"""Fits of models in matrix form: in parts, each by the solver that can prove most about it."""
 
 from dataclasses import replace
 from typing import Any
@@ -36,8 +36,8 @@ class Fitting:
 
     def __init__(self, solver: Any, view: View):
         self.solver, self.view = solver, view
-        self.is_free = solver.stepsize is None and solver.batch_size is None  # of options of steps
-        # Whether bounds are known for the model, and options leave the solver that gives them.
+        self.is_free = solver.stepsize is None and solver.batch_size is None  # no options of steps
+        # Whether bounds are known for the model, and the options allow the solver that gives them.
         self.proves = view.certified or bool(view.n_classes and self.is_free)
         self.tol = max(solver.tol**2, 1e-9 if view.dtype == np.float32 else 1e-16)  # relative gap
 
@@ -55,7 +55,7 @@ class Fitting:
 
     @full_precision
     def confirms(self, init_params, params, state: FitState, args) -> bool:
-        """Whether NeMoS's own objective at the answer is what we say: the model was what we took it for."""
+        """Return whether NeMoS's own objective at the solution equals ours: the model was identified correctly."""
         solver, view = self.solver, self.view
         penalised = solver.regularizer.penalized_loss(
             solver.unregularized_loss, params=params, strength=solver.regularizer_strength
@@ -65,13 +65,13 @@ class Fitting:
         allowed = AGREE[view.dtype.itemsize] * size
         if abs(given - ours) <= allowed or not (np.isfinite(given) or np.isfinite(ours)):
             return True
-        # Where coefficients ran away, NeMoS's sums in its precision are off by a part of what was gained.
+        # If coefficients diverged, NeMoS's sums in its precision are off by a part of the improvement.
         return self.proves and abs(given - ours) <= allowed + _OFF * (float(penalised(init_params, *args)) - ours)
 
     def _fit(self, start: Params, first: Params | None = None):
-        """Fit every part from the start; if ``first`` was the start, only look how far from the optimum this is.
+        """Fit every part from the start; given the ``first`` start, only evaluate the distance from the optimum.
 
-        Returns parameters, state, and the smallest gap asked of a part.
+        Returns parameters, state, and the smallest target gap of a part.
         """
         coef, intercept = np.zeros_like(start.coef), start.intercept.copy()
         outcomes = []
@@ -84,13 +84,13 @@ class Fitting:
         return Params(coef, intercept), state, min(float(np.min(o.solution.target)) for _, o in outcomes)
 
     def _polish(self, params, state: FitState, args, first: Params, budget: int):
-        """Go on with proximal steps where sparse penalties and coupled classes slow SAGA down; look again."""
+        """Continue with proximal steps if sparse penalties and coupled classes slow SAGA down; evaluate again."""
         proximal = self.solver.proximal(params, args, min(self.solver.tol**2, 1e-9), budget)
         params = proximal.params
         at = self.view.columns(params)
         _, looked, target = self._fit(at, first)
-        # The second-order estimate is far too large where a kink of the penalty, not curvature, holds the classes;
-        # convexity gives another: the gradient mapping times the way still to go, here the way come so far.
+        # The second-order estimate is far too large if a kink of the penalty, not curvature, holds the classes;
+        # convexity gives another: the gradient mapping times the remaining distance, here the distance so far.
         way = np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(at, first, strict=True)))
         gap, by_convexity = looked.report.gap, float(proximal.mapping) * way
         if by_convexity < gap.sum():
@@ -132,7 +132,7 @@ class Fitting:
         return of_table(found, view.n_together)
 
     def _run_in_form(self, problem, form: StandardForm, penalty, start: Params, method) -> Outcome:
-        """Fit a population in standard form, and look at the outcome as NeMoS sees it."""
+        """Fit a population in standard form, and evaluate the outcome as NeMoS sees it."""
         seen = _AsGiven(problem, form, penalty)
         warm = seen.better_of(start)
         warm = warm and Params(warm.coef, warm.intercept - form.shift)
@@ -143,7 +143,7 @@ class Fitting:
         return of_certified(seen, start, found, self.view.dtype)
 
     def _method(self, problem: PopulationProblem, batch_size: int | None):
-        """Solver of the engine: the one named where the problem is its own, else what `PopulationGLM` would take."""
+        """Choose the solver of the engine: the named one if it suits the problem, else that of `PopulationGLM`."""
         chosen, named = choose_solver(problem), self.solver.method
         smooth = problem.penalty.smooth
         if named and chosen != "LeastSquares" and not (named == "ProximalNewton" and smooth):
@@ -203,7 +203,7 @@ class _AsGiven:
 
     @property
     def design_rank(self) -> int:
-        """Directions of the design that were resolved."""
+        """Number of directions of the design that were resolved."""
         return self._problem.design_rank
 
     def _seen(self, objective: np.ndarray) -> np.ndarray:
@@ -218,12 +218,12 @@ def _in_units(penalty, form: StandardForm):
 
 
 def _columns(array: np.ndarray, which: np.ndarray) -> np.ndarray:
-    """Take columns of an array, which is not copied where they are all."""
+    """Take columns of an array, without a copy if they are all."""
     return array if len(which) == array.shape[1] else array[:, which]
 
 
 def _own_kernels():
-    """Kernels of a run that go with it, and with them the model whose loss they hold."""
+    """Make kernels that are freed with a run, together with the model whose loss they hold."""
 
     def fresh(kernel, *static):
         return jit(lambda *given, **named: kernel.__wrapped__(*given, **named), static_argnames=static)

@@ -1,6 +1,6 @@
-"""Fits of rows that a data loader hands out in batches, without numbers and in any order: NeMoS's ``stochastic_fit``.
+"""Fits of rows that a data loader yields in batches, without numbers and in any order: NeMoS's ``stochastic_fit``.
 
-A pass is a step on all rows, not one step a batch: of Newton's method where the model is known, and proved at its end.
+A pass is one step on all rows, not one per batch: a step of Newton's method if the model is known, with proved gaps.
 """
 
 from collections.abc import Callable
@@ -25,9 +25,9 @@ from .terms import KnownLoss
 from .view import Part, View, matrices_of, views
 
 _NEGLIGIBLE = 1e-4  # nats over the whole recording that no fit need gain
-_UNKNOWN = 10**6  # rows of a loader that does not say how many it has
+_UNKNOWN = 10**6  # rows of a loader that does not know their number
 _FEW_ROWS = 8
-_SHORTER, _SHORTEST = 0.25, 1e-12  # factor of a step that led uphill; the last
+_SHORTER, _SHORTEST = 0.25, 1e-12  # factor of a step that led uphill; the smallest step
 
 
 class Stop(Exception):
@@ -35,7 +35,7 @@ class Stop(Exception):
 
 
 class Passes:
-    """Passes over a loader, which tell callbacks of NeMoS where they are."""
+    """Passes over a loader, which report their progress to callbacks of NeMoS."""
 
     def __init__(self, loader: Any, most: int, callback: Any, ctx: Any):
         self.loader, self.left, self.callback = loader, most, callback
@@ -43,7 +43,7 @@ class Passes:
         self.epoch = -1
 
     def tell(self, event: str) -> None:
-        """Call a hook of the callback, and end if it asks for that."""
+        """Call a hook of the callback, and stop if it requests that."""
         hook = getattr(self.callback, f"on_{event}", None)
         if hook is not None:
             hook(self.ctx)
@@ -51,7 +51,7 @@ class Passes:
             raise Stop
 
     def at(self, params: Any, state: Any) -> None:
-        """Say where the fit is."""
+        """Give the callback the parameters and the state of the fit."""
         self.ctx.params, self.ctx.state = params, state
 
     def run(self, take: Callable, end: Callable[[], None]) -> None:
@@ -70,7 +70,7 @@ class Passes:
 
 
 def run_passes(solver: Any, init_params: Any, loader: Any, n_passes: int, callback: Any = None, ctx: Any = None):
-    """Fit by at most some passes over a loader; returns parameters, state and no auxiliary value."""
+    """Fit by at most ``n_passes`` passes over a loader; return parameters, state and no auxiliary value."""
     if n_passes < 1:
         raise ValueError(f"the number of passes is {n_passes}; it must be at least 1.")
     passes = Passes(loader, min(n_passes, solver.maxiter or n_passes), callback, ctx)
@@ -86,7 +86,7 @@ def run_passes(solver: Any, init_params: Any, loader: Any, n_passes: int, callba
         while passes.left and not fit.is_done:
             passes.run(fit.take, lambda: passes.at(*fit.end()))
         if passes.left and hasattr(passes.ctx, "request_stop"):
-            passes.ctx.request_stop("glmfit: every fit has come to its end.")
+            passes.ctx.request_stop("glmfit: every fit has ended.")
     except Stop:
         pass
     passes.at(fit.params(), fit.state())
@@ -95,7 +95,7 @@ def run_passes(solver: Any, init_params: Any, loader: Any, n_passes: int, callba
 
 
 class KnownPasses:
-    """Newton steps of a model that is known as matrices, after a pass that looks at the data."""
+    """Newton steps of a model in matrix form, after a pass that surveys the data."""
 
     def __init__(self, solver: Any, init_params: Any, view: View, loader: Any):
         self.solver, self.view, self.init_params = solver, view, init_params
@@ -108,7 +108,7 @@ class KnownPasses:
 
     @property
     def is_done(self) -> bool:
-        """Whether no fit takes steps any more."""
+        """Whether no fit takes any more steps."""
         return bool(self.fits) and not any(fit.is_open.any() for fit in self.fits)
 
     def take(self, X: Any, y: Any) -> None:
@@ -128,7 +128,7 @@ class KnownPasses:
             fit.add(features, np.ascontiguousarray(Y[:, part.columns]))
 
     def end(self) -> tuple[Any, FitState]:
-        """Take the step of a pass; returns parameters and state."""
+        """Take the step of a pass; return parameters and state."""
         if self.fits:
             for fit in self.fits:
                 fit.end()
@@ -180,9 +180,9 @@ class KnownPasses:
 
 
 class GradientPasses:
-    """Proximal gradient steps of a loss that is not known otherwise, with steps by Barzilai and Borwein (1988).
+    """Proximal gradient steps of a loss of unknown form, with step sizes of Barzilai and Borwein (1988).
 
-    A step stands if the objective is not higher after it; otherwise the next pass looks at a quarter of it.
+    A step is accepted if the objective is not higher after it; otherwise the next pass tries a quarter of it.
     """
 
     def __init__(self, solver: Any, init_params: Any):
@@ -212,10 +212,10 @@ class GradientPasses:
         self._sums = [loss + n * float(value), gradient + n * np.asarray(slope, np.float64), rows + n]
 
     def end(self) -> tuple[Any, FitState]:
-        """Take the step of a pass; returns parameters and state."""
+        """Take the step of a pass; return parameters and state."""
         loss, gradient, rows = self._sums
         if not rows:
-            raise ValueError("a pass over the loader gave no rows; it must give all of them whenever it is iterated.")
+            raise ValueError("a pass over the loader gave no rows; the loader must give all rows at every iteration.")
         self._sums, self.n_passes = [0.0, 0.0, 0], self.n_passes + 1
         loss, gradient = loss / rows, gradient / rows
         objective = loss + float(self._penalty(self._tree(self._trial)))
@@ -254,7 +254,7 @@ class GradientPasses:
 
 
 def _some_rows(loader: Any) -> tuple:
-    """Rows by which the model is known: the sample of the loader, and more where that has few."""
+    """Return rows that identify the model: the sample of the loader, and more if that has few."""
     sample = tuple(loader.sample_batch())
     if len(jax.tree.leaves(sample)[-1]) >= _FEW_ROWS:
         return sample
@@ -265,7 +265,7 @@ def _some_rows(loader: Any) -> tuple:
 
 
 def _over(penalty: Any, loss: KnownLoss) -> Any:
-    """Penalty of our loss, of which NeMoS's is a multiple."""
+    """Return the penalty for our loss, of which NeMoS's is a multiple."""
     if loss.factor == 1 or not hasattr(penalty, "strength"):
         return penalty
     return eqx.tree_at(lambda p: p.strength, penalty, np.asarray(penalty.strength, np.float64) / loss.factor)

@@ -1,4 +1,4 @@
-"""Safeguarded proximal gradient and Newton steps for any loss: what is left when nothing is known of a problem.
+"""Safeguarded proximal gradient and Newton steps for any loss: the fallback if nothing is known about a problem.
 
 Everything here can be traced by jax: no branch depends on a number.
 """
@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from ...compilation import full_precision
 
 _LONGEST, _HALVINGS = 1e10, 60
-FEW = 128  # parameters, of which a Hessian is cheap
+FEW = 128  # parameters up to which a Hessian is cheap
 _LIFT = 1e-6  # of the diagonal of a Hessian in single precision that is nearly singular
 
 
@@ -35,11 +35,11 @@ def proximal_gradient(
     """Minimise ``loss(params) + penalty(params)`` by accelerated proximal gradient steps.
 
     Parameters are any tree of arrays; ``prox(params, step)`` minimises ``|. - params|^2/2 + step * penalty(.)``;
-    ``tol`` is of the relative norm of the gradient mapping. The first ``step`` grows and shrinks by itself.
+    ``tol`` is of the relative norm of the gradient mapping. The initial ``step`` adapts automatically.
 
     A step s from y to x is taken only if ``loss(x) <= loss(y) + g'(x - y) + |x - y|^2/(2s)``, halving s until it holds:
-    with a convex loss that is what the O(1/k^2) rate of Beck and Teboulle (2009) needs, whatever the smoothness. Where
-    the objective would rise the momentum is dropped (O'Donoghue and Candes 2015), and the plain proximal gradient step
+    with a convex loss the O(1/k^2) rate of Beck and Teboulle (2009) needs only this, whatever the smoothness. If the
+    objective would rise, the momentum is dropped (O'Donoghue and Candes 2015), and the plain proximal gradient step
     that follows cannot raise it. Cost: two to three evaluations per iteration.
     """
     x0, unravel = ravel_pytree(start)
@@ -52,7 +52,7 @@ def proximal_gradient(
         return smooth(x) + jnp.asarray(penalty(unravel(x)), x0.dtype)
 
     def advance(y, s):
-        """Proximal gradient step from y, of the longest length up to s that descends as it must."""
+        """Take a proximal gradient step from y, halving s until it descends sufficiently."""
         f, g = jax.value_and_grad(smooth)(y)
 
         def attempt(s):
@@ -74,7 +74,7 @@ def proximal_gradient(
         new, s, good, mapping = advance(y, s)
         F_new = total(new)
         taken = good & (F_new <= F)
-        # Where even the plain step (t of 1) gains nothing, that is rounding (or a loss that is not a number).
+        # If even the plain step (t of 1) gains nothing, the reason is rounding (or a loss that is not a number).
         still = jnp.where(taken & (F_new < F - 2 * eps * jnp.abs(F)), 0, still + ((t == 1) | taken))
         t_new = (1 + jnp.sqrt(1 + 4 * t**2)) / 2
         ahead = new + (t - 1) / t_new * (new - x)
@@ -98,11 +98,11 @@ def proximal_gradient(
 
 @full_precision
 def newton(total: Callable, start: Any, tol: float, max_steps: int) -> ProximalResult:
-    """Minimise a smooth function of few parameters by Newton steps that descend, halved where they must be.
+    """Minimise a smooth function of few parameters by Newton steps that descend, halved if necessary.
 
-    Where the Hessian leads nowhere down the step is along the gradient. ``tol`` is of the norm of the gradient,
-    relative to that of the parameters plus one. Cost of a step: a Hessian by jax, as many gradients as there are
-    parameters.
+    If the Newton direction does not descend, the step is along the gradient. ``tol`` is of the norm of the gradient,
+    relative to that of the parameters plus one. Cost of a step: a Hessian by jax, which costs one gradient per
+    parameter.
     """
     x0, unravel = ravel_pytree(start)
     eps = jnp.finfo(x0.dtype).eps

@@ -19,8 +19,8 @@ SOLVERS: dict[str, tuple[type[Solver], tuple[str, ...]]] = {
 class _Spec(nemos.solvers.SolverSpec):
     """Entry of NeMoS's registry whose algorithm is named with its backend.
 
-    Since 0.2.9 a model keeps the name of the algorithm alone, so that a clone of a model with "NonlinearCG[glmfit]",
-    in a grid search say, would be fitted by NeMoS's own "NonlinearCG".
+    Since NeMoS 0.2.9 a model keeps only the name of the algorithm. A clone of a model with "NonlinearCG[glmfit]", for
+    example in a grid search, would then be fitted by NeMoS's own "NonlinearCG".
     """
 
     @property
@@ -30,7 +30,7 @@ class _Spec(nemos.solvers.SolverSpec):
 
 
 def register() -> None:
-    """Make our solvers known to NeMoS and to its regularizers. Repeating it changes nothing."""
+    """Register our solvers with NeMoS and with its regularizers. Repeated calls change nothing."""
     for algorithm, (solver, regularizers) in SOLVERS.items():
         name, known = f"{algorithm}[{BACKEND}]", nemos.solvers.list_available_algorithms()
         if algorithm not in known or BACKEND not in nemos.solvers.list_algo_backends(algorithm):

@@ -1,4 +1,4 @@
-"""What a fit of a NeMoS model leaves: certificate, state (NeMoS's ``solver_state_``), and how results become them."""
+"""Results of fits of NeMoS models: certificate and state (NeMoS's ``solver_state_``), and conversions to them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _FINE = (Status.CONVERGED, Status.NO_SPIKES)
 
 @dataclass(frozen=True, repr=False)
 class Certificate(Display):
-    """What is known of the distance from the optimum, per neuron (whose classes are one problem).
+    """Known distance from the optimum, per neuron (the classes of a neuron are one problem).
 
     Attributes
     ----------
     gap : numpy.ndarray
-        ``F - F*``: a proved bound where ``gap_is_bound``, else an estimate.
+        ``F - F*``: a proved bound if ``gap_is_bound``, otherwise an estimate.
     gap_is_bound : numpy.ndarray
         Whether it is proved.
     status : numpy.ndarray
         Outcome, of :class:`glmfit.Status`; shown as words.
     step : StepCertificate or None
-        Theorem and constants of the step size, where one was used.
+        Theorem and constants of the step size, if one was used.
     """
 
     gap: np.ndarray
@@ -77,7 +77,7 @@ class FitState(eqx.Module):
     solver : str
         Algorithm that ran.
     report : FitReport or None
-        What is known per neuron; None on the proximal route. :func:`glmfit.plugins.nemos.report` always has one.
+        Report per neuron; None on the proximal route. :func:`glmfit.plugins.nemos.report` always returns one.
     """
 
     function_val: Any
@@ -98,7 +98,7 @@ class FitState(eqx.Module):
         return Certificate(known.gap, known.gap_is_bound, known.status, known.step_certificate)
 
     def __repr__(self) -> str:
-        """Return the report, or what is known without one."""
+        """Return the report, or the outcome alone without one."""
         return f"{self._heading}\n{self.report}" if self.report is not None else self._heading
 
     def _repr_html_(self) -> str:
@@ -122,7 +122,7 @@ class FitState(eqx.Module):
 
 
 class Outcome(NamedTuple):
-    """What either solver says of a part of the columns."""
+    """Outcome of either solver for a part of the columns."""
 
     solution: Solution
     pseudo_r2: np.ndarray
@@ -132,7 +132,7 @@ class Outcome(NamedTuple):
 
 
 def of_certified(problem, start: Params, solution: Solution, dtype) -> Outcome:
-    """Outcome of a certified fit at parameters as NeMoS keeps them, in its precision: the gap there is the one told."""
+    """Make the outcome of a certified fit at the parameters that NeMoS keeps, in its precision, with the gap there."""
     kept = Params(*(a.astype(dtype).astype(np.float64) for a in solution.params))
     same = all(np.array_equal(*each) for each in zip(kept, solution.params, strict=True))
     with np.errstate(invalid="ignore"):
@@ -141,7 +141,7 @@ def of_certified(problem, start: Params, solution: Solution, dtype) -> Outcome:
         gap = solution.gap + np.maximum(objective - solution.objective, 0.0)
     lost = np.isin(solution.status, (Status.CONVERGED, Status.UNPROVED)) & ~(gap <= solution.target)
     status = np.where(lost, Status.PRECISION_FLOOR, solution.status)
-    if np.any(start.coef):  # a start may be better than where an unfinished fit has got to
+    if np.any(start.coef):  # a start may be better than the end of an unfinished fit
         before = np.asarray(problem.evaluate(start).objective).reshape(objective.shape)
         worse = ~np.isin(status, _FINE) & ~(objective <= before)
         kept = Params(*(np.where(worse, old, new) for old, new in zip(start, kept, strict=True)))
@@ -157,7 +157,7 @@ def of_certified(problem, start: Params, solution: Solution, dtype) -> Outcome:
 
 
 def of_table(found: Solution, n_classes: int) -> Outcome:
-    """Outcome of a fit of which only an estimate of the gap is known; no proof."""
+    """Make the outcome of a fit with an estimated gap and no proof."""
     gap, target = (a.reshape(-1, n_classes).sum(axis=1) for a in (found.gap, found.target))
     known = _nothing_proved(len(gap), found.status, found.solver_name, found.epochs)
     return Outcome(
@@ -166,7 +166,7 @@ def of_table(found: Solution, n_classes: int) -> Outcome:
 
 
 def _nothing_proved(n_neurons: int, status: Status, solver: str, epochs: int) -> Solution:
-    """Solution of which neither null model nor cost is known."""
+    """Make a solution whose null model and cost are unknown."""
     unknown = np.full(n_neurons, np.nan)
     return Solution(
         params=None, status=np.full(n_neurons, int(status)), gap=unknown, gap_is_bound=np.zeros(n_neurons, bool),
@@ -176,9 +176,9 @@ def _nothing_proved(n_neurons: int, status: Status, solver: str, epochs: int) ->
 
 
 def merge(outcomes, view, route: str, n_rows: int | None = None, spikes: np.ndarray | None = None) -> FitState:
-    """State of all columns from the outcomes of their parts; the classes of a neuron are one row of its report.
+    """Make the state of all columns from the outcomes of parts; the classes of a neuron are one row of its report.
 
-    Rows and spikes are those of the view unless told: it may have seen some rows only.
+    Rows and spikes are by default those of the view, which may have only some of the rows.
     """
     K, parts, all_ = view.n_together, *zip(*outcomes, strict=True)
     fits, n = [outcome.solution for outcome in all_], view.Y.shape[1] // K
@@ -220,7 +220,7 @@ def merge(outcomes, view, route: str, n_rows: int | None = None, spikes: np.ndar
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class NemosReport(FitReport):
-    """Report of a fit through NeMoS: its advice names what can be changed there.
+    """Report of a fit through NeMoS, whose advice names the options of NeMoS.
 
     Attributes
     ----------
@@ -255,7 +255,7 @@ class NemosReport(FitReport):
 
 _UNKNOWN_MODEL = (
     "The estimated gap is below the tolerance, but no bound of it is known for this observation model, link and "
-    "regularizer, so that nothing proves it."
+    "regularizer, so that it is not proved."
 )
 _ADVICE = {
     Status.MAX_EPOCHS: (
@@ -263,7 +263,7 @@ _ADVICE = {
         "reported gap."
     ),
     Status.PRECISION_FLOOR: (
-        "Above the tolerance no further progress was seen, because of rounding or slowness: loosen tol in "
+        "Progress stopped above the tolerance, because of rounding or slow convergence: loosen tol in "
         'solver_kwargs, or turn on double precision with jax.config.update("jax_enable_x64", True).'
     ),
     Status.NON_FINITE: "A number overflowed or was not finite: check the scale of X and of y.",
@@ -272,7 +272,7 @@ _ADVICE = {
 
 
 def _report(solution: Solution, pseudo_r2, **counts) -> FitReport:
-    """Report of a fit through NeMoS, whose neurons have numbers for names."""
+    """Make the report of a fit through NeMoS, with numbers as names of neurons."""
     of = solution.objective, solution.null_objective
     return report_of(
         NemosReport,
@@ -286,7 +286,7 @@ def _report(solution: Solution, pseudo_r2, **counts) -> FitReport:
 
 
 def report_of_proximal(state: FitState, n_neurons: int, n_classes: int) -> FitReport:
-    """Report of a fit of which only the gradient is known, and no gap."""
+    """Make the report of a fit whose gradient is known, but not its gap."""
     status = Status.MAX_EPOCHS if state.reached_max_steps else Status.UNPROVED
     solution = _nothing_proved(n_neurons, status, state.solver, state.num_steps)
     unknown = solution.objective

@@ -1,4 +1,4 @@
-"""Smooth terms in NeMoS models: a regularizer with the quadratic penalties of terms, and strengths the data choose."""
+"""Smooth terms in NeMoS models: a regularizer with the quadratic penalties of terms, and strengths from the data."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Smooth(nemos.regularizer.Regularizer):
     Parameters
     ----------
     terms : basis or mapping, optional
-        A basis of NeMoS or of `glmfit.design`, or a sum of them, of which X has the features; or name of a term ->
+        A basis of NeMoS or of `glmfit.design`, or a sum of them, whose features X has; or name of a term ->
         :class:`glmfit.design.Term`, or the features of a ridge. Features in no term have no penalty. None is one
-        ridge of all features. Where X is a dictionary, terms belong to the entries of the same name.
+        ridge of all features. If X is a dictionary, terms belong to the entries of the same name.
 
     Notes
     -----
     The penalty is ``strength * b'S b / 2`` summed over the penalties S of all terms, b the coefficients of the term,
     for every neuron. ``regularizer_strength`` of the model is a number for all; an array, one for each penalty in the
     order of the terms, (penalty,) or (penalty, neuron); or name of a term -> a number, (penalty,) or
-    (penalty, neuron). `fit_smooth` lets the data choose them.
+    (penalty, neuron). `fit_smooth` chooses them from the data.
 
-    By default models are fitted by ``"SAGA[glmfit]"``: with an observation model and a link that glmfit knows, by
-    Newton's method, with proved gaps. NeMoS's own solvers take it, too.
+    By default models are fitted by ``"SAGA[glmfit]"``. If glmfit knows the observation model and the link, it uses
+    Newton's method and proves the gaps. NeMoS's own solvers also accept this regularizer.
 
     Examples
     --------
@@ -65,7 +65,7 @@ class Smooth(nemos.regularizer.Regularizer):
 
     @property
     def terms(self) -> Any:
-        """Terms as they were given; a basis of NeMoS as one of glmfit."""
+        """Terms as given; a basis of NeMoS is converted to one of glmfit."""
         return self._terms
 
     @terms.setter
@@ -82,7 +82,7 @@ class Smooth(nemos.regularizer.Regularizer):
     # -- what NeMoS calls
 
     def _validate_strength(self, strength: Any) -> Any:
-        """Check the numbers; whether they fit the terms is seen with the data."""
+        """Check the numbers; whether they match the terms is checked with the data."""
         if strength is None:
             return 1.0
         if isinstance(strength, Mapping):
@@ -107,7 +107,7 @@ class Smooth(nemos.regularizer.Regularizer):
         for term in terms.values():
             part = b[np.asarray(term.features)]
             for S in term.penalties:
-                # Of a square root of S: what is nearly free would be lost in rounding otherwise.
+                # From a square root of S: nearly free directions would be lost in rounding otherwise.
                 root = jnp.asarray(_root(S), b.dtype)
                 weight = jnp.asarray(strength[at], b.dtype)
                 total, at = total + 0.5 * jnp.sum(weight * (root @ part) ** 2), at + 1
@@ -137,7 +137,7 @@ class Smooth(nemos.regularizer.Regularizer):
     # -- where terms are
 
     def layout(self, coef: Any) -> tuple[Terms, int]:
-        """Terms with their places among the features, leaves of a dictionary side by side; columns of a feature."""
+        """Terms with their places among the features, leaves of a dictionary side by side; columns per feature."""
         leaves = jax.tree.leaves(coef)
         n_features, columns = sum(map(len, leaves)), int(np.prod(leaves[0].shape[1:], dtype=int))
         if not isinstance(coef, dict) or self.terms is None:
@@ -149,14 +149,14 @@ class Smooth(nemos.regularizer.Regularizer):
         given = self.terms.terms if isinstance(self.terms, Basis) else self.terms
         if unknown := [name for name in given if name not in places]:
             raise ValueError(
-                f"there is no entry {unknown[0]!r} in X, whose entries are {', '.join(places)}; where X is a "
+                f"X has no entry {unknown[0]!r}; its entries are {', '.join(places)}. If X is a "
                 "dictionary, terms have the names of its entries."
             )
         found = {}
         for name, term in given.items():
             if isinstance(term, Term) and len(term.features) != len(places[name]):
                 n = len(places[name])
-                raise ValueError(f"term {name!r} has {len(term.features)} features, the entry of X of that name {n}.")
+                raise ValueError(f"term {name!r} has {len(term.features)} features; its entry of X has {n}.")
             penalties = term.penalties if isinstance(term, Term) else Term.ridge(places[name]).penalties
             found[name] = Term(places[name], penalties, term.basis if isinstance(term, Term) else None)
         return found, columns
@@ -214,7 +214,7 @@ class SmoothPenalties:
         return all(np.all(mask[list(t.features)] == mask[t.features[0]]) for t in joined)
 
     def make(self, features: np.ndarray, columns: np.ndarray) -> SmoothPart:
-        """Make what is left of terms among some features."""
+        """Restrict the terms to some features."""
         place = {feature: i for i, feature in enumerate(features.tolist())}
         terms, kept, at = {}, [], 0
         for name, term in self.terms.items():
@@ -229,7 +229,7 @@ class SmoothPenalties:
 
 
 def read_smooth(regularizer: Any, strength: Any, params: Any) -> SmoothPenalties | None:
-    """Penalties of a model whose regularizer is `Smooth`; None of another."""
+    """Penalties of a model whose regularizer is `Smooth`; None for others."""
     if type(regularizer) is not Smooth:
         return None
     terms, columns = regularizer.layout(params.coef)

@@ -1,4 +1,4 @@
-"""Fits of NeMoS models with smooth terms: at the strengths of their regularizer, or at those the data choose."""
+"""Fits of NeMoS models with smooth terms: at the strengths of their regularizer, or at strengths from the data."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _BUDGET = 60
 def fit_smooth(
     model: Any, terms: Any, X: Any, y: Any, strengths: Any = "marginal-likelihood", **parameters: Any
 ) -> PopulationGAM:
-    """Fit a NeMoS model with smooth terms whose strengths the data choose for every neuron.
+    """Fit a NeMoS model with smooth terms whose strengths are chosen from the data for every neuron.
 
     Parameters
     ----------
     model : nemos.glm.GLM or nemos.glm.PopulationGLM
         Its observation model, inverse link and feature mask are those of the fit.
     terms : basis or mapping
-        As `Smooth` takes them: the basis of NeMoS that X was made by, or terms.
+        As in `Smooth`: the basis of NeMoS that made X, or terms.
     X, y : array, pynapple object or dictionary of features
-        As ``model.fit`` takes them.
+        As in ``model.fit``.
     strengths : {"marginal-likelihood", "cross-validation"}, mapping or array
-        As :class:`glmfit.PopulationGAM` takes them, of its loss.
+        As in :class:`glmfit.PopulationGAM`, for its loss.
     **parameters :
-        Others of `PopulationGAM`, such as ``cv`` or ``max_epochs``.
+        Other parameters of `PopulationGAM`, such as ``cv`` or ``max_epochs``.
 
     Returns
     -------
@@ -50,16 +50,16 @@ def fit_smooth(
     ------
     TypeError, ValueError
         For a model that is neither of the two, or has an observation model or a link that glmfit does not know; for
-        data and terms that do not fit each other.
+        data and terms that do not match.
 
     Notes
     -----
-    The model is fitted afterwards: it has the same coefficients, and whatever NeMoS sets after a fit. Its regularizer
-    is a `Smooth` then, with the strengths chosen and ``solver_name="SAGA[glmfit]"``, so that ``clone(model).fit(X, y)``
-    gives the same again. The loss of Gaussian responses is twice ours in NeMoS, and so are the strengths there.
+    The model is fitted afterwards: it has the same coefficients, and the attributes that NeMoS sets in a fit. Its
+    regularizer is then a `Smooth` with the strengths chosen, and ``solver_name="SAGA[glmfit]"``, so that
+    ``clone(model).fit(X, y)`` gives the same result. In NeMoS the loss of Gaussian responses is twice ours, and so are
+    its strengths.
 
-    Rows with a missing value are dropped, as NeMoS does. A neuron without spikes, of which nothing is known, has
-    strengths of 1.
+    Rows with a missing value are dropped, as in NeMoS. A neuron without spikes has strengths of 1.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def fit_smooth(
         model.set_params(regularizer=smooth, regularizer_strength=chosen)
         model.set_params(solver_name=smooth.default_solver)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The fit did not converge", RuntimeWarning)  # said by the other fit
+            warnings.filterwarnings("ignore", "The fit did not converge", RuntimeWarning)  # reported by the other fit
             model.fit(X, y, init_params=(start, np.atleast_1d(gam.intercept_)))
     finally:
         smooth.answer = None
@@ -106,7 +106,7 @@ def fit_smooth(
 
 
 def fit_part(solver: Any, view: Any, part: Any, X: np.ndarray, Y: np.ndarray, start: Params, tol: float) -> Outcome:
-    """Fit columns of a known model that share their features, and look at the outcome as NeMoS sees it."""
+    """Fit columns of a known model that share their features, and evaluate the outcome as NeMoS sees it."""
     answer, loss, columns = solver.regularizer.answer, view.loss, part.columns
     if answer is None:
         gam = _gam(loss, part.penalty.terms, part.penalty.strengths / loss.factor, tol=tol)
@@ -172,7 +172,7 @@ def _known_strengths(strengths: np.ndarray, term: Any, mask: np.ndarray | None) 
 
 
 def _loss_of(model: Any) -> KnownLoss:
-    """Loss of a NeMoS model; others are refused."""
+    """Return the loss of a NeMoS model; refuse others."""
     is_classifier = hasattr(model, "n_classes")
     if not isinstance(model, nemos.glm.GLM) or is_classifier:
         raise TypeError(f"model is {shorten(model)}; fit_smooth takes a nemos.glm.GLM or a nemos.glm.PopulationGLM.")

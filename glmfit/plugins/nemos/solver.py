@@ -33,13 +33,13 @@ def report(model: Any) -> FitReport:
     Returns
     -------
     FitReport
-        The neurons have numbers for names; what a route of the solver does not know is nan. The classes of a
+        Neurons are named by numbers; values that a route of the solver does not know are nan. The classes of a
         classifier are one problem, and share a row.
 
     Raises
     ------
     TypeError
-        If it is no model of NeMoS.
+        If it is not a model of NeMoS.
     ValueError
         If the model is not fitted, or was fitted by another solver.
     """
@@ -63,43 +63,43 @@ def report(model: Any) -> FitReport:
 class Solver:
     """Solver of NeMoS models: certified where the model is known.
 
-    NeMoS makes and calls it; a user names one of its kinds, such as ``solver_name="NonlinearCG[glmfit]"``, after
+    NeMoS makes and calls it; a user selects one of its kinds, such as ``solver_name="NonlinearCG[glmfit]"``, after
     ``import glmfit.plugins.nemos``.
 
     Parameters
     ----------
     unregularized_loss, regularizer, regularizer_strength, has_aux, init_params :
-        As NeMoS gives them.
+        As passed by NeMoS.
     tol : float, optional
-        Relative error to stop at, default 1e-3. As elsewhere in NeMoS it is one of the parameters or of the
-        gradient; the gap is of second order, so a fit stops at a gap ``F - F*`` of ``tol**2`` (at least 1e-9 in single
+        Relative error to stop at, default 1e-3. As elsewhere in NeMoS, it is an error of the parameters or of the
+        gradient. The gap is of second order, so a fit stops at a gap ``F - F*`` of ``tol**2`` (at least 1e-9 in single
         and 1e-16 in double precision) times the improvement over a model without coefficients; on the certified route
         also at 1e-4 of a nat over the whole recording. The proximal route stops when the norm of the gradient mapping
-        is ``tol`` times that of the parameters plus one. With 0 a fit goes as far as the precision shows.
+        is ``tol`` times that of the parameters plus one. With 0 a fit continues as far as the precision allows.
     maxiter : int, optional
         Budget in epochs (on the proximal route in iterations).
     key : jax key, optional
-        Of the row order and of the certificates.
+        Key of the row order and of the certificates.
 
     Notes
     -----
-    Three routes, told in ``solver_state_.route`` (docs/how_to/use_with_nemos.md):
+    Three routes, reported in ``solver_state_.route`` (docs/how_to/use_with_nemos.md):
 
     - "certified": Poisson with softplus or exp link, negative binomial and gamma with exp, Bernoulli with logistic,
-      Gaussian with identity, with any of the five regularizers and any feature mask, by the solver that was named or,
-      where its problem is another's, the one that `PopulationGLM` would take; classifiers with a ridge or without a
+      Gaussian with identity, with any of the five regularizers and any feature mask, by the named solver or, if that
+      does not suit the problem, the one that `PopulationGLM` would take; classifiers with a ridge or without a
       penalty. Gaps are bounds wherever one can be proved.
     - "table": any other observation model, link or classifier: SAGA with a safeguarded step and an estimated gap,
       whatever the name.
-    - "proximal": a loss that is no generalised linear model, or a run that jax is tracing: accelerated proximal
-      gradient steps, each of which descends; Newton's in a traced run of up to 128 parameters with a ridge or without
-      a penalty.
+    - "proximal": a loss that is not a generalised linear model, or a run that jax is tracing: accelerated proximal
+      gradient steps, each of which descends; Newton steps in a traced run of up to 128 parameters with a ridge or
+      without a penalty.
 
-    ``converged`` means proved. Where the gap is only estimated to be below the tolerance the status is UNPROVED,
+    ``converged`` means proved. If the gap is only estimated to be below the tolerance, the status is UNPROVED,
     ``converged`` is False, and NeMoS warns that the fit did not converge.
 
-    A model counts as known only after its loss has been found equal to ours on some rows, and its answer stands only if
-    NeMoS's own objective there is what we say. The penalised loss never ends above its start.
+    A model counts as known only if its loss equals ours on some rows, and its solution is accepted only if NeMoS's own
+    objective there equals ours. The penalised loss never ends above its initial value.
     """
 
     method: ClassVar[str | None] = None
@@ -123,7 +123,7 @@ class Solver:
         self.has_aux = has_aux
         self.maxiter = _positive("maxiter", maxiter, True, "the solver's own budget")
         none = isinstance(tol, numbers.Real) and not isinstance(tol, bool) and tol == 0
-        what = f"{_TOL}, or 0 for as near as the precision shows"
+        what = f"{_TOL}, or 0 for the smallest error that the precision allows"
         self.tol = 0.0 if none else _positive("tol", tol, False, what) or _TOL
         self.key = _read_key(key)
         if init_params is not None:
@@ -145,13 +145,13 @@ class Solver:
     def update(self, params: Any, state: FitState, *args: Any):
         """Take one proximal gradient step on the data given; the objective on them does not rise.
 
-        A table of gradients cannot be kept here: the rows come without their numbers.
+        A table of gradients cannot be kept here, because the rows come without their numbers.
         """
         params, objective, step, aux = self._update(params, state.step, *args)
         return params, _proximal_state(objective, state.num_steps + 1, step), aux
 
     def run(self, init_params: Any, *args: Any):
-        """Fit; returns parameters, state and the loss's auxiliary value."""
+        """Fit; return parameters, state and the loss's auxiliary value."""
         if not self.has_aux and not _is_traced((init_params, args)):
             for view in views(self, init_params, args):
                 fitting = Fitting(self, view)
@@ -171,16 +171,16 @@ class Solver:
         ctx: Any = None,
         **named: Any,
     ):
-        """Fit by passes over a data loader; returns parameters, state and no auxiliary value.
+        """Fit by passes over a data loader; return parameters, state and no auxiliary value.
 
         Parameters
         ----------
         init_params : pytree
-            Where to start; coefficients that are all 0 say nothing, and the fit starts from one of some rows.
+            Initial parameters; if all coefficients are 0, the fit starts from a fit of some rows.
         data_loader : nemos.batching.DataLoader
             Gives batches, in any order, of the same rows whenever it is iterated over.
         num_epochs : int
-            Passes at most; NeMoS calls them ``n_passes``, too.
+            Largest number of passes; NeMoS also calls it ``n_passes``.
         callback, ctx : optional
             NeMoS's callback and training context. Parameters change at the end of a pass.
 
@@ -191,14 +191,14 @@ class Solver:
 
         Notes
         -----
-        The first pass looks at the data; each further one is a Newton step of every neuron on all rows, and a bound of
-        its gap there. It ends when every gap is proved to be below the tolerance (how soon:
-        docs/how_to/use_with_nemos.md). Losses that are not known take a proximal gradient step a pass, and
-        nothing is proved. Memory: a Hessian a neuron, and a batch.
+        The first pass surveys the data; each further pass takes a Newton step of every neuron on all rows, and bounds
+        its gap there. The fit ends when every gap is proved to be below the tolerance (how soon:
+        docs/how_to/use_with_nemos.md). Unknown losses take one proximal gradient step per pass, and nothing is
+        proved. Memory: one Hessian per neuron, and a batch.
         """
         n_passes = named.pop("n_passes", num_epochs)
         if named:
-            raise TypeError(f"stochastic_run takes n_passes, callback and ctx, and not {', '.join(named)}.")
+            raise TypeError(f"stochastic_run takes n_passes, callback and ctx, but not {', '.join(named)}.")
         return run_passes(self, init_params, data_loader, n_passes, callback, ctx)
 
     def stochastic_convergence_criterion(self, params, prev_params, state, prev_state, aux, epoch: int) -> bool:
@@ -236,7 +236,7 @@ class Solver:
         else:
             result = self.proximal(params, args, self.tol, budget)
         aux = self.unregularized_loss(result.params, *args)[1] if self.has_aux else None
-        # A small gradient proves nothing. Only where jax traces the run, and nobody can be warned, it has to do.
+        # A small gradient proves nothing. It must suffice only if jax traces the run, and nobody can be warned.
         converged = result.converged & _is_traced((params, args))
         out = ~result.converged & (result.n_steps >= budget)
         state = _proximal_state(result.objective, result.n_steps, result.step, converged, out, name)
@@ -261,7 +261,7 @@ class Solver:
 class NonlinearCG(Solver):
     """Conjugate gradients of all neurons in a metric that they share: ``"NonlinearCG[glmfit]"``; see `Solver`.
 
-    What `PopulationGLM` takes for smooth penalties.
+    The solver that `PopulationGLM` takes for smooth penalties.
     """
 
     method = "ConjugateGradients"
@@ -283,17 +283,17 @@ class ProximalNewton(Solver):
 
 
 class SAGA(Solver):
-    """The solver that `PopulationGLM` would take, SAGA with options of its own: ``"SAGA[glmfit]"``; see `Solver`.
+    """The solver that `PopulationGLM` would take, or SAGA if its options are given: ``"SAGA[glmfit]"``; see `Solver`.
 
     Parameters
     ----------
     unregularized_loss, regularizer, regularizer_strength, has_aux, init_params, tol, maxiter, key :
         As in `Solver`.
     stepsize : float, optional
-        Upper limit of the step; then SAGA it is. Steps are certified (or safeguarded) without it; a smaller one is as
-        safe, a larger one is not taken.
+        Upper limit of the step; selects SAGA. Steps are certified (or safeguarded) without it. A smaller limit is
+        equally safe; larger steps are not taken.
     batch_size : int, optional
-        Rows per step; then SAGA it is.
+        Rows per step; selects SAGA.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class SAGA(Solver):
 
 
 def _positive(name: str, value, whole: bool, otherwise: str):
-    """Read an option as a Python number, or say what it must be."""
+    """Read an option as a Python number, or raise an error that states what it must be."""
     if value is None:
         return None
     try:

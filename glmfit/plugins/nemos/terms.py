@@ -1,7 +1,7 @@
-"""What the loss of a row and the penalty of a NeMoS model may be.
+"""Possible losses of a row and penalties of a NeMoS model.
 
 Losses are glmfit's, those of NeMoS's observation models, or the function NeMoS gave, and `view` compares each with
-NeMoS's. A regularizer that is none of the five, or a group that reaches over columns, has no penalty here.
+NeMoS's. A regularizer other than the five, or a group that extends over columns, has no penalty here.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from ...observations import (
 from ...observations.base import RowLoss
 
 REGULARIZERS = ("UnRegularized", "Ridge", "Lasso", "ElasticNet", "GroupLasso")
-# A link is known by what it is, not by its name: a user's own `softplus` may bend anywhere.
+# A link is identified by its function, not by its name: a user's own `softplus` may bend anywhere.
 _LINKS = inverse_link_function_utils.LINK_NAME_TO_FUNC
 _SOFTPLUS, _EXP, _LOG_SOFTMAX, _LOGISTIC = (
     [function, *(f for name, f in _LINKS.items() if name.rsplit(".", 1)[-1] == function.__name__)]
@@ -41,7 +41,7 @@ _IDENTITY = [lambda x: x]
 
 
 def candidates(solver: Any, model, params, args, out, Y):
-    """Propose what the loss of a row may be, the best first; each is verified before it is used."""
+    """Propose possible losses of a row, the best first; each is verified before it is used."""
     observation, link = getattr(model, "observation_model", None), getattr(model, "inverse_link_function", None)
     if observation is not None and callable(link):
         ours = known_loss(observation, link)
@@ -57,7 +57,7 @@ def candidates(solver: Any, model, params, args, out, Y):
 
 @dataclass(frozen=True)
 class KnownLoss:
-    """An observation model with proved bounds; NeMoS's loss of a response is ``factor`` times ours, and a term in y."""
+    """An observation model with proved bounds; NeMoS's loss of a response is ``factor`` times ours plus a term in y."""
 
     observation: Observation
     factor: float = 1.0
@@ -67,7 +67,7 @@ class KnownLoss:
         return self.factor * self.observation.loss(y, eta) + self.extra(y)
 
     def extra(self, y):
-        """Compute the part of NeMoS's loss of responses that is no function of the linear predictor."""
+        """Compute the part of NeMoS's loss of responses that does not depend on the linear predictor."""
         if isinstance(self.observation, Gaussian):
             return y * y
         r = 1 / self.observation.dispersion if isinstance(self.observation, NegativeBinomial) else 1.0
@@ -83,7 +83,7 @@ class KnownLoss:
 
 
 def known_loss(observation, link) -> KnownLoss | None:
-    """Find our observation model of one of NeMoS's, and its link."""
+    """Find our observation model for one of NeMoS's and its link."""
     models = nemos.observation_models
     if type(observation) is models.PoissonObservations:
         ours = PoissonSoftplus() if _computes(link, _SOFTPLUS) else PoissonExp() if _computes(link, _EXP) else None
@@ -103,16 +103,16 @@ def known_loss(observation, link) -> KnownLoss | None:
 
 
 def _computes(link, functions) -> bool:
-    """Whether a link is one of these functions, or a copy: what joblib sends to another process is one."""
+    """Whether a link is one of these functions, or a copy, such as joblib sends to another process."""
     if any(link is function for function in functions):
         return True
-    # What jax makes of them, traced again: they may read what changes.
+    # Compare the programs jax makes of them, traced again: functions may read values that change.
     steps = [jax.make_jaxpr(lambda x, of=of: of(x))(np.zeros(2, np.float32)) for of in (link, functions[0])]
     return str(steps[0]) == str(steps[1])
 
 
 def never_changes(loss) -> bool:
-    """Whether a loss is made of NeMoS's and jax's own functions alone, so that what is compiled for it stays right."""
+    """Whether a loss is made only of NeMoS's and jax's own functions, so that code compiled for it stays valid."""
     if isinstance(loss, _GivenLoss):
         return False
     if not isinstance(loss, _NemosLoss):
@@ -210,7 +210,7 @@ class Penalties:
     labels: np.ndarray | None = None  # (feature, column) group within its column, -1 without
 
     def make(self, features, columns):
-        """Penalty of ours for some features and columns."""
+        """Make our penalty for some features and columns."""
         at = np.ix_(features, columns)
         if not len(features) or self.name == "UnRegularized":
             return penalties.NoPenalty(np.zeros(()))
@@ -227,7 +227,7 @@ class Penalties:
         found = np.unique(labels[labels >= 0])
         if not len(found):
             return penalties.NoPenalty(np.zeros(()))
-        # A group keeps the weight of its full size where a mask has taken some of its features.
+        # A group keeps the weight of its full size if a mask has removed some of its features.
         whole = np.array([np.sum(self.labels[:, columns[0]] == g) for g in found])
         left = np.array([np.sum(labels == g) for g in found])
         strength = np.stack([l1[np.argmax(labels == g)] for g in found]) * np.sqrt(whole / left)[:, None]
@@ -235,7 +235,7 @@ class Penalties:
 
 
 def _shared(strength: np.ndarray) -> np.ndarray:
-    """One number, one per column or one per coefficient: the least that says it all."""
+    """Return one number, one per column or one per coefficient: the smallest form without loss."""
     if np.all(strength == strength[0, 0]):
         return strength[0, 0]
     return strength[0] if np.all(strength == strength[:1]) else strength
@@ -265,7 +265,7 @@ def read_penalty(solver: Any, params) -> Penalties | None:
 
 
 def _group_labels(mask, params) -> np.ndarray | None:
-    """Group of every coefficient within its column; None if a group reaches over columns."""
+    """Group of every coefficient within its column; None if a group extends over columns."""
     leaves = [np.asarray(m) for m in jax.tree.leaves(mask)]
     shapes = [c.shape for c in jax.tree.leaves(params.coef)]
     if [m.shape[1:] for m in leaves] != shapes:

@@ -1,6 +1,6 @@
 """A NeMoS model as matrices: a generalised linear model that glmfit can fit.
 
-A view is used only after its loss has been found equal to NeMoS's on some rows.
+A view is used only if its loss equals NeMoS's on some rows.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class View:
 
     @cached_property
     def n_classes(self) -> int:
-        """Classes of a softmax model that has bounds, too: labels, all seen, one ridge for all, no mask; else 0."""
+        """Classes of a softmax model with bounds (labels, all observed, one ridge for all, no mask); otherwise 0."""
         is_ridge = self.penalty.name in ("Ridge", "UnRegularized")
         if self.certified or not self.loss.is_softmax or self.mask is not None or not is_ridge:
             return 0
@@ -71,7 +71,7 @@ class View:
         return self.X.dtype
 
     def same_shift(self, params: Params, start: Params) -> Params:
-        """Where a common shift of all classes changes nothing, keep that of the starting intercepts, as NeMoS does."""
+        """If a common shift of all classes changes nothing, keep that of the starting intercepts, as NeMoS does."""
         if self.certified or not self.loss.shift_invariant:
             return params
         shift = (start.intercept - params.intercept).reshape(-1, self.loss.n_coupled).mean(axis=1)
@@ -108,7 +108,7 @@ class View:
 
 
 def views(solver: Any, params, args) -> Iterator[View]:
-    """Propose model, loss and penalty as matrices; none where it is no generalised linear model."""
+    """Propose model, loss and penalty as matrices; none if it is not a generalised linear model."""
     shape = _glm_shape(params, args)
     if shape is None:
         return
@@ -128,7 +128,7 @@ def views(solver: Any, params, args) -> Iterator[View]:
         view = View(X, Y, loss, sizes, mask, penalty, not never_changes(loss))
         if smooth is not None and not view.certified:
             return
-        if not view.certified:  # coupled columns share features and groups, or it is no model of ours
+        if not view.certified:  # coupled columns share features and groups, or the model is not ours
             units = [layout.reshape(len(layout), -1, loss.n_coupled) for layout in layouts]
             if not all(np.all(layout == layout[..., :1]) for layout in units):
                 continue
@@ -137,10 +137,10 @@ def views(solver: Any, params, args) -> Iterator[View]:
 
 
 def model_of(loss: Any) -> Any:
-    """Find the model that a loss is a method of, itself or within functions around it; None if there is none.
+    """Find the model that a loss is a method of, directly or wrapped in functions; None if there is none.
 
-    NeMoS hands over the bound method or, where parameters can be held fixed, a function that calls it. Whether the loss
-    is that of the model is seen later, by its values.
+    NeMoS passes the bound method or, if parameters can be held fixed, a function that calls it. Whether the loss is
+    that of the model is checked later, by its values.
     """
     for _ in range(_LAYERS):
         if isinstance(model := getattr(loss, "__self__", None), nemos.base_class.Base):
@@ -162,7 +162,7 @@ def _within(function: Any) -> list:
 
 
 def mask_of(model: Any, coef: Any) -> np.ndarray | None:
-    """Which features each column of a model has, bool (feature, column); None if all have all."""
+    """Return which features each column of a model has, bool (feature, column); None if all have all."""
     mask = getattr(model, "_feature_mask", None)
     if mask is None:
         return None
@@ -172,7 +172,7 @@ def mask_of(model: Any, coef: Any) -> np.ndarray | None:
 
 
 def _glm_shape(params, args):
-    """Features and targets as matrices, sizes of the leaves and shape of an output; None if it is none."""
+    """Features and targets as matrices, sizes of the leaves and shape of an output; None for other models."""
     if not (hasattr(params, "coef") and hasattr(params, "intercept")) or len(args) != 2:
         return None
     X, coef = jax.tree.leaves(args[0]), jax.tree.leaves(params.coef)
@@ -227,5 +227,5 @@ def _agrees(view: View, loss: Callable, params, args) -> bool:
 
 
 def _put(values: np.ndarray, like) -> jax.Array:
-    """Array of jax of the shape and precision of another; nothing is compiled for it."""
+    """Make a jax array of the shape and precision of another; nothing is compiled for it."""
     return jax.device_put(values.reshape(like.shape).astype(like.dtype))
