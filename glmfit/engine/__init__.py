@@ -1,4 +1,4 @@
-"""The engine of every convex fit: rows, independent fits, two products; steps that see all rows."""
+"""Engine of every convex fit: rows, independent fits, two products; steps that use all rows."""
 
 from .population import FoldedProblem, PopulationProblem
 from .problem import Evaluation, Params, Problem

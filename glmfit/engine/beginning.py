@@ -1,4 +1,4 @@
-"""Where fits begin: their rows, in memory or read again in every pass, and the parameters that they start from."""
+"""Start of fits: their rows, in memory or read again in every pass, and their initial parameters."""
 
 from dataclasses import replace
 
@@ -17,20 +17,20 @@ from .proximal import ProximalDescent, select
 from .result import LoopOptions
 from .streamed import StreamedRows, draw
 
-_SAMPLE = LoopOptions(tol=1e-4)  # of a fit that another one begins at
-_GUIDED = 20  # rows per feature in which a neuron must be seen for some rows to guide it
-_SHARE_OF_STREAMS = 0.03  # of the aim: a step more costs less than a proof
+_SAMPLE = LoopOptions(tol=1e-4)  # of a fit at which another one starts
+_GUIDED = 20  # rows per feature in which a neuron must be observed for the sample to guide it
+_SHARE_OF_STREAMS = 0.03  # of the aim: one more step costs less than a proof
 
 
 class Beginning:
-    """Rows of the fits of a run, and where they start: at the models without features unless told."""
+    """Rows of the fits of a run, and their start: by default the models without features."""
 
-    sample: PopulationProblem | None = None  # some of the rows in memory, where the others are read
-    held_bytes: int | None = None  # of rows at a time, where they are read again in every pass
-    is_of_sample = False  # whether they start where fits of the sample ended
+    sample: PopulationProblem | None = None  # some of the rows in memory, if the others are read
+    held_bytes: int | None = None  # of rows at a time, if they are read again in every pass
+    is_of_sample = False  # whether they start at the results of fits to the sample
 
     def _begin(self) -> None:
-        """Say where fits begin; where rows are read in every pass, at the fits of some of them."""
+        """Set the start of the fits; if rows are read in every pass, at fits to some of them."""
         problem, options, told = self.problem, self.options, self.start
         self.start, self.dtype = told or problem.null_params(), problem.dtype
         self._layout = layout_of(problem) if self.make is None else None
@@ -40,14 +40,14 @@ class Beginning:
         self.sample, self._share = draw(problem, room, self.seed)
         if problem.penalty.smooth and not (problem.penalty.penalises_all or problem.basis.is_resolved):
             self.dtype = np.dtype(np.float64)
-        # A metric of its own for every fit, from some rows, if there is room: it saves readings.
+        # Give every fit its own metric, from some rows, if there is room: it saves passes.
         self.curved |= 16.0 * problem.n_neurons * (problem.n_features + 1) ** 2 <= room
         if told is not None:
             return
         found = type(self)(self.sample, replace(_SAMPLE, max_memory=room), self.seed).run()
         if found.interrupted:
             raise KeyboardInterrupt
-        settled = found.status == Status.CONVERGED  # those that came to their ends
+        settled = found.status == Status.CONVERGED  # fits that converged
         self.start = Params(*(np.where(settled, a, b) for a, b in zip(found.params, self.start, strict=True)))
         self.promised = np.where(settled, found.null_objective - found.objective, 0.0)
         self.is_of_sample = True
@@ -65,7 +65,7 @@ class Beginning:
         share, scale = (a[fits] if np.ndim(a) else a for a in (self._share, p.scale))
         given = {"offset": p.offset, "own": p.own, "scale": scale, "max_bytes": self.options.max_memory / 4}
         rows = StreamedRows(p.X, p.Y, rows, share, p.sets, **given)
-        if p.own is not None:  # some rows hardly guide a neuron that is rarely seen
+        if p.own is not None:  # the sample hardly guides a neuron that is rarely observed
             seen = np.count_nonzero(self.sample.own, axis=0)[p.neuron[fits]]
             rows.doubt(seen < _GUIDED * (p.n_features + 1))
         self.held_bytes = rows.held_bytes + self.sample.X.nbytes + self.sample.Y.nbytes
@@ -74,8 +74,8 @@ class Beginning:
     def descent(self, rows: HostRows | StreamedRows, fits: np.ndarray) -> Descent:
         """Put fits at their start.
 
-        Those that are further from their optimum there than what the sample promised begin at the null model: what ran
-        away on some of the rows would go on doing so.
+        Fits that are further from their optimum there than the sample promised begin at the null model: a fit that
+        diverged on the sample would continue to diverge.
         """
         begun = self._at(rows, fits)
         worse = self.is_of_sample & ~(begun.estimate <= self.promised[fits])

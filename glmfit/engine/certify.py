@@ -1,7 +1,7 @@
-"""Bounds of the distance from the optimum of every fit, from one pass in float64 and a few products.
+"""Bounds on the gap of every fit to its optimum, from one pass in float64 and a few products.
 
 With a gradient g and any x, r = g - H x and any K below H:  g'H^-1 g <= g'x + x'r + r'K^-1 r.  The loose K only
-multiplies what x leaves. Theory: docs/theory/self_concordance.md.
+multiplies the residual r. Theory: docs/theory/self_concordance.md.
 """
 
 import numpy as np
@@ -12,32 +12,32 @@ from .problem import Params
 from .tiles import tiles_of
 
 _MARGIN, _ROUNDING = 1e-5, 1e-6  # of products in single precision, relative; of their sums over the rows
-_TIGHT = 0.5  # share of what K may add to the squared decrement; less is not worth a product
+_TIGHT = 0.5  # term of K, relative to the others of the squared decrement; reducing it further is not worth a product
 _PRODUCTS = 8
-_CHEAP = 6  # steps: a bound from some rows is worth having at once if it costs less
+_CHEAP = 6  # steps: a bound from some rows is computed at once if it costs less
 _FAILURE = 1e-3  # probability, over all fits and proofs, that some bound fails
 _STEPS, _ROWS_PER_FEATURE = 24, 20  # of Lanczos on some of the rows
 
 
 def bounds_of(run, cg: Descent, target: np.ndarray, params: Params) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds of a group by duality or from the ridge, and from the spectrum of some rows where they say too little."""
+    """Bound the gaps of a group by duality or from the ridge; if too loose, from the spectrum of some rows."""
     problem, fits = run.problem, cg.fits
     smooth, bound, estimate = problem.penalty.smooth, *np.full((2, len(fits)), np.inf)
     some = np.all(cg.ridge[:-1] > 0, axis=0) & smooth
     if not smooth:
         estimate = cg.estimate
-        # Rounding of the gradient of coefficients without a penalty takes a bound by duality away.
+        # The rounding of the gradient of unpenalised coefficients rules out a bound by duality.
         bound = cg.by_duality if cg.by_duality is not None and problem.penalty.penalises_all else bound
         if cg.first_order:
             return bound, estimate
     if some.any():
         bound, estimate = bound_gaps(cg, some, target, RidgeFloor(cg, *_longest(cg)))
-    # With a ridge a nearer point may do without, at the cost of some steps; and a metric of a fit's own says that
-    # the shared one knows little of it.
+    # With a ridge, a point closer to the optimum may not need this bound, at the cost of some steps. If a fit has its
+    # own metric, the shared one describes it poorly.
     first = SpectralFloor.cost_in_steps(problem.n_rows, problem.n_features, len(fits)) < _CHEAP
     useful = (estimate <= target) & ~run.curved[fits] & (first | (cg.proofs > 0))
     left = ~(bound <= target) & (~some | useful | (not smooth))
-    # Products in single precision must show every direction; those excluded must be 0 where features are centred.
+    # Products in single precision must resolve every direction; excluded ones must be 0 where features are centred.
     shown = problem.basis.tame or cg.rows.dtype == np.float64
     centred = problem.basis.rank == problem.n_features or np.all(cg.rows.mean == problem.basis.mean)
     if not (shown and centred and left.any()):
@@ -75,10 +75,10 @@ def _longest(cg: Descent) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RidgeFloor:
-    """The part of every Hessian that a ridge and the sum of the curvature give: K below H, exactly.
+    """Part of every Hessian that comes from a ridge and the sum of the curvature: K below H, exactly.
 
-    In features centred at their mean weighted by curvature, coefficients and intercept decouple in H, and what is left
-    of its first block without the rows is the ridge.
+    In features centred at their mean weighted by curvature, coefficients and intercept decouple in H. Without the rows,
+    its first block is the ridge.
     """
 
     failure_probability = 0.0
@@ -90,7 +90,7 @@ class RidgeFloor:
         with _quietly():
             self.centre, self.inverse = sums[:-1] / sums[-1], 1 / self.ridge
             shift = np.sqrt(np.sum(self.centre**2 * self.inverse, axis=0))
-            # What rounding leaves of the mixed derivative must be small compared with both blocks.
+            # The rounding error of the mixed derivative must be small compared with both blocks.
             self.total = np.where((_ROUNDING * (longest + shift)) ** 2 * self.total < 1e-2, self.total, np.nan)
             self.reach_squared = (longest + shift) ** 2 * (1 + _MARGIN) + 1 / self.total
 
@@ -101,22 +101,22 @@ class RidgeFloor:
             return np.sum(coef**2 * self.inverse, axis=0) + r[-1] ** 2 / self.total
 
     def rounding(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:
-        """Bound the error of H x in the norm of K^-1: where x is long and the rows hardly move, products cancel."""
+        """Bound the error of H x in the norm of K^-1: if x is long but hardly moves the rows, products cancel."""
         length = np.sqrt(np.sum(self.ridge * x[:-1] ** 2, axis=0))
         with _quietly():
             return _ROUNDING * self.spread * length + _MARGIN * np.sqrt(self.squared_norm(g))
 
 
 class SpectralFloor:
-    """The shared metric times a lower bound of the smallest eigenvalue of every Hessian in it, from some rows.
+    """Shared metric times a lower bound on the smallest eigenvalue of every Hessian in it, from some rows.
 
-    Dropping rows only lowers a Hessian, so that a bound for a tenth of the rows is one for all of them.
+    Dropping rows only lowers a Hessian, so a bound for a tenth of the rows also holds for all of them.
     """
 
     def __init__(self, cg: Descent, seed: tuple[int, ...], failure_probability: float, rotated: bool):
         basis, rows = cg.shared.basis, cg.rows
         rng = np.random.default_rng(seed)
-        # A ridge that a rotation leaves alone separates what the rows show from what they do not.
+        # A rotation-invariant ridge separates the directions that the rows resolve from the others.
         self.basis, rank = basis, basis.rank if rotated else len(basis.mean)
         self._rank = rank
         self.failure_probability = failure_probability
@@ -157,7 +157,7 @@ class SpectralFloor:
 
     @staticmethod
     def cost_in_steps(n_rows: int, n_features: int, n_fits: int) -> float:
-        """Return what it costs, in steps of all fits: products with some rows, and the lengths of all of them."""
+        """Return its cost in steps of all fits: products with some rows, and the lengths of all of them."""
         share = max(0.1, _ROWS_PER_FEATURE * (n_features + 1) / n_rows)
         return _STEPS * (share if share < 0.5 else 1.0) + n_features / (4 * n_fits)
 
@@ -167,7 +167,7 @@ class SpectralFloor:
         norm = np.sum(self._scale[:-1] * inside**2, axis=0) + self._scale[-1] * r[-1] ** 2
         with _quietly():
             norm = norm / self.kappa
-            if self._rank < len(r) - 1:  # along what the rows do not show the Hessian is the ridge
+            if self._rank < len(r) - 1:  # where the rows resolve nothing, the Hessian is the ridge
                 outside = r[:-1] - self.basis.unwhiten[: self._rank].T @ inside
                 ridge = np.where(self._of_ridge > 0, self._of_ridge, np.inf)
                 norm = norm + np.sum(outside**2 / ridge, axis=0)
@@ -196,7 +196,7 @@ def _lanczos(product, v: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarr
 def bound_gaps(
     cg: Descent, at: np.ndarray, target: np.ndarray, floor: RidgeFloor | SpectralFloor, attained: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bound the gap of the fits ``at``, bool (fit,), whose gradients are in float64; no product is made below a target.
+    """Bound the gap of the fits ``at``, bool (fit,), whose gradients are in float64; products end at a target.
 
     Returns bounds of ``F - F*`` without the allowance for rounding, inf where there is none, and half of
     ``g'x + x'r``, which is an estimate, (fit,) each.
@@ -234,11 +234,11 @@ def bound_gaps(
 
 
 def _growth(cg: Descent) -> np.ndarray:
-    """Allow for curvature of eta rounded, as a factor: so little a move changes it as self-concordance allows."""
+    """Return the factor by which rounding of eta may change the curvature, by self-concordance."""
     with _quietly():
         return np.exp(np.finfo(cg.rows.dtype).eps * (cg.rows.observation.constant or 0.0) * cg.rows.furthest())
 
 
 def _quietly():
-    """Context in which what is not a number says so by itself."""
+    """Return a context without warnings: non-finite numbers show by themselves."""
     return np.errstate(over="ignore", invalid="ignore", divide="ignore")

@@ -14,38 +14,38 @@ from ..bounds import descent_step
 from .host import HostRows
 from .metric import OwnMetric, SharedMetric
 
-OVERSHOT, SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond, a step is corrected
+OVERSHOT, SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond these, a step is corrected
 _CORRECTIONS = 12
 _MEMORY = 8  # last steps that are remembered
-_NO_CURVATURE = 1e-12  # of the lengths of a step and of the change of its gradient
+_NO_CURVATURE = 1e-12  # of the product of the lengths of a step and of its change of the gradient
 LOOK_BACK = 3  # steps over which contraction is measured
 _STALLED = 4  # steps without a smaller estimate: rounding
-_LONG = 8  # steps whose smallest estimate is compared with that of as many before
+_LONG = 8  # steps whose smallest estimate is compared with that of the same number before
 
 
 class Descent:
-    """Where a group of fits is, which are stepped together, and what their last steps say of the next."""
+    """State of a group of fits that are stepped together, and what their last steps imply for the next."""
 
-    of_fits: ClassVar[tuple[str, ...]] = (  # arrays whose last axis are the fits
+    of_fits: ClassVar[tuple[str, ...]] = (  # arrays whose last axis is the fits
         "fits", "at", "ridge", "gradient", "towards", "squared_norm", "gained", "n_steps", "hessian_cost",
         "aims", "proofs",
     )  # fmt: skip
     first_order = False  # whether bounds in memory are by duality
     extensions = 3  # times a step may be made longer
     aim = 0.3  # of the target: an estimate below it asks for a proof
-    slack = 0.9  # of an estimate: where some steps leave more of it, nothing but rounding is taken to be left
+    slack = 0.9  # of an estimate: if some steps leave more of it, only rounding is assumed to be left
 
     def __init__(self, rows: HostRows, metric: SharedMetric, ridge: np.ndarray, at: np.ndarray):
         self.rows, self.shared, self.at = rows, metric, at
         self.ridge = np.vstack([ridge, np.zeros_like(at[-1:])])  # of every parameter
         n = at.shape[1]
-        self.fits = np.arange(n)  # which of the problem's they are
+        self.fits = np.arange(n)  # their indices in the problem
         self.own: list[OwnMetric | None] = [None] * n
         self.gained, self.n_steps = np.zeros(n), np.zeros(n, int)  # an estimate: decrease of F since the start
-        self.aims, self.proofs = np.full(n, self.aim), np.zeros(n, int)  # proofs asked for so far
+        self.aims, self.proofs = np.full(n, self.aim), np.zeros(n, int)  # proofs attempted so far
         self.trace: list[np.ndarray] = []  # estimates of the last steps, (fit,) each; inf before a metric was renewed
-        self.looks = 0  # how often they were looked at in float64
-        self.by_duality: np.ndarray | None = None  # bounds at the last look, where the penalty has kinks
+        self.looks = 0  # how often they were evaluated in float64
+        self.by_duality: np.ndarray | None = None  # bounds at the last look, if the penalty has kinks
         self.forget()
         self.hessian_cost = np.full(n, steps_of_a_hessian(len(ridge)))  # in steps of that fit
         self._went: np.ndarray | None = None  # which fits the last step moved, while it ends
@@ -62,14 +62,14 @@ class Descent:
         return self.at[-1]
 
     def arrive(self, loss_gradient: np.ndarray, *since: np.ndarray) -> None:
-        """Take over the gradient of the loss at the parameters, and judge it; remember it since others, if told."""
+        """Store the gradient of the loss at the parameters, and judge it; learn from its change ``since`` others."""
         self.gradient = loss_gradient + self.ridge * self.at
         if since:
             self.remember(*since)
         self.judge()
 
     def judge(self) -> None:
-        """Say how far the gradient is from 0, and where it leads."""
+        """Measure how far the gradient is from 0, and precondition it."""
         self.towards = self.precondition(self.gradient)
         self.squared_norm = self.inner(self.gradient, self.towards)
 
@@ -91,9 +91,9 @@ class Descent:
         return z
 
     def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
-        """Give some fits the Hessian where they are as their metric.
+        """Give some fits the Hessian at their current point as their metric.
 
-        Those of one ``kin`` (fit,), such as the folds of a neuron, share that of the first among them.
+        Fits of one ``kin`` (fit,), such as the folds of a neuron, share the metric of the first of them.
         """
         kin = np.arange(len(self.own)) if kin is None else kin
         _, first, which = np.unique(kin[fits], return_index=True, return_inverse=True)
@@ -104,15 +104,15 @@ class Descent:
         self.judge()
 
     def forget(self) -> None:
-        """Go along the gradient in the metric next."""
+        """Forget past steps: the next direction is the gradient in the metric."""
         self.past: list[tuple[np.ndarray, ...]] = []  # steps, changes of the gradient, 1 / their product
 
     def remember(self, at: np.ndarray, gradient: np.ndarray) -> None:
-        """Keep what the gradient has told since some parameters, where it was another."""
+        """Learn from the change of the gradient since earlier parameters ``at``."""
         self.learn(self.at - at, self.gradient - gradient)
 
     def learn(self, step: np.ndarray, change: np.ndarray) -> None:
-        """Keep by what the gradient changes along some steps."""
+        """Keep some steps, and the changes of the gradient along them."""
         with np.errstate(invalid="ignore", over="ignore"):
             curved = self.inner(step, change)
             known = curved > _NO_CURVATURE * np.sqrt(self.inner(step, step) * self.inner(change, change))
@@ -131,7 +131,7 @@ class Descent:
         return z
 
     def doubt(self, which: np.ndarray) -> None:
-        """Let metrics and lengths of some fits, bool (fit,), come from all rows, where a guide led them so far."""
+        """Take metrics and step lengths of some fits, bool (fit,), from all rows instead of from a guide."""
         self.rows.doubt(which)
 
     def metric_of(self, matrix: np.ndarray, k: int, scale: np.ndarray) -> OwnMetric:
@@ -139,7 +139,7 @@ class Descent:
         return OwnMetric(matrix, self.ridge[:-1, k], scale)
 
     def advance(self, moving: np.ndarray, goal: np.ndarray | None = None, most_steps: int | None = None) -> None:
-        """Take a step of the fits that move, bool (fit,); others may take some, until their goals or their most."""
+        """Take a step of the moving fits, bool (fit,); subclasses may take some, up to ``goal`` or ``most_steps``."""
         p, slope = self.choose()
         p = np.where(moving, p, 0.0)
         bend = self.rows.along(p) + self.inner(self.ridge * p, p)
@@ -160,11 +160,11 @@ class Descent:
             return -slope / bend
 
     def rise_of_kinks(self, p: np.ndarray, lengths: np.ndarray) -> np.ndarray | float:
-        """Mean slope of what of the penalty is not its ridge, on the way to lengths along p."""
+        """Mean slope of the penalty without its ridge, on the way to lengths along p."""
         return 0.0
 
     def _go(self, p: np.ndarray, slope, bend, length) -> None:
-        """Go along a direction, and correct the lengths of fits whose slopes at the end say so."""
+        """Go along a direction, and correct the lengths of fits whose slopes at the end require it."""
         start, rise = self.inner(self.ridge * self.at, p), self.inner(self.ridge * p, p)
         loss = self.rows.move(length)
         end = self.inner(loss, p) + start + length * rise + self.rise_of_kinks(p, length)
@@ -205,17 +205,17 @@ class Descent:
         self._went = None
 
     def rises(self, p: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Which fits are known to be higher at lengths along p than before, bool (fit,); slopes do not always tell."""
+        """Which fits are known to be higher at lengths along p than before, bool (fit,); slopes may not show it."""
         return np.zeros(len(lengths), bool)
 
     def _sure_step(self, fits: np.ndarray, slope, bend) -> np.ndarray:
-        """Length that self-concordance proves to descend, of some fits; next to 0 where there is no theorem."""
+        """Length that self-concordance proves to descend, of some fits; close to 0 if there is no theorem."""
         constant = self.rows.observation.constant
         reach = np.full(len(fits), 1e12) if constant is None else constant * self.rows.reach(fits)
         return descent_step(slope, bend, reach)
 
     def split(self, *indices: np.ndarray) -> list[Self]:
-        """Return some of the fits each as a descent of their own; this one is nowhere afterwards."""
+        """Return a descent for the fits of each index array; this one is invalid afterwards."""
         return [self._part(i, rows) for i, rows in zip(indices, self.rows.split(*indices), strict=True)]
 
     def _part(self, index: np.ndarray, rows: HostRows) -> Self:
@@ -233,20 +233,20 @@ class Descent:
     # ---------------------------------------------------------------- what the last steps say
 
     def is_ready(self, target: np.ndarray) -> np.ndarray:
-        """Which fits are to be proved: near enough by their estimates, no nearer for some steps, or not a number."""
+        """Which fits to prove: near enough by their estimates, no nearer for some steps, or not a number."""
         del self.trace[: -2 * _LONG]
         ready = (self.estimate <= self.aims * target) | ~np.isfinite(self.estimate)
         if len(self.trace) > _STALLED:
             ready |= np.min(self.trace[-_STALLED:], axis=0) >= self.slack * self.trace[-_STALLED - 1]
-        if len(self.trace) == 2 * _LONG:  # up and down among rounding
+        if len(self.trace) == 2 * _LONG:  # up and down within rounding
             lately, before = (np.min(some, axis=0) for some in (self.trace[_LONG:], self.trace[:_LONG]))
             ready |= lately >= self.slack * before
         return ready
 
     def is_slow(self, target: np.ndarray, moving: np.ndarray) -> np.ndarray:
-        """Which fits a (new) metric of their own would bring to their aim with less work than the steps to come.
+        """Which fits a (new) metric of their own would bring to their aim with less work than further steps.
 
-        A step takes the group along: the fewer of it still move, the more a step costs each of them.
+        A step works on the whole group: the fewer fits still move, the more a step costs each of them.
         """
         if len(self.trace) <= LOOK_BACK:
             return np.zeros(len(target), bool)

@@ -1,6 +1,6 @@
-"""Where a fit writes down how far it has come, so that it can go on after a crash: one file of named arrays.
+"""Checkpoints, from which a fit continues after a crash: one file of named arrays.
 
-Verdicts are kept. Fits that are open begin where they were: not bit for bit on the same way, but to the same proof.
+Verdicts are kept. Open fits continue from where they were: not bit for bit along the same path, but to the same proof.
 """
 
 import glob
@@ -18,14 +18,14 @@ from ..status import Status
 from .problem import Params
 from .tiles import over_tiles, rows_at_once
 
-_LAYOUT = "3"  # of the state; a file of another one cannot be read
+_LAYOUT = "3"  # of the state; a file with another layout cannot be read
 _VERDICTS = ("status", "gap", "is_bound", "objective", "target", "epochs", "curved")
 _TOTALS = ("passes", "failure_probability", "attempts", "exact")
-_SHARE = 0.02  # of the time, at most, goes into writing
+_SHARE = 0.02  # of the time, at most, is spent on writing
 
 
 class Checkpoint:
-    """File with the state of one fit, replaced atomically; one with other facts of the fit is refused."""
+    """File with the state of one fit, replaced atomically; a file with the facts of another fit is refused."""
 
     def __init__(self, path, facts: dict[str, str]):
         if not isinstance(path, str | os.PathLike):
@@ -47,19 +47,19 @@ class Checkpoint:
     def save(self, arrays: dict[str, np.ndarray]) -> None:
         """Write the state; the file is the old one or the new one, whatever happens.
 
-        A fit does not end because it cannot be written down: there is one warning, and it goes on.
+        A fit whose state cannot be written does not stop: it warns once and continues.
         """
         try:
             if self.path.exists():
-                self._check(load_npz(self.path)[0])  # another fit may have begun on the same path
+                self._check(load_npz(self.path)[0])  # another fit may have started on the same path
             save_npz(self.path, {"class": "checkpoint", "facts": self.facts, "arrays": _forms(arrays)}, arrays)
         except (OSError, ValueError) as error:
             if not self._silent:
-                warn_user(f"checkpoint {self.path} could not be written, and the fit goes on without it: {error}")
+                warn_user(f"checkpoint {self.path} could not be written, and the fit continues without it: {error}")
             self._silent = True
 
     def load(self) -> dict[str, np.ndarray] | None:
-        """Read the state, None if there is none; ValueError where the file is another's or damaged."""
+        """Read the state, None if there is none; ValueError if the file belongs to another fit or is damaged."""
         if not self.path.exists():
             return None
         try:
@@ -73,18 +73,18 @@ class Checkpoint:
         kept, found = header.get("arrays"), _forms(arrays)
         wrong = _different(kept if isinstance(kept, dict) else {}, found)
         if kept != found:
-            raise self._damaged(f"missing, or other than was written: {', '.join(wrong)}")
+            raise self._damaged(f"arrays missing or changed: {', '.join(wrong)}")
         return arrays
 
     def _check(self, header: dict) -> None:
-        """Raise unless a file is of this fit."""
+        """Raise ValueError unless a file belongs to this fit."""
         if header.get("class") != "checkpoint":
             raise ValueError(
                 f"checkpoint {self.path} is a file of a {header.get('class')}, not a checkpoint. Give another path."
             )
         found = header.get("facts")
         if not isinstance(found, dict):
-            raise self._damaged("it does not say which fit it belongs to")
+            raise self._damaged("it does not state which fit it belongs to")
         different = [
             f"{name} ({found.get(name, 'unknown')}, here {self.facts.get(name, 'unknown')})"
             for name in _different(found, self.facts)
@@ -97,18 +97,18 @@ class Checkpoint:
 
     def _damaged(self, how: str) -> ValueError:
         return ValueError(
-            f"checkpoint {self.path} is damaged ({how}). Nothing was changed: put a whole copy in its place, "
+            f"checkpoint {self.path} is damaged ({how}). Nothing was changed: replace it with an intact copy, "
             "or delete it to start over."
         )
 
 
 def _different(a: dict, b: dict) -> list[str]:
-    """Names under which two say different things."""
+    """Return the names whose values differ."""
     return [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
 
 
 def _forms(arrays: dict[str, np.ndarray]) -> dict[str, list]:
-    """Types and shapes of arrays, as JSON keeps them."""
+    """Return types and shapes of arrays, as JSON stores them."""
     return {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
 
 
@@ -155,13 +155,13 @@ def digest(*arrays) -> str:
 
 
 class Notebook:
-    """Writes a run down, often enough to lose little and seldom enough to cost little."""
+    """Saver of a run, often enough to lose little and rarely enough to cost little."""
 
     def __init__(self, checkpoint):
         self.checkpoint, self._next = checkpoint, 0.0
 
     def note(self, run, last: bool = False) -> None:
-        """Write a run down if it is time to."""
+        """Save a run if it is time to."""
         begun = time.perf_counter()
         if self.checkpoint is None or (begun < self._next and not last):
             return
@@ -170,7 +170,7 @@ class Notebook:
         self._next = end + (end - begun) / _SHARE
 
     def restore(self, run) -> None:
-        """Take a run to where one was that was written down, if there is one."""
+        """Restore a run from the saved state, if there is one."""
         arrays = None if self.checkpoint is None else self.checkpoint.load()
         if arrays is None:
             return
@@ -188,7 +188,7 @@ class Notebook:
 
 
 def _pack(run) -> dict[str, np.ndarray]:
-    """Where every fit is, and what is known of it, as named arrays."""
+    """Return the state of every fit, and what is known of it, as named arrays."""
     arrays = {name: np.array(getattr(run, name)) for name in (*_VERDICTS, *_TOTALS)}
     coef, intercept, gained = run.params.coef.copy(), run.params.intercept.copy(), np.zeros(len(run.params.intercept))
     for group in run.groups:

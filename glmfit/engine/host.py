@@ -1,7 +1,7 @@
 """Rows on the host: the two products of a fit, with BLAS, and the derivatives of the loss between them.
 
-Bases and metrics are applied to small arrays, (feature, fit): rows are not whitened, and copied only where features in
-double precision are to be read in single.
+Bases and metrics are applied to small arrays, (feature, fit): rows are not whitened, and are copied only if features in
+double precision are read in single precision.
 """
 
 import copy
@@ -13,23 +13,23 @@ from ..bounds import ResidualSums
 from .passes import sums_of
 from .tiles import ALL, Tiles, column_sums, derivatives, n_cores, scratch, tiles_of
 
-_MOST_ROWS = 16384  # of a tile, and numbers of it, of which Hessians are made
+_MOST_ROWS = 16384  # most rows of a tile from which Hessians are formed; below, its most numbers
 _MOST_OF_A_TILE = 1 << 18
 _RUN = 256  # neighbouring rows drawn together
-_FEW_PRODUCTS = 2e8  # in Hessians, done before threads have started
+_FEW_PRODUCTS = 2e8  # in Hessians, finished before threads have started
 _NEGLIGIBLE = 1e-3  # of the mean curvature: rows below it are skipped in a Hessian that only guides
 
 
 class HostRows(Tiles):
-    """Rows of independent fits, where they are now.
+    """Rows of independent fits, at their current parameters.
 
     Features X are (row, feature), counts Y (row, neuron), of which every fit has the column ``neuron`` (fit,). Row
-    weights of mean one are (row, 1) for all fits, or (row, set), of which ``rows`` (fit,) says which each has; where
-    neurons have ``own`` weights (row, neuron) besides, those of a fit are their product times its ``scale`` (fit,).
-    Offsets are (row, 1 or neuron). ``mean`` (feature,) is taken off the features, rounded as they are: gradients and
-    directions are those of centred features. ``dtype`` is that of the passes that show the way.
+    weights of mean one are (row, 1) for all fits, or (row, set), where ``rows`` (fit,) is the set of each fit. If
+    neurons also have ``own`` weights (row, neuron), those of a fit are the product times its ``scale`` (fit,).
+    Offsets are (row, 1 or neuron). ``mean`` (feature,) is subtracted from the features, rounded as they are: gradients
+    and directions are those of centred features. ``dtype`` is the precision of the passes that guide steps.
 
-    Kept are eta, a direction D = X p, and the curvature of the loss, (row, fit) each. Tiles of rows are shared among
+    It keeps eta, a direction D = X p, and the curvature of the loss, (row, fit) each. Tiles of rows are shared among
     threads while the rows are entered as a context; BLAS keeps to one thread meanwhile.
     """
 
@@ -39,11 +39,11 @@ class HostRows(Tiles):
         self.eta, self.D, self.curvature = (np.empty(shape, self.dtype) for _ in range(3))
         self.passes = 0.0  # products with all rows, both ways, in units of all fits
 
-    # ---------------------------------------------------------------- passes that show the way
+    # ---------------------------------------------------------------- passes that guide steps
 
     def place(self, at) -> np.ndarray:
-        """Put all fits at parameters; returns the gradient of the mean loss there."""
-        with np.errstate(over="ignore"):  # a predictor beyond all numbers is one that the fit gives up on
+        """Set the parameters of all fits; return the gradient of the mean loss there."""
+        with np.errstate(over="ignore"):  # the fit gives up on a predictor that overflows
             coef, base = at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
         moves = coef.any()
 
@@ -62,7 +62,7 @@ class HostRows(Tiles):
         return self._sum(self._over(tile))
 
     def along(self, p) -> np.ndarray:
-        """Predictors of a direction, kept as D; returns the mean of curvature times their squares, (fit,)."""
+        """Keep the predictors of a direction as D; return the mean of curvature times their squares, (fit,)."""
         coef, base = p[:-1].astype(self.dtype), self._base(p).astype(self.dtype)
 
         def tile(rows):
@@ -73,7 +73,7 @@ class HostRows(Tiles):
         return self._mean(self._over(tile))
 
     def _predict(self, rows: slice, coef, base, out) -> None:
-        """Put down the predictors of some rows."""
+        """Write the predictors of some rows to ``out``."""
         np.matmul(self._x(rows), coef, out=out)
         out += base
 
@@ -99,7 +99,7 @@ class HostRows(Tiles):
         return self._sum(self._over(tile, None if at is None else len(at)))
 
     def _slopes_of(self, rows: slice):
-        """Put down the curvature where eta is, and sum the derivatives of some rows."""
+        """Store the curvature at eta, and sum the derivatives of some rows."""
         y = self._y(rows, ALL, self.dtype)
         r, self.curvature[rows] = self._derivatives(rows, ALL, y, self.eta[rows])
         return r.T @ self._x(rows), column_sums(r)
@@ -121,7 +121,7 @@ class HostRows(Tiles):
         return np.max(self._over(tile, len(self.neuron[at])), axis=0).astype(np.float64)
 
     def products(self, p) -> np.ndarray:
-        """Hessians of the mean loss times a direction, in one reading of the rows."""
+        """Multiply the Hessians of the mean loss by a direction, reading the rows once."""
         coef, base = p[:-1].astype(self.dtype), self._base(p).astype(self.dtype)
 
         def tile(rows):
@@ -150,7 +150,7 @@ class HostRows(Tiles):
 
     def _mean(self, parts) -> np.ndarray:
         """Mean over the rows from sums over tiles, in float64."""
-        with np.errstate(invalid="ignore"):  # a fit that has left the numbers says so by itself
+        with np.errstate(invalid="ignore"):  # a non-finite fit shows by itself
             return sum(part.astype(np.float64) for part in parts) / self.n_rows
 
     def _centred(self, G, g) -> np.ndarray:
@@ -214,7 +214,7 @@ class HostRows(Tiles):
 
         def some_fits(share: slice) -> None:
             for tile in tiles:
-                x = np.empty((d + 1, tile.stop - tile.start), self.dtype)  # a feature at a time is quickly taken
+                x = np.empty((d + 1, tile.stop - tile.start), self.dtype)  # one feature per row: fast to select
                 x[:-1] = self._dense(tile).T
                 if self._shift is None:
                     x[:-1] -= mean
@@ -236,10 +236,10 @@ class HostRows(Tiles):
             total /= self.n_rows
         return totals
 
-    # ---------------------------------------------------------------- passes that numbers rest on
+    # ---------------------------------------------------------------- passes that results rest on
 
     def evaluate(self, at, dual: bool = False) -> tuple[np.ndarray, np.ndarray, ResidualSums | None]:
-        """Mean loss and gradient there in float64, and sums for a bound by duality if wanted; eta, curvature follow."""
+        """Compute mean loss and gradient in float64, with sums for a bound if ``dual``; update eta and curvature."""
         base, observation = self._base(at), self.observation
 
         def tile(rows):
@@ -255,7 +255,7 @@ class HostRows(Tiles):
         return loss, self._centred(G, g), ResidualSums(*rest) if dual else None
 
     def put(self, at) -> None:
-        """Put all fits at parameters with predictors in float64, without a gradient."""
+        """Set the parameters of all fits, with predictors in float64, without a gradient."""
         base = self._base(at)
 
         def tile(rows):
@@ -277,7 +277,7 @@ class HostRows(Tiles):
     # ---------------------------------------------------------------- which fits
 
     def split(self, *indices: np.ndarray) -> list[Self]:
-        """Return some of the fits each as rows of their own, in the memory of these, which are nowhere afterwards."""
+        """Return rows for the fits of each index array, in the memory of these rows, which are invalid afterwards."""
         ends = np.cumsum([self.n_rows * len(index) for index in indices])
 
         def divided(memory):

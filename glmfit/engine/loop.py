@@ -1,4 +1,4 @@
-"""The loop: steps of all fits, proofs as soon as they can be had, a verdict for each."""
+"""Loop of a solver: steps of all fits, proofs as soon as possible, a verdict for each."""
 
 from typing import NamedTuple
 
@@ -20,16 +20,16 @@ from .result import History, LoopOptions, Solution, stopping_target
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _PRODUCTS = 2  # before the step that leads to a proof of first order
 _PROOFS = 4  # before the exact Hessian of the fit decides
-_CHEAP = 15  # steps: a Hessian that costs less is worth having after the first proof that failed
-_FREE_STEPS, _LOOK = 60, 10  # where there may be no optimum to come to; steps between looks in float64 there
-_ROUGH = 1e-2  # tolerance from which on it does show it
-_LEAST = 64e-16  # of an objective: a smaller gap is nobody's goal
-_FEW = 64  # fits that are not worth a group of their own
+_CHEAP = 15  # steps: a Hessian that costs less is formed after the first failed proof
+_FREE_STEPS, _LOOK = 60, 10  # most steps if there may be no optimum; steps between looks in float64 then
+_ROUGH = 1e-2  # tolerance from which on single precision suffices for a bound by duality
+_LEAST = 64e-16  # of an objective: no goal is a smaller gap
+_FEW = 64  # fewer fits are not worth a group of their own
 _COPIES = 3  # arrays of rows times fits
 
 
 class Progress(NamedTuple):
-    """What a callback is told besides parameters."""
+    """Progress passed to a callback in addition to parameters."""
 
     epoch: int
     active: np.ndarray  # which neurons are still stepped, bool (neuron,)
@@ -107,7 +107,7 @@ class Run(Beginning):
     # ---------------------------------------------------------------- groups of fits
 
     def _fit(self, fits: np.ndarray) -> None:
-        """Step groups of fits, which part when half of one are ready for their proofs."""
+        """Step groups of fits; split a group when half of it is ready for proofs."""
         with self.rows(fits) as rows:
             group = self.descent(rows, fits)
             group.fits, group.trace, group.n_steps = fits, [group.estimate], self.epochs[fits]
@@ -121,11 +121,11 @@ class Run(Beginning):
                 if ready.all() and not self.options.proves:
                     self._leave(self.groups.pop())
                 elif ready.all() and group.first_order and not group.looks:
-                    # Bounds by duality are as near as the gradient is, which single precision does not show.
+                    # A bound by duality is only as tight as the gradient, which single precision does not resolve.
                     if np.min(self.options.tol) < _ROUGH:
                         self._look(group)
                     group.looks = max(group.looks, 1)
-                    group.refine(_PRODUCTS)  # the step to come is to be as good as one can be
+                    group.refine(_PRODUCTS)  # make the next step as good as possible
                     group.advance(np.ones(len(ready), bool), group.aims * target, self.most_steps)
                 elif ready.all():
                     self.groups[-1:] = self._prove(group, target)
@@ -138,7 +138,7 @@ class Run(Beginning):
                 self.notebook.note(self)
 
     def _leave(self, group: Descent) -> None:
-        """Take fits as they are, without a proof."""
+        """Accept fits as they are, without a proof."""
         fits = group.fits
         self.params.coef[:, fits], self.params.intercept[fits] = self.params_of(group)
         self.gap[fits], self.status[fits], self.open[fits] = group.estimate, int(Status.UNPROVED), False
@@ -164,16 +164,16 @@ class Run(Beginning):
             self.options.callback(epoch, self.clock.seconds, params, Progress(epoch, self.open))
 
     def _renew(self, group: Descent, which: np.ndarray, alone: bool = False) -> None:
-        """Give some fits metrics of their own; those of a neuron share one unless each is to stand ``alone``."""
+        """Give some fits metrics of their own; fits of a neuron share one unless ``alone``."""
         kin = None if alone else self.problem.kin[group.fits]
-        first = which & [own is None for own in group.own]  # what was estimated before is no measure
+        first = which & [own is None for own in group.own]  # earlier estimates are not comparable
         group.renew_metrics(np.flatnonzero(which), self.problem.basis.deviation, kin)
         group.trace = [np.where(first, np.inf, t) for t in group.trace[:-1]] + [group.estimate]
 
     # ---------------------------------------------------------------- proofs
 
     def _look(self, group: Descent, dual: bool = False) -> np.ndarray:
-        """Evaluate a group in float64 and keep where it is unless that is worse than before; returns which are."""
+        """Evaluate a group in float64; keep parameters unless they are worse than before; return which are."""
         fits, precision = group.fits, self.options.handed_over
         rounds = precision is not None and self._layout is None
         if rounds:
@@ -194,7 +194,7 @@ class Run(Beginning):
         return worse
 
     def _prove(self, group: Descent, target: np.ndarray) -> list[Descent]:
-        """Bound the gaps of a group; what is not proved to be near enough is returned, or ends by its exact Hessian."""
+        """Bound the gaps of a group; return the fits not proved near enough, or end them by their exact Hessians."""
         problem, fits = self.problem, group.fits
         self.attempts += 1
         broken, stalled = ~np.isfinite(group.estimate), group.estimate > group.aims * target
@@ -234,7 +234,7 @@ class Run(Beginning):
         return [group]
 
     def _finish_exactly(self, neuron: int, **how) -> Iterate:
-        """Newton steps on one neuron with its exact Hessian in float64, which also bounds its gap."""
+        """Take Newton steps on one neuron with its exact Hessian in float64, which also bounds its gap."""
         problem, self.exact, one = self.problem, True, np.array([neuron])
         goal = self._goals(one, self.objective[one])[0]
         at = problem.finish_neuron(self.params, neuron, goal, **how)
@@ -261,15 +261,15 @@ class Run(Beginning):
 
     @property
     def name(self) -> str:
-        """What has run."""
+        """Names of the methods that ran."""
         return ("ConjugateGradients" if self.problem.penalty.smooth else "ProximalNewton") + "+Newton" * self.exact
 
     def params_of(self, group: Descent) -> Params:
-        """Parameters of the features as they are, of a group of fits."""
+        """Return the parameters of a group of fits for the features as given."""
         return Params(group.coef, group.intercept - group.rows.mean @ group.coef)
 
     def _keep_interrupted(self) -> None:
-        """Return where the open fits are, with what can be said of it."""
+        """Keep the parameters of the open fits, with estimates of their gaps."""
         for group in self.groups:
             self.params.coef[:, group.fits], self.params.intercept[group.fits] = self.params_of(group)
             self.gap[group.fits], self.is_bound[group.fits] = group.estimate, False
@@ -279,7 +279,7 @@ class Run(Beginning):
         self.status[left] = Status.INTERRUPTED
 
     def _goals(self, fits, objective) -> np.ndarray:
-        """Gap to go for, (fit,): what the target allows for rounding may be none, and is taken only in the end."""
+        """Gap to aim for, (fit,): the target's allowance for rounding may not be needed; it counts only at the end."""
         least = _LEAST * (np.abs(objective) + self.problem.size_of_counts[fits])
         return stopping_target(self.problem, objective, self.options, least, fits)
 
@@ -287,7 +287,7 @@ class Run(Beginning):
         """Gap below which a neuron counts as converged, (fit,)."""
         at = Params(self.params.coef[:, fits], self.params.intercept[fits])
         rounding = 2 * self.problem.rounding_of(at, objective, fits)
-        # Where parameters ran away rounding is no excuse.
+        # If parameters diverged, rounding is no excuse.
         rounding = np.minimum(rounding, 1e-9 * (np.abs(objective) + self.problem.size_of_counts[fits]))
         return stopping_target(self.problem, objective, self.options, rounding, fits)
 

@@ -1,4 +1,4 @@
-"""Metrics, which turn gradients into directions: the spectral basis, which all fits share, or a Hessian of a fit's own.
+"""Metrics, which turn gradients into directions: the spectral basis that all fits share, or a fit's own Hessian.
 
 In the spectral basis the columns of a design are uncorrelated (docs/theory/spectral_basis.md). Small arrays only,
 float64 on the host.
@@ -17,22 +17,22 @@ from scipy.linalg import cho_solve, solve_triangular
 
 from .tiles import ROWS_OF_A_TILE, one_thread_each, over_tiles, rows_at_once
 
-_ABSENT = 1e-14  # share of the trace of a correlation matrix: what is less is the rounding of the Gram matrix
-_FLOOR = 1e-5  # share of the largest variance to which others are raised
+_ABSENT = 1e-14  # share of the trace of a correlation matrix: smaller eigenvalues are rounding of the Gram matrix
+_FLOOR = 1e-5  # share of the largest variance to which smaller ones are raised
 _ROUNDING = 64  # units in the last place of its terms by which a sum that should be 0 may differ from it
-_LIFT = 1e-7  # of the scaled diagonal: what single precision makes of a Hessian that is nearly singular
+_LIFT = 1e-7  # of the scaled diagonal: the error of single precision in a nearly singular Hessian
 
 
 @dataclass(frozen=True)
 class SpectralBasis:
-    """Centred design = whitened columns: ``(X - mean) @ whiten`` is uncorrelated, of variance at most one.
+    """Basis of a centred design: columns of ``(X - mean) @ whiten`` are uncorrelated, of variance at most one.
 
     ``unwhiten @ whiten`` is the identity on the directions kept; both are zero on directions dropped.
     """
 
     mean: np.ndarray  # weighted, (feature,)
     deviation: np.ndarray  # standard deviation, 1 for a constant feature, (feature,)
-    scale: np.ndarray  # what a feature is divided by where a penalty acts on coefficients one by one, (feature,)
+    scale: np.ndarray  # divisor of a feature if a penalty acts on single coefficients, (feature,)
     variance: np.ndarray  # of the data along each direction before whitening, descending, (direction,)
     whiten: np.ndarray  # from whitened columns to coefficients, (feature, direction)
     unwhiten: np.ndarray  # and back
@@ -42,19 +42,19 @@ class SpectralBasis:
 
     @cached_property
     def absent(self) -> bool:
-        """Whether X is constant along the directions beyond the rank, to rounding in double precision.
+        """Whether X is constant along the directions beyond the rank, up to rounding in double precision.
 
-        Otherwise it varies there, by less than 1e-7 of its features, and nothing is proved of what could be gained.
+        Otherwise it varies there, by less than 1e-7 of its features, and the possible gain is not bounded.
         """
         return self.look_beyond()
 
     def settles(self, rotation_invariant: bool, coef: np.ndarray) -> np.ndarray:
-        """Whether nothing is to be gained along the excluded directions, with a penalty of that kind, (column,)."""
+        """Whether nothing can be gained along the excluded directions with such a penalty, (column,)."""
         if self.rank == len(self.variance):
             return np.ones(coef.shape[1], bool)
         if rotation_invariant:
             return np.full(coef.shape[1], self.absent)
-        # The penalty alone decides between duplicates. A constant feature it sets to 0, the intercept does the rest.
+        # The penalty alone decides between duplicates. It sets a constant feature to 0; the intercept does the rest.
         only_constants = self.absent and self.rank == np.sum(~self.constant)
         return only_constants & np.all(coef[self.constant] == 0, axis=0)
 
@@ -77,7 +77,7 @@ def _moments(X: np.ndarray, weights: np.ndarray | None, dtype) -> tuple[np.ndarr
     Products within a tile are taken in ``dtype``, sums over tiles in float64.
     """
     n_rows, n_features = X.shape
-    # Against cancellation; of rows that count, or a feature that is constant on these would not look so.
+    # Against cancellation; from rows that count, so that a feature that is constant on these also looks constant.
     first = 0 if weights is None else int(np.argmax(weights > 0))
     some = slice(first, first + ROWS_OF_A_TILE)
     near = np.asarray(X[some] if weights is None else X[some][weights[some] > 0], np.float64)
@@ -103,10 +103,10 @@ def _moments(X: np.ndarray, weights: np.ndarray | None, dtype) -> tuple[np.ndarr
 def spectral_basis(
     X: np.ndarray, weights: np.ndarray | None, units: ArrayLike = 1.0, centred: bool = True
 ) -> SpectralBasis:
-    """Basis for penalties a rotation leaves alone: eigenvectors of the Gram matrix, directions kept or dropped.
+    """Basis for rotation-invariant penalties: eigenvectors of the Gram matrix, directions kept or dropped.
 
     The ridge of coefficients in ``units`` (feature,) stays diagonal in it: ``|units * coef|^2 = sum_j v_j^2 /
-    variance_j``. The correlation matrix, which knows no scales, is decomposed first. Cost: T d^2 once.
+    variance_j``. The correlation matrix, which is free of scales, is decomposed first. Cost: T d^2 once.
     """
     mean, scale, correlation, constant = _correlation(X, weights, centred)
     with one_thread_each():
@@ -124,9 +124,9 @@ def spectral_basis(
 
 
 def plain_basis(X, weights: np.ndarray, centred: bool) -> SimpleNamespace:
-    """Mean, deviation, whiten, unwhiten and rank as of a spectral basis, from standard deviations alone.
+    """Compute mean, deviation, whiten, unwhiten and rank of a basis from standard deviations alone.
 
-    For features, dense or sparse, that are too many to be rotated; weights of mean one.
+    For dense or sparse features that are too many to rotate; weights have mean one.
     """
     mean = np.asarray(X.T @ weights, np.float64).ravel() / len(weights) * centred
     squares = X.multiply(X) if scipy.sparse.issparse(X) else np.square(X, dtype=np.float64)
@@ -160,17 +160,17 @@ def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray)
 
 
 def basis_of(X: np.ndarray, weights: np.ndarray | None, penalty) -> SpectralBasis:
-    """Basis of a design for a penalty: one that a rotation leaves alone, or one that acts on coefficients."""
+    """Return the basis of a design for a penalty: rotation-invariant, or acting on coefficients."""
     if penalty.units is not None:
         return spectral_basis(X, weights, units=penalty.units)
     groups = getattr(penalty, "groups", None)
     labels = np.arange(X.shape[1]) if groups is None else np.asarray(groups)
-    # An unpenalised feature (label -1) shares its scale with nobody.
+    # An unpenalised feature (label -1) shares its scale with no other.
     return floored_basis(X, weights, np.where(labels < 0, -1 - np.arange(len(labels)), labels))
 
 
 def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
-    """Whether no row that counts moves along the excluded eigenvectors, up to rounding: some units of its terms."""
+    """Whether no row that counts varies along the excluded eigenvectors, up to rounding: some units of its terms."""
     left_out = vectors[:, ~keep]
     if not left_out.shape[1]:
         return True
@@ -180,7 +180,7 @@ def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
 
         def tile(rows):
             x = np.asarray(X[rows], np.float64)
-            terms = 1 + (np.abs(x) + np.abs(mean)) @ np.abs(directions / scale[:, None])  # about one, a feature
+            terms = 1 + (np.abs(x) + np.abs(mean)) @ np.abs(directions / scale[:, None])  # about one per feature
             z = (x - mean) / scale
             move = z @ directions
             weight = np.ones(len(x)) if weights is None else np.asarray(weights[rows], np.float64)
@@ -192,7 +192,7 @@ def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:
 
     furthest, product = moves(left_out)
     if _ROUNDING < furthest < 1e5:
-        # Directions kept whose variance is small have leaked in, more than rounding; that is taken out again.
+        # Kept directions of small variance have leaked in, by more than rounding; remove their part.
         kept = vectors[:, keep]
         left_out = left_out - kept @ (kept.T @ product / values[keep, None])
         furthest, _ = moves(left_out)
@@ -205,7 +205,7 @@ def _shown(eigenvalues: np.ndarray) -> np.ndarray:
 
 
 def rank_of(moments: np.ndarray) -> int:
-    """Directions that the data distinguish, from the second moments of features of about one size and of 1, last."""
+    """Count the directions that the data distinguish, from second moments of features of similar size and 1, last."""
     mean = moments[:-1, -1] / moments[-1, -1]
     gram = moments[:-1, :-1] / moments[-1, -1] - np.outer(mean, mean)
     scale, _ = _scale(np.diag(gram), mean, moments[-1, -1])
@@ -214,17 +214,17 @@ def rank_of(moments: np.ndarray) -> int:
 
 
 def rough_standard(X, weights) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (1 where constant) of some thousand rows: good enough to shift and scale by."""
+    """Mean and standard deviation (1 where constant) of a few thousand rows: good enough for shifting and scaling."""
     rows = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
     sample = np.asarray(X[rows[:: max(1, len(rows) // ROWS_OF_A_TILE)]], np.float64)
     mean = sample.mean(axis=0)
     scale, _ = _scale(sample.var(axis=0), mean, len(sample))
-    # A constant feature becomes exactly 0: what rounding leaves of it would look like a direction of its own.
+    # A constant feature becomes exactly 0: its rounding error would look like a direction of its own.
     return np.where(np.ptp(sample, axis=0) == 0, sample[0], mean), scale
 
 
 def _scale(variance, mean, n_rows):
-    """Return standard deviations, 1 for constant columns, and which are: rounding leaves those something, too."""
+    """Return standard deviations, 1 for constant columns, and which columns are constant up to rounding."""
     constant = variance <= (1e-15 * np.abs(mean)) ** 2 * n_rows
     return np.sqrt(np.where(constant, 1.0, variance)), constant
 
@@ -232,7 +232,7 @@ def _scale(variance, mean, n_rows):
 def _correlation(X, weights, centred=True):
     """Mean, standard deviation (1 where constant), correlation matrix, and which features are constant.
 
-    In single precision where X is and the result shows that it was enough: a basis need not be exact, only
+    In single precision if X is and the result shows that this suffices: a basis need not be exact, only
     orthonormal, but directions weaker than 1e-5 would be rounding.
     """
     for dtype in (np.float32, np.float64) if X.dtype == np.float32 else (np.float64,):
@@ -252,7 +252,7 @@ def _correlation(X, weights, centred=True):
 
 
 class SharedMetric:
-    """The spectral basis times the curvature of each fit: right where curvature is spread evenly over the rows.
+    """Spectral basis times the curvature of each fit: accurate if curvature is spread evenly over the rows.
 
     Curvature is the mean of each fit, (fit,), and the ridge is along the directions of the basis, (direction, fit).
     """
@@ -267,12 +267,12 @@ class SharedMetric:
         return np.vstack([self.basis.whiten @ (self.scale * inside), g[-1] / self.curvature])
 
     def part(self, index: np.ndarray) -> Self:
-        """Return that of some of the fits."""
+        """Return the metric of some of the fits."""
         return SharedMetric(self.basis, self.curvature[index], self.ridge[:, index])
 
 
 class OwnMetric:
-    """The Hessian of one fit: ``matrix`` in features divided by ``scale``, intercept last, and the ridge (feature,)."""
+    """Hessian of one fit: ``matrix`` in features divided by ``scale``, intercept last, and the ridge (feature,)."""
 
     def __init__(self, matrix, ridge, scale):
         inside = np.arange(len(scale))

@@ -1,6 +1,6 @@
-"""Float64 passes over the data as the user gave them: the reference every reported number rests on.
+"""Float64 passes over the data as given: the reference for every reported number.
 
-NumPy and BLAS, whatever jax's precision mode is; nothing is compiled.
+They use NumPy and BLAS, whatever jax's precision mode is; nothing is compiled.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from ..observations import Observation
 from .tiles import column_sums, over_tiles, weighted
 
 _NEWTON_STEPS = 100
-_quietly = np.errstate(invalid="ignore", over="ignore")  # what is not a number is seen by who asked for it
+_quietly = np.errstate(invalid="ignore", over="ignore")  # the caller sees non-finite results
 
 
 @_quietly
@@ -19,10 +19,10 @@ def evaluate_loss(
 ):
     """Mean loss (neuron,) and its gradient in coef (feature, neuron) and intercept (neuron,), float64.
 
-    Where asked for, fourth the sums of its residuals that a dual bound needs, else None. ``weights`` are (time,), or
-    (time, neuron), ``offset`` (time, 1 or neuron). ``dtype`` is the precision of the products within a tile; all else
-    is float64. ``shift`` is (feature,): what is taken off X before, and put back into the gradient, so that large means
-    leave no rounding in products that should cancel.
+    With ``dual``, the fourth value holds the sums of residuals that a dual bound needs, else None. ``weights`` are
+    (time,) or (time, neuron), ``offset`` (time, 1 or neuron). ``dtype`` is the precision of the products within a tile;
+    all else is float64. ``shift`` (feature,) is first subtracted from X, and then restored in the gradient, so that
+    large means leave no rounding errors in products that should cancel.
     """
     product_coef = coef.astype(dtype)
     base = intercept if shift is None else intercept + shift @ coef
@@ -43,7 +43,7 @@ def evaluate_loss(
 
 
 def sums_of(observation: Observation, x, own, eta, y, w, dual: bool) -> tuple:
-    """Sum loss and gradient, (neuron, feature) and (neuron,), over some rows, and what a dual bound needs if wanted.
+    """Sum loss and gradient, (neuron, feature) and (neuron,), over some rows, and if ``dual`` what a dual bound needs.
 
     x is (row, feature), the others (row, neuron): predictors without and with offsets, responses, weights or None.
     """
@@ -55,7 +55,7 @@ def sums_of(observation: Observation, x, own, eta, y, w, dual: bool) -> tuple:
         return total, rx, g
     above = (r > 0).astype(r.dtype)
 
-    def apart(values):  # by BLAS, faster than to select
+    def apart(values):  # by BLAS: faster than selecting
         inside = np.einsum("tn,tn->n", values, above)
         return np.stack([inside, column_sums(values) - inside])
 
@@ -95,7 +95,7 @@ def hessian(X, y, weights, observation: Observation, coef, intercept, mean, scal
 def fit_intercept(Y, weights, observation: Observation, offset):
     """Best intercept of a model without features, its mean loss and mean curvature, (neuron,) float64 each.
 
-    A neuron without counts, whose loss has no minimum, gets a rate as good as 0.
+    A neuron without counts, whose loss has no minimum, gets a rate of practically 0.
     """
 
     def sums(b):
@@ -120,7 +120,7 @@ def fit_intercept(Y, weights, observation: Observation, offset):
             break
         low, high = np.where(slope <= 0, b, low), np.where(slope >= 0, b, high)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            limit = 4.0 * 2.0 ** min(k, 20)  # where there is little curvature it says little, of a quadratic all
+            limit = 4.0 * 2.0 ** min(k, 20)  # small curvature is a poor guide, except of a quadratic
             step = slope / curvature
             newton = b - (step if observation.is_quadratic else np.clip(step, -limit, limit))
             middle = (low + high) / 2
@@ -132,5 +132,5 @@ def fit_intercept(Y, weights, observation: Observation, offset):
 
 
 def predictor(X, coef, intercept) -> np.ndarray:
-    """Linear predictor in float64 without a float64 copy of X, (time, ...)."""
+    """Compute the linear predictor in float64 without a float64 copy of X, (time, ...)."""
     return np.concatenate(list(over_tiles(lambda rows: X[rows].astype(np.float64) @ coef + intercept, len(X))))

@@ -24,7 +24,7 @@ from .problem import Evaluation, Params
 from .tiles import Columns, over_tiles, rows_at_once, tiles_of, weighted
 
 _FAR_FROM_0 = 8.0  # standard deviations of a feature
-_ANY = 0.5  # mean response of a neuron without data: one that every model has an optimum for
+_ANY = 0.5  # mean response of a neuron without data: a value for which every model has an optimum
 
 
 class PopulationProblem(OneNeuron):
@@ -33,15 +33,15 @@ class PopulationProblem(OneNeuron):
     Parameters
     ----------
     X : numpy.ndarray
-        Features, (time, feature), float32 or float64, finite. Or what gives rows for a slice, from several threads, and
-        has ``shape``, ``dtype``, a length and ``chunk_rows``, the rows that are best read at once: they are then read
-        again in every pass.
+        Features, (time, feature), float32 or float64, finite. Or an object that returns rows for a slice, from several
+        threads, and has ``shape``, ``dtype``, a length and ``chunk_rows``, the number of rows that are best read at
+        once: rows are then read again in every pass.
     Y : numpy.ndarray
-        Responses, (time, neuron), such as the observation model allows: counts, say. Or what gives rows, as X.
+        Responses, (time, neuron), that the observation model allows, e.g. counts. Or an object that returns rows, as X.
     observation : Observation
         Loss of one bin.
     penalty : Penalty
-        Of the coefficients; the intercept is never penalised.
+        Penalty of the coefficients; the intercept is never penalised.
     weights : numpy.ndarray, optional
         Row weights (time,), non-negative with a positive sum; rescaled to mean one.
     dtype : numpy dtype
@@ -50,10 +50,10 @@ class PopulationProblem(OneNeuron):
     offset : numpy.ndarray, optional
         Known part of the linear predictor, (time, 1 or neuron), finite.
     devices : sequence of jax.Device, optional
-        Devices that share the rows; default jax's default one.
+        Devices that share the rows; default jax's default device.
     own : numpy.ndarray, optional
-        Weights of single responses (time, neuron) besides, or what gives rows, as Y: what has none does not count for
-        that neuron. Those of every neuron, times its row weights, are rescaled to mean one.
+        Additional weights of single responses (time, neuron), or an object that returns rows, as Y: a response of
+        weight 0 does not count for that neuron. Those of every neuron, times its row weights, are rescaled to mean one.
     """
 
     def __init__(
@@ -74,18 +74,18 @@ class PopulationProblem(OneNeuron):
         self.n_neurons = Y.shape[1]
         self.weights = None if weights is None else np.asarray(weights, np.float64) * (len(X) / np.sum(weights))
         self.offset, self.devices = offset, () if devices is None else tuple(devices)
-        self.row_weights = None if self.weights is None else self.weights[:, None]  # one column, or one for each
-        self.design: dict = {}  # what was computed of the features alone; fits to the same features may share it
-        # All there is, of which a fit has a column of the counts, and of the sets of row weights if there are some.
+        self.row_weights = None if self.weights is None else self.weights[:, None]  # one column, or one per fit
+        self.design: dict = {}  # results of the features alone; fits to the same features may share them
+        # All data: a fit has one column of the counts, and one of the sets of row weights if there are any.
         self.counts, self.known, self.sets = Y, offset, self.row_weights
         self.neuron, self.fold, self.own, self.scale = np.arange(self.n_neurons), None, own, None
         self.found, self.found_of = {}, defaultdict(dict)
-        self.degrees: np.ndarray | None = None  # of freedom, effective, where they are known, (neuron,)
+        self.degrees: np.ndarray | None = None  # of freedom, effective, if known, (neuron,)
         if own is not None:
             self._weigh_own()
 
     def _weigh_own(self) -> None:
-        """Bring the weights of every fit to mean one."""
+        """Rescale the weights of every fit to mean one."""
         self.scale = np.ones(self.n_neurons)
         if self.sets is None and isinstance(self.own, np.ndarray) and self.own.dtype == bool:
             share = np.count_nonzero(self.own, axis=0)[self.neuron] / self.n_rows
@@ -96,11 +96,11 @@ class PopulationProblem(OneNeuron):
 
     @property
     def in_memory(self) -> bool:
-        """Whether rows are arrays; otherwise they are read as they are needed, a slice at a time."""
+        """Whether rows are arrays; otherwise they are read when needed, a slice at a time."""
         return isinstance(self.X, np.ndarray)
 
     def of_design(self, name: str, compute: Callable[[], Any]) -> Any:
-        """Compute something of the features once."""
+        """Compute something from the features alone, once."""
         if name not in self.design:
             self.design[name] = compute()
         return self.design[name]
@@ -112,14 +112,14 @@ class PopulationProblem(OneNeuron):
 
     @property
     def standard(self) -> tuple[np.ndarray, np.ndarray]:
-        """Shift and scale of the coordinates in which Hessians are formed; any will do, near ones round less."""
+        """Shift and scale of the coordinates in which Hessians are formed; any are valid, close ones round less."""
         if self.in_memory:
             return self.of_design("standard", lambda: rough_standard(self.X, self.weights))
         return self.basis.mean, self.basis.deviation  # single rows are slow to read
 
     @property
     def shift(self) -> np.ndarray | None:
-        """Means of features that are far from 0 for how much they vary, 0 for the others; None if no feature is."""
+        """Means of features that are far from 0 relative to their variation, 0 for others; None if no feature is."""
 
         def far():
             mean, scale = self.standard
@@ -132,7 +132,7 @@ class PopulationProblem(OneNeuron):
 
     @cached_property
     def mean_count(self) -> np.ndarray:
-        """Weighted mean response per bin, (neuron,); of a neuron without data any."""
+        """Weighted mean response per bin, (neuron,); arbitrary for a neuron without data."""
         return np.where(self.unseen, _ANY, self._mean_of_counts(lambda y: np.asarray(y, np.float64)))
 
     @cached_property
@@ -179,7 +179,7 @@ class PopulationProblem(OneNeuron):
         return ~(self.observation.has_optimum(self.mean_count) | np.isnan(self.mean_count)) & ~self.unseen
 
     def first_status(self) -> np.ndarray:
-        """Return the status of every fit before its first step: what there is no fit for, or the budget, (fit,)."""
+        """Return the status of every fit before its first step, (fit,): why it has no fit, or MAX_EPOCHS."""
         status = np.full(self.n_neurons, int(Status.MAX_EPOCHS))
         status[self.silent] = int(Status.NO_SPIKES)
         status[self.silent & (self.mean_count > 0)] = int(Status.ALL_ONES)
@@ -196,16 +196,16 @@ class PopulationProblem(OneNeuron):
 
     @property
     def n_counted(self) -> int:
-        """Rows of positive weight."""
+        """Number of rows of positive weight."""
         return self.n_rows if self.weights is None else int(np.count_nonzero(self.weights))
 
     @property
     def kin(self) -> np.ndarray:
-        """Which neuron each fit is of, (fit,)."""
+        """Neuron of each fit, (fit,)."""
         return self.neuron
 
     def rows_of(self, fits: np.ndarray) -> dict:
-        """Return what :class:`glmfit.engine.host.HostRows` takes, for some fits."""
+        """Return the arguments of :class:`glmfit.engine.host.HostRows` for some fits."""
         given = {"X": self.X, "Y": self.counts, "weights": self.sets, "offset": self.known}
         given |= {"own": self.own, "scale": None if self.scale is None else self.scale[fits]}
         return given | {"neuron": self.neuron[fits], "rows": None if self.fold is None else self.fold[fits]}
@@ -215,9 +215,9 @@ class PopulationProblem(OneNeuron):
         return Params(np.zeros((self.n_features, self.n_neurons)), self._null[0].copy())
 
     def no_worse_than_null(self, start: Params) -> Params:
-        """Put the fits that a start serves worse than a constant rate, or that have none, at that rate: one pass.
+        """Replace starts that are missing, or worse than a constant rate, by that rate, in one pass.
 
-        What a start has along directions of the features that no row shows is taken off: no step would.
+        Parts of a start along directions of the features that no row shows are removed: no step would remove them.
         """
         null, known, basis = self.null_params(), np.isfinite(start.intercept), self.basis
         start = Params(*(np.where(known, a, b) for a, b in zip(start, null, strict=True)))
@@ -248,9 +248,9 @@ class PopulationProblem(OneNeuron):
         return self._evaluate(params, dtype=dtype, shift=self.shift)[0]
 
     def evaluate_with_dual(self, params: Params) -> tuple[Evaluation, np.ndarray]:
-        """`evaluate`, and a bound of ``F - F*`` by duality, inf where there is none, (neuron,): one pass.
+        """Run `evaluate` and bound ``F - F*`` by duality, inf where there is no bound, (neuron,), in one pass.
 
-        Where some coefficients have no penalty, the rounding of their gradient alone takes every dual bound away.
+        If some coefficients have no penalty, the rounding of their gradient alone rules out every dual bound.
         """
         value, sums = self._evaluate(params, dual=True)
         if not self.penalty.penalises_all:
@@ -266,7 +266,7 @@ class PopulationProblem(OneNeuron):
         return Evaluation(objective, grad_coef + ridge * params.coef, grad_intercept), sums
 
     def rounding_of(self, params: Params, objective, fits=slice(None)) -> np.ndarray:
-        """Allow for the rounding of objectives and gradients of some fits in float64, added to every bound, (fit,).
+        """Return the allowance for float64 rounding of objectives and gradients, added to every bound, (fit,).
 
         Sixteen units in the last place of the loss and of the mean count, and two of the predictor's terms.
         """
@@ -276,11 +276,11 @@ class PopulationProblem(OneNeuron):
             return np.finfo(float).eps * (16 * (np.abs(objective) + count) + 2 * count * terms)
 
     def left_out_is_settled(self, coef) -> np.ndarray:
-        """Whether nothing is to be gained along the directions of X that the basis leaves out, (neuron,)."""
+        """Whether nothing can be gained along the directions of X that the basis excludes, (neuron,)."""
         return self.basis.settles(self.penalty.rotation_invariant, coef)
 
     def select(self, neuron: int) -> "PopulationProblem":
-        """Return the problem of one fit on its rows alone, sharing what is known of the design if those are all."""
+        """Return the problem of one fit on its rows alone; if these are all rows, it shares results of the design."""
         if self.n_neurons == 1 and self.fold is None and self.own is None and isinstance(self.counts, np.ndarray):
             return self
         column, X, weights, offset = self.neuron[neuron], self.X, self.weights, self.known
@@ -343,20 +343,20 @@ class FoldedProblem(PopulationProblem):
     X, Y, observation, dtype, offset :
         As in :class:`PopulationProblem`.
     penalty : Penalty
-        Strengths shared or per column. One that is not smooth acts in a basis of all rows, too.
+        Strengths shared or per column. A penalty that is not smooth also acts in a basis of all rows.
     neuron : numpy.ndarray
         Column of Y that each column fits, (column,).
     fold : numpy.ndarray, optional
-        Column of ``train`` that each column obeys, (column,).
+        Column of ``train`` that each column uses, (column,).
     train : numpy.ndarray, optional
         Which rows count in each fold, bool (time, fold); every fold has some. Without folds all rows count.
     weights : numpy.ndarray, optional
-        Row weights (time,) besides; in every fold those that count are rescaled to mean one over all rows.
+        Additional row weights (time,); in every fold, those that count are rescaled to mean one over all rows.
 
     Notes
     -----
     A column's objective is the mean over the rows of its fold. The basis is that of all rows: any basis is allowed, and
-    one near the folds' own serves as well (docs/theory/spectral_basis.md).
+    one close to the folds' own works as well (docs/theory/spectral_basis.md).
     """
 
     def __init__(
@@ -392,5 +392,5 @@ class FoldedProblem(PopulationProblem):
 
     @property
     def subject(self) -> str:
-        """What a progress bar says is fitted."""
+        """Name of what is fitted, for a progress bar."""
         return counted(self.n_neurons, "fit")

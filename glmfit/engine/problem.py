@@ -1,4 +1,4 @@
-"""What a solver may ask of a problem: its parameters, its capabilities, its one definition of the gap."""
+"""Interface of a problem for solvers: its parameters, its capabilities, its one definition of the gap."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -42,7 +42,7 @@ class Evaluation(NamedTuple):
 
 
 class Problem(ABC):
-    """Something to minimise, one independent column per neuron.
+    """Objective to minimise, one independent column per neuron.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Problem(ABC):
 
     @property
     def subject(self) -> str:
-        """What a progress bar says is fitted."""
+        """Name of what is fitted, for a progress bar."""
         return counted(self.n_neurons, "neuron")
 
     @abstractmethod

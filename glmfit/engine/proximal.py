@@ -1,8 +1,8 @@
 """Proximal Newton steps of many independent fits at once, for penalties with kinks.
 
-The quadratic model of each fit, with the penalty whole, is minimised on the host; the rows see two products a step as
-those of conjugate gradients do, and steps correct the model as they do the metric there. Models of about one size are
-minimised together. Theory: docs/theory/duality.md.
+The quadratic model of each fit, with the full penalty, is minimised on the host. As in conjugate gradients, a step
+takes two products with the rows, and past steps correct the model, as they correct the metric there. Models of similar
+size are minimised together. Theory: docs/theory/duality.md.
 """
 
 from typing import NamedTuple, Self
@@ -17,10 +17,10 @@ from .host import HostRows
 from .metric import SharedMetric
 from .population import select
 
-_LIFT = 1e-7  # of the diagonal of a Hessian in single precision, at the least
-_NEAR = 0.6  # of its threshold: features with such a gradient are in a Hessian, lest they have to be added soon
+_LIFT = 1e-7  # of the diagonal of a Hessian in single precision, at least
+_NEAR = 0.6  # of its threshold: features with a larger gradient are in a Hessian, so they need not be added soon
 _NUMBERS = 1 << 22  # of Hessians at a time
-_RESCALED = 10.0  # most that the curvature of the shared model changes by in a step, as a factor
+_RESCALED = 10.0  # largest factor by which a step changes the curvature of the shared model
 
 
 class Model(NamedTuple):
@@ -31,17 +31,17 @@ class Model(NamedTuple):
 
 
 class ProximalDescent(Descent):
-    """Where a group of fits is whose penalty has kinks; see :class:`Descent`.
+    """State of a group of fits whose penalty has kinks; see :class:`Descent`.
 
     The model of a fit has the Hessian in ``own``, or that of the spectral basis, corrected by the steps since. The
-    estimate is the decrease that it promises.
+    estimate is the decrease that the model promises.
     """
 
     of_fits = (
         *Descent.of_fits, "_curvature", "_strength", "_moves", "_stale", "_formed", "_promised", "_slope",
     )  # fmt: skip
     first_order = True
-    extensions = 0  # slopes between two points of a kink say when to stop, and not where the least is
+    extensions = 0  # slopes between two points of a kink show when to stop, not where the minimum is
     aim = 1e-2  # bounds by duality are of first order
 
     def __init__(self, rows: HostRows, metric: SharedMetric, ridge, penalty: Penalty, at: np.ndarray):
@@ -54,8 +54,8 @@ class ProximalDescent(Descent):
         self._labels, self._strength = blocks[0][0], np.stack([strength for _, strength in blocks], axis=1)
         self._single = self._labels.tolist() == list(range(len(self._strength)))
         self._moves = np.zeros_like(at)
-        self._stale = np.ones(n, bool)  # whose model is to be minimised
-        self._formed = np.zeros(n, bool)  # whose Hessian is of where it is
+        self._stale = np.ones(n, bool)  # whose model must be minimised
+        self._formed = np.zeros(n, bool)  # whose Hessian is that of its current point
         self._promised, self._slope = np.zeros((2, n))
         super().__init__(rows, metric, ridge, at)
 
@@ -75,7 +75,7 @@ class ProximalDescent(Descent):
         self.squared_norm = 2 * self._promised
 
     def _lacks(self, k: int, concerned) -> bool:
-        """Whether the Hessian of a fit is without a feature that may have to move."""
+        """Whether the Hessian of a fit lacks a feature that may have to move."""
         if self.own[k] is None:
             return False
         concerned = concerned.copy()
@@ -83,9 +83,9 @@ class ProximalDescent(Descent):
         return bool(concerned.any())
 
     def _concerned(self, fits, share: float) -> np.ndarray:
-        """Which features are not zero or may have to move, whole norms at a time, bool (feature, fit).
+        """Which features are not zero or may have to move, in whole groups, bool (feature, fit).
 
-        They may where the gradient is over a share of the threshold.
+        A feature may have to move if its gradient exceeds a share of the threshold.
         """
         if self._single:
             return (self.coef[:, fits] != 0) | ~(np.abs(self.gradient[:-1, fits]) <= share * self._strength[:, fits])
@@ -97,7 +97,7 @@ class ProximalDescent(Descent):
         return np.where(inside[:, None], chosen[labels], True)
 
     def _form(self, fits, features) -> None:
-        """Form the Hessians of some fits where they are, in some features of each, bool (feature, fit)."""
+        """Form the Hessians of some fits at their current point, in some features of each, bool (feature, fit)."""
         if not len(fits):
             return
         columns = [np.flatnonzero(some) for some in features.T]
@@ -113,7 +113,7 @@ class ProximalDescent(Descent):
         self._formed &= ~which
 
     def renew_metrics(self, fits, scale, kin=None) -> None:
-        """Give some fits the Hessian where they are as their model; see :meth:`Descent.renew_metrics`."""
+        """Give some fits the Hessian at their current point as their model; see :meth:`Descent.renew_metrics`."""
         near = self._concerned(fits, _NEAR)
         fits, near = fits[~self._formed[fits]], near[:, ~self._formed[fits]]
         if not len(fits):
@@ -128,7 +128,7 @@ class ProximalDescent(Descent):
         self.judge()
 
     def refine(self, times: int) -> None:
-        """Let products with the rows correct the models along the moves to come, and choose these again."""
+        """Correct the models by products with the rows along the next moves, and choose these again."""
         for _ in range(times):
             self.learn(self._moves, self.rows.products(self._moves) + self.ridge * self._moves)
             self._stale[:] = True
@@ -151,17 +151,17 @@ class ProximalDescent(Descent):
             self._minimise_together(fits[share], features[:, share], known[:, share])
 
     def _known_steps(self, fits) -> np.ndarray:
-        """Which of the steps that are remembered tell the models of some fits something, bool (step, fit)."""
+        """Which remembered steps inform the models of some fits, bool (step, fit)."""
         known = np.array([weight[fits] > 0 for *_, weight in self.past], bool).reshape(len(self.past), len(fits))
         for i, k in enumerate(fits):
-            if self.own[k] is not None:  # a Hessian of some features knows no steps in others
+            if self.own[k] is not None:  # a Hessian of some features cannot use steps in others
                 others = np.delete(np.arange(len(self.coef)), self.own[k].features)
                 known[:, i] &= np.array([not step[others, k].any() for step, *_ in self.past], bool)
         return known
 
     def _minimise_together(self, fits, features, known) -> None:
-        """Minimise the models of fits of about one size."""
-        # Parameters of each fit: some features, one past the end where those are fewer, and the intercept.
+        """Minimise the models of fits of similar size."""
+        # Parameters of each fit: some features, one past the end if there are fewer, and the intercept.
         d, n = len(self.coef), len(fits)
         place = np.argsort(~features, axis=0, kind="stable")[: features.sum(axis=0).max()]
         place = np.where(np.take_along_axis(features, place, axis=0), place, d + 1)
@@ -190,7 +190,7 @@ class ProximalDescent(Descent):
         self._moves[:, fits], self._promised[fits] = step[:-1], np.maximum(promised, 0.0)
 
     def _models(self, fits, place, known, of) -> tuple[np.ndarray, np.ndarray]:
-        """Hessians of fits in some parameters of each, corrected by the steps since (BFGS); where they know nothing."""
+        """Hessians of fits in some parameters of each, corrected by the steps since (BFGS); where these are flat."""
         d = len(self.coef)
         Q = self._covariance[place[:, :, None], place[:, None, :]] * self._curvature[fits][:, None, None]
         for i, k in enumerate(fits):
@@ -232,7 +232,7 @@ class ProximalDescent(Descent):
         return self._moves, self._slope
 
     def first_length(self, slope, bend) -> np.ndarray:
-        """Go all the way, or as far as the curvature along it says; it corrects the shared model, too."""
+        """Go all the way, or as far as the curvature along it allows; it also corrects the shared model."""
         p = self._moves
         with np.errstate(divide="ignore", invalid="ignore"):
             expected = self._curvature * self.inner(p, self._covariance[:-1, :-1] @ p)
@@ -254,7 +254,7 @@ class ProximalDescent(Descent):
 
 
 def _corrected(Q, past, known, fits, of) -> np.ndarray:
-    """Matrices that BFGS makes of others from the steps of each fit that are known, and changes of its gradient.
+    """Correct matrices by BFGS with the known steps of each fit, and the changes of its gradient.
 
     In the compact form of Byrd, Nocedal and Schnabel (1994, Representations of quasi-Newton matrices).
     """
@@ -271,7 +271,7 @@ def _corrected(Q, past, known, fits, of) -> np.ndarray:
 
 
 def _definite(plain, corrected) -> np.ndarray:
-    """Raise the diagonals of corrected models a little; one that rounding leaves indefinite goes without correction."""
+    """Raise the diagonals of corrected models a little; one that rounding makes indefinite loses its correction."""
     for q, before in zip(corrected, plain, strict=True):
         q.flat[:: len(q) + 1] *= 1 + _LIFT
         lift = _LIFT
@@ -284,4 +284,4 @@ def _definite(plain, corrected) -> np.ndarray:
 
 def _is_definite(matrix) -> bool:
     factor, failed = dpotrf(matrix, lower=True)
-    return failed == 0 and np.isfinite(factor[-1, -1])  # what is not a number gets that far
+    return failed == 0 and np.isfinite(factor[-1, -1])  # a number that is not finite gets that far

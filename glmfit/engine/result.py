@@ -1,4 +1,4 @@
-"""What a fit is asked for and what it hands back."""
+"""Options and outcome of a fit."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -13,33 +13,33 @@ _DEFAULT_TOL = 1e-6
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """When to stop and what to show.
+    """Options of a fit: when to stop and what to show.
 
     Attributes
     ----------
     tol :
-        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop; the engine also takes one for each fit,
-        and so with ``negligible``.
+        Relative gap ``(F - F*) / (F_null - F)`` per neuron at which to stop; the engine also accepts one value per
+        fit, as for ``negligible``.
     max_epochs :
         Budget in passes over the data.
     negligible :
-        Log-likelihood of all rows, in nats, not worth more work; it shrinks with ``tol`` below 1e-6. Where a row is of
-        some exposure, so that F is per unit of exposure, divided by its mean.
+        Log-likelihood of all rows, in nats, that is not worth more work; it shrinks with ``tol`` below 1e-6. If rows
+        have an exposure, so that F is per unit of exposure, it is divided by the mean exposure.
     verbose :
         Show a progress bar.
     callback :
         Called as ``callback(epoch, seconds, params, state)`` after every epoch (benchmarks, plots).
     checkpoint :
-        Something with ``save(arrays)`` and ``load()``: called after every check with named arrays, and asked for them
-        (or None) at the start; a fit goes on from there as if nothing had happened, bit for bit.
+        Object with ``save(arrays)``, called with named arrays after every check, and ``load()``, which returns them
+        (or None) at the start; a fit continues from there and ends with the same proof (SAGA: bit for bit).
     max_memory :
-        Bytes for arrays as long as the recording, where a solver can do with fewer at a time.
+        Bytes for arrays as long as the recording, if a solver can work with fewer at a time.
     proves :
-        Whether fits are wanted with their bounds; otherwise conjugate gradients end where the estimate is below the
-        target, UNPROVED, for a caller that goes on from there.
+        Whether to bound the gaps; otherwise conjugate gradients end when the estimate is below the target, with
+        status UNPROVED, for a caller that continues from there.
     handed_over :
-        Precision that parameters will be rounded to: what steps of all neurons on the host prove is proved of the
-        rounded ones. Those that end by their exact Hessian are not rounded.
+        Precision to which parameters will be rounded: proofs by steps of all neurons on the host hold for the rounded
+        parameters. Those of neurons that end by their exact Hessian are not rounded.
     """
 
     tol: float | np.ndarray = 1e-6
@@ -57,7 +57,7 @@ def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarr
     """Gap below which some fits count as converged, (fit,).
 
     The largest of ``tol`` times the improvement over the null model, what is negligible over the whole
-    recording (a hundredth of a nat unless told; it tightens with ``tol`` below 1e-6), and ``rounding``.
+    recording (default 0.01 nats; it tightens with ``tol`` below 1e-6), and ``rounding``.
     """
     tol, least = (np.broadcast_to(a, np.shape(problem.null_objective))[fits] for a in (options.tol, options.negligible))
     improvement = np.maximum(problem.null_objective[fits] - objective, 0.0)
@@ -93,7 +93,7 @@ class History:
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """Outcome of fits, one entry per neuron where not said otherwise; nan where nothing is known.
+    """Outcome of fits, one entry per neuron unless stated otherwise; nan where nothing is known.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Solution:
     status :
         :class:`glmfit.status.Status` values, integer (neuron,).
     gap, gap_is_bound :
-        Certified bound of F - F* where ``gap_is_bound``, else an estimate (nan if none could be made).
+        Certified bound on F - F* where ``gap_is_bound``, else an estimate (nan if there is none).
     target :
         The gap below which a neuron counts as converged.
     objective, null_objective :
@@ -110,21 +110,21 @@ class Solution:
     epochs, row_evals :
         Epoch at which each neuron was last worked on; rows evaluated per neuron, all passes counted.
     step_certificate :
-        For the step used, or None.
+        Certificate of the step used, or None.
     history :
         See :class:`History`.
     seconds_run, seconds_compile :
-        Wall time without and of compilation.
+        Wall time without compilation, and of compilation.
     solver_name :
         Name of the solver that ran.
     interrupted :
         Whether the user stopped the fit.
     failure_probability :
-        That some gap bound of the population fails; 0 where all came from exact Hessians.
+        Probability that some gap bound of the population fails; 0 if all came from exact Hessians.
     state :
         Final solver state.
     memory_bytes :
-        Held of rows at a time, where these were read in every pass.
+        Bytes of rows held at a time, if rows were read in every pass.
     """
 
     params: Any
@@ -147,6 +147,6 @@ class Solution:
     memory_bytes: int | None = None
 
     def only(self) -> Self:
-        """Outcome of a single fit with numbers instead of arrays."""
+        """Return the outcome of a single fit, with numbers instead of arrays."""
         per_fit = "status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs"
         return replace(self, **{name: getattr(self, name)[0].item() for name in per_fit})

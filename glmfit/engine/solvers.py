@@ -21,23 +21,23 @@ _STALLED = 3  # iterations on devices without a smaller decrement or a lower obj
 
 @dataclass(frozen=True)
 class ConjugateGradients:
-    """Conjugate gradients of all neurons at once, in a metric that they share or in one of a neuron's own.
+    """Conjugate gradients of all neurons at once, in a metric that they share or in a neuron's own.
 
     Parameters
     ----------
     curved : numpy.ndarray, optional
-        Fits that the shared metric is known not to serve, bool (fit,): those begin with one of their own.
+        Fits that are known to need their own metric, bool (fit,): they start with it.
 
     Notes
     -----
-    Runs on the host: BLAS for the two products of a step, one compiled program for the loss, whatever the shapes. Or on
-    devices that the problem names, or a GPU: there ten steps are one program, compiled for the shapes. The shared
-    metric is the spectral basis of the features times the mean curvature of each neuron; a neuron that it does not
-    serve gets its Hessian. Directions remember eight steps on the host (BFGS with a limited memory, conjugate on a
-    quadratic; Nocedal 1980), one on devices. Steps are Newton's along the direction, corrected by the slope at their
-    end, at the least as long as self-concordance proves to descend. Bounds rest on a float64 gradient, some products
-    and the ridge; where that is too little, on Lanczos steps with a tenth of the rows, or on the neuron's exact
-    Hessian. Cost: T d^2 once, then two products of T d N a step.
+    Runs on the host: BLAS for the two products of a step, one compiled program for the loss, whatever the shapes. On
+    devices that the problem names, or on a GPU, ten steps are one program, compiled for the shapes. The shared metric
+    is the spectral basis of the features times the mean curvature of each neuron; a neuron that it does not suit gets
+    its own Hessian. Directions remember eight steps on the host (limited-memory BFGS, conjugate on a quadratic; Nocedal
+    1980), one on devices. A step is a Newton step along the direction, corrected by the slope at its end, and at least
+    as long as self-concordance proves to descend. Bounds use a float64 gradient, some products and the ridge; if these
+    do not suffice, Lanczos steps with a tenth of the rows, or the neuron's exact Hessian. Cost: T d^2 once, then two
+    products of T d N per step.
     """
 
     curved: np.ndarray | None = field(default=None, repr=False, compare=False, kw_only=True)
@@ -50,7 +50,7 @@ class ConjugateGradients:
         Raises
         ------
         ValueError
-            For a penalty that the other solver of the engine is for.
+            If the penalty needs the other solver of the engine.
         """
         if problem.penalty.smooth != self.smooth:
             kinds = (
@@ -74,8 +74,8 @@ class ProximalNewton(ConjugateGradients):
 
     Notes
     -----
-    The quadratic model of each neuron, that of the spectral basis or its own Hessian, corrected by its last steps
-    (BFGS), is minimised with the penalty whole on the host. Bounds of the gap are by duality, from one pass in float64.
+    The quadratic model of each neuron uses the spectral basis or its own Hessian, corrected by its last steps (BFGS).
+    It is minimised with the full penalty on the host. Bounds on the gap are by duality, from one pass in float64.
     The rest is as for :class:`ConjugateGradients`.
     """
 
@@ -90,7 +90,7 @@ class LeastSquares:
     -----
     Runs on the host in float64. Cost: one pass for the moments of each set of rows that counts (a fold, a mask),
     T d (d + N), and an eigendecomposition, d^3, which serves all neurons and strengths. The gap is bounded by the
-    gradient that is left after one correction, and what the moments are rounded by.
+    gradient that remains after one correction, and the rounding of the moments.
     """
 
     on_host: ClassVar[bool] = True
@@ -113,19 +113,19 @@ class LeastSquares:
 
 @dataclass(frozen=True)
 class Newton:
-    """Newton's method with exact Hessians in float64, re-used while they serve, and steps that never go uphill.
+    """Newton's method with exact Hessians in float64, reused while they work, and steps that never go uphill.
 
     Notes
     -----
     Runs on the host (BLAS) in float64 whatever jax's precision mode is; compiles nothing. The full step is
-    tried first; where it fails, the length ``log(1 + S)/S`` that self-concordance proves to descend is taken
-    (S the largest change of eta). An epoch is one step of a neuron. Cost per Hessian: T d^2 per neuron.
-    The gap bound comes with the Hessian and is exact-Hessian (no failure probability). Penalties with kinks are
-    minimised whole in every step, and their bounds are by duality.
+    tried first; if it fails, the step has the length ``log(1 + S)/S``, which self-concordance proves to descend
+    (S is the largest change of eta). An epoch is one step of a neuron. Cost per Hessian: T d^2 per neuron.
+    The gap bound comes with the exact Hessian and has no failure probability. Penalties with kinks are minimised in
+    full in every step, and their bounds are by duality.
 
-    On devices that the problem names, or a GPU, with a smooth penalty all neurons are fitted at once, in double
-    precision, too: an epoch is a Hessian of each and four steps, one program, compiled for the shapes. Neurons whose
-    Hessian is singular there end on the host.
+    On devices that the problem names, or on a GPU, all neurons are fitted at once if the penalty is smooth, also in
+    double precision: an epoch is one Hessian and four steps of each, in one program compiled for the shapes. Neurons
+    whose Hessian is singular there end on the host.
     """
 
     on_host: ClassVar[bool] = True
@@ -137,12 +137,12 @@ class Newton:
 
 
 class NewtonRun(Run):
-    """One neuron after the other, each to its verdict."""
+    """Run of one neuron after the other, each to its verdict."""
 
     name = "Newton"
 
     def _begin(self) -> None:
-        """Begin at the models without features, or where the user says."""
+        """Begin at the models without features, or at the user's start."""
         if self.start is not None:
             self.params.coef[:, self.open], self.params.intercept[self.open] = (a[..., self.open] for a in self.start)
 
@@ -170,12 +170,12 @@ class NewtonRun(Run):
 
 
 class NewtonOnDevices(NewtonRun):
-    """All neurons at once on devices; those that come to no proof there end on the host."""
+    """Run of all neurons at once on devices; those without a proof there end on the host."""
 
     def run(self) -> Solution:
-        """Fit, and keep the degrees of freedom if all Hessians have shown theirs."""
-        self.degrees = np.where(self.open, np.nan, 1.0)  # what has no fit has the intercept
-        if self.epochs.any():  # those that a checkpoint has ended are not formed again
+        """Fit, and keep the degrees of freedom if all Hessians resolve theirs."""
+        self.degrees = np.where(self.open, np.nan, 1.0)  # a neuron without a fit has the intercept
+        if self.epochs.any():  # Hessians of fits that a checkpoint ended are not formed again
             self.degrees[:] = np.nan
         solution = super().run()
         if np.isfinite(self.degrees).all():
@@ -202,7 +202,7 @@ class NewtonOnDevices(NewtonRun):
             self._finish(int(fit))
 
     def _judge(self, fits: np.ndarray, found: Judgement, ended: np.ndarray) -> None:
-        """Take over where some fits are, and bound their gaps by Hessians formed nearby, as large as they are there."""
+        """Store some fits, and bound their gaps by Hessians formed nearby, allowing for their change since."""
         problem, constant = self.problem, self.problem.observation.constant
         finite = np.isfinite(found.objective) & np.isfinite(found.params.coef).all(axis=0)
         at = fits[finite]

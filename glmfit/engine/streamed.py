@@ -1,4 +1,4 @@
-"""Rows that are read again in every pass: fits are where their parameters say, and some rows in memory show the way.
+"""Rows that are read again in every pass: fits keep their parameters only, and some rows in memory guide steps.
 
 Theory: docs/theory/streaming.md.
 """
@@ -20,14 +20,14 @@ _PER_FEATURE = 20  # rows of a sample, at least
 
 
 class StreamedRows(Workers):
-    """Rows of independent fits that are read as they are needed, with the methods of :class:`HostRows`.
+    """Rows of independent fits that are read when needed, with the methods of :class:`HostRows`.
 
-    Nothing as long as the recording is kept: predictors and curvature are computed again where they are needed, which
-    costs less than reading. A tile of rows is a :class:`HostRows` for as long as a thread works on it. Metrics and
-    lengths of steps come from the ``guide``, the same fits on some rows in memory, so that a step reads the rows once;
-    their mean weight is ``share``, a number, or (fit,) where neurons have their ``own`` weights, which ``scale`` (fit,)
-    brings to mean one. Gradients and what proofs rest on come from all rows. A fit that makes slow progress comes to
-    doubt the guide, and all its passes read all rows. ``max_bytes`` are for what all threads read at a time.
+    No array as long as the recording is kept: predictors and curvature are recomputed when needed, which costs less
+    than reading. A tile of rows is a :class:`HostRows` while a thread works on it. Metrics and step lengths come from
+    the ``guide``, the same fits on some rows in memory, so that a step reads the rows once. The mean weight of these
+    rows is ``share``, a number, or (fit,) if neurons have their ``own`` weights, which ``scale`` (fit,) rescales to
+    mean one. Gradients and inputs of proofs come from all rows. A fit that makes slow progress stops trusting the
+    guide, and all its passes read all rows. ``max_bytes`` limits what all threads read at a time.
     """
 
     waiting = 2
@@ -61,12 +61,12 @@ class StreamedRows(Workers):
         return self
 
     def _there(self, fits, look):
-        """Look at a tile where some fits are; proofs ask that curvature is that of exact predictors."""
+        """Look at a tile at the parameters of some fits; proofs require the curvature of exact predictors."""
         at = self._at[:, fits]
         return lambda part: (part.put(at), look(part))[1]
 
     def _read(self, look, fits=ALL) -> tuple:
-        """Read all rows once; a look at a tile, as rows in memory, gives what is averaged and what is maximised."""
+        """Read all rows once; ``look`` at a tile, as rows in memory, returns what is averaged and what is maximised."""
         pattern = copy.copy(self.guide)
         pattern.neuron, pattern._every = pattern.neuron[fits], pattern._every and fits is ALL
         pattern.scale = None if self.scale is None else self.scale[fits]
@@ -84,10 +84,10 @@ class StreamedRows(Workers):
                 found = jax.tree.map(np.add, found[0], here[0]), jax.tree.map(np.maximum, found[1], here[1])
         return found
 
-    # ---------------------------------------------------------------- passes that show the way
+    # ---------------------------------------------------------------- passes that guide steps
 
     def place(self, at) -> np.ndarray:
-        """Put all fits at parameters; returns the gradient there. Those that stay are not read."""
+        """Set the parameters of all fits; return the gradient there. Unchanged fits are not read."""
         moved = np.flatnonzero(np.any(at != self._at, axis=0))
         self._at, self._led = at.copy(), False
         if len(moved):
@@ -97,7 +97,7 @@ class StreamedRows(Workers):
         return self._slopes.copy()
 
     def along(self, p) -> np.ndarray:
-        """Keep a direction; returns the mean of curvature times squared predictors of it, by the guide, (fit,)."""
+        """Keep a direction; return the mean of curvature times its squared predictors, by the guide, (fit,)."""
         self._direction = p
         bend = self._guided.along(p)
         at = np.flatnonzero(~self._trusts & np.any(p != 0, axis=0))
@@ -115,7 +115,7 @@ class StreamedRows(Workers):
 
     @property
     def _guided(self) -> HostRows:
-        """The guide where the fits are."""
+        """Guide at the parameters of the fits."""
         if not self._led:
             self.guide.put(self._at)
             self._led = True
@@ -145,13 +145,13 @@ class StreamedRows(Workers):
         return found
 
     def doubt(self, fits) -> None:
-        """Read all rows for Hessians and lengths of some fits from now on: the guide does not serve them."""
+        """Read all rows for Hessians and lengths of some fits from now on: the guide does not suit them."""
         self._trusts[fits] = False
 
-    # ---------------------------------------------------------------- passes that numbers rest on
+    # ---------------------------------------------------------------- passes that results rest on
 
     def evaluate(self, at, dual: bool = False):
-        """Mean loss and gradient in float64, and the sums for a bound by duality; see :meth:`HostRows.evaluate`."""
+        """Compute mean loss and gradient in float64, and the sums for a dual bound; see :meth:`HostRows.evaluate`."""
 
         def look(part):
             found = part.evaluate(at, dual)
@@ -165,7 +165,7 @@ class StreamedRows(Workers):
         return found
 
     def _survey(self, part: HostRows) -> tuple[tuple, tuple]:
-        """Find what proofs ask of rows where the fits are: centre and spread, furthest and longest."""
+        """Compute what proofs need of rows at the parameters: centre and spread, furthest and longest."""
         longest, spread = part.longest(self._unit)
         return (part.centre(), spread), (part.furthest(), longest)
 
@@ -211,7 +211,7 @@ class StreamedRows(Workers):
     # ---------------------------------------------------------------- which fits
 
     def split(self, *indices: np.ndarray) -> list[Self]:
-        """Return some of the fits each, where they are."""
+        """Return rows for the fits of each index array, with their parameters."""
         parts = [copy.copy(self) for _ in indices]
         for part, index, guide in zip(parts, indices, self._guided.split(*indices), strict=True):
             part.guide, part._trusts = guide, self._trusts[index]
@@ -224,7 +224,7 @@ class StreamedRows(Workers):
 def draw(problem: PopulationProblem, max_bytes: float, seed: int) -> tuple[PopulationProblem, Any]:
     """Read some of the rows: runs spread over the recording, as a problem in memory, and their mean weight.
 
-    As many rows as fit in ``max_bytes``, half of those that count at most, and some for every feature at the least.
+    As many rows as fit in ``max_bytes``, but at most half of those that count, and at least some for every feature.
     """
     row_bytes = (2 * problem.n_features + 7 * problem.n_neurons + 1) * problem.dtype.itemsize
     n = int(min(max(max_bytes / row_bytes, _PER_FEATURE * (problem.n_features + 1)), problem.n_counted // 2))
@@ -243,13 +243,13 @@ def draw(problem: PopulationProblem, max_bytes: float, seed: int) -> tuple[Popul
     own = None if problem.own is None else _gather(problem.own, rows)
     sample = PopulationProblem(X, Y, problem.observation, problem.penalty, weights, problem.dtype, offset, own=own)
     share = 1.0 if weights is None else float(weights.mean())
-    if own is not None:  # a neuron without weight there is guided by nothing
+    if own is not None:  # a neuron without weight there has no guide
         share = share * problem.scale / np.where(sample.scale > 0, sample.scale, np.inf)
     return sample, share
 
 
 def _gather(rows_of, chosen: np.ndarray) -> np.ndarray:
-    """Rows of increasing numbers, each chunk that has some of them read once."""
+    """Return rows of increasing indices; each chunk that has some of them is read once."""
     chunk = max(_RUN, getattr(rows_of, "chunk_rows", _RUN))
     edges = np.flatnonzero(np.diff(chosen // chunk)) + 1
     parts = []

@@ -1,4 +1,4 @@
-"""Tiles: rows some at a time, in the cache, shared among threads; rows of fits in memory, and the loss on them.
+"""Tiles: blocks of rows that fit in the cache, shared among threads; rows of fits in memory, and the loss on them.
 
 Parameters, directions and gradients are float64 (feature + 1, fit), of centred features, the intercept last.
 
@@ -26,11 +26,11 @@ from ..compilation import is_forked, jit
 from ..observations import Observation
 
 ROWS_OF_A_TILE = 4096
-_SMALL = 400  # columns of matrices that several threads do not share with a gain
+_SMALL = 400  # columns of a matrix: smaller ones gain nothing from several threads
 ALL = slice(None)
 TILE = 1 << 17  # numbers; smaller tiles cost more calls, larger ones leave the cache
-MANY_CLASSES = 64  # from which on the scores of a row lie together in memory; of fewer, those of a class
-_FEW = 1 << 15  # NumPy is as fast on so few numbers, and compiles nothing
+MANY_CLASSES = 64  # from this number on, the scores of a row are contiguous in memory; for fewer, those of a class
+_FEW = 1 << 15  # NumPy is as fast on this few numbers, and compiles nothing
 _MOST_ROWS = 16384  # of a tile: more leave the cache
 _LEAST_ROWS = 64
 
@@ -45,12 +45,12 @@ def tiles_of(n_rows: int, size: int = ROWS_OF_A_TILE) -> list[slice]:
 class Workers:
     """Threads among which work is shared while they are entered as a context; BLAS keeps to one thread meanwhile.
 
-    NumPy lets go of the interpreter lock, so that threads share the elementwise work, which BLAS threads would not.
-    All share the threads of the process, which live on: where cores are many, starting a thread for each costs time in
-    every pass. A thread that is itself one of them does its work alone.
+    NumPy releases the interpreter lock, so threads share the elementwise work, which BLAS threads would not. All
+    workers share the threads of the process, which stay alive: with many cores, starting a thread for each costs time
+    in every pass. A thread that is itself one of them does its work alone.
     """
 
-    waiting = 0  # threads besides one for each core, where some wait for a disk
+    waiting = 0  # threads in addition to one per core, if some wait for a disk
     kind = "passes"  # of tasks, which share threads
     _pool: ThreadPoolExecutor | None = None
 
@@ -64,21 +64,21 @@ class Workers:
         return self
 
     def __exit__(self, *error) -> None:
-        """Let go of them, when what was begun has ended."""
+        """Release the threads, once the work begun has ended."""
         for results in list(self._begun):
             results.close()
         self._pool = None
         self._open.close()
 
     def lend_to(self, other: "Workers") -> None:
-        """Let others use the threads, for as long as this is entered."""
+        """Let others use the threads while this is entered."""
         other._pool, other._begun = self._pool, self._begun
 
     def each(self, function, items) -> Iterator:
         """Apply a function to every item, in order, shared among threads."""
 
         def quietly(item):
-            # What overflows is seen by who asked for it: a fit far from its optimum, or one that has none.
+            # The caller sees overflow: of a fit far from its optimum, or of one that has none.
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 return function(item)
 
@@ -89,7 +89,7 @@ class Workers:
         return results
 
     def add(self, function, items) -> list[np.ndarray]:
-        """Add up, in float64, what a function returns of every item, arrays in a tuple; few sums are held at a time."""
+        """Add up, in float64, what a function returns for each item, arrays in a tuple; few sums are held at a time."""
         if not len(items):
             return []
 
@@ -113,12 +113,12 @@ class Fitters(Workers):
 
 @functools.cache
 def _threads(n: int, kind: str, process: int) -> ThreadPoolExecutor:
-    """Threads of a process, which has none of those that it was forked from."""
+    """Return threads of a process, which has none of those of the process it was forked from."""
     return ThreadPoolExecutor(n, initializer=lambda: setattr(_own, "is_worker", True))
 
 
 def _in_order(pool: ThreadPoolExecutor, function, items) -> Iterator[Any]:
-    """Yield results in order; nothing is under way any more when one has failed, or nobody waits for the others."""
+    """Yield results in order; no task is left running after a failure, or if the caller stops early."""
     futures: deque[Future] = deque()
     try:
         for item in items:
@@ -149,7 +149,7 @@ def sums_over_tiles(function: Callable[[slice], tuple], n_rows: int, size: int =
 
 
 def rows_at_once(rows: Any) -> int:
-    """Rows (row, column) to take at a time: a tile at least where they are read, lest it be read again and again."""
+    """Return how many rows to take at a time: at least a tile, more if they are read in chunks, to avoid rereading."""
     return max(ROWS_OF_A_TILE, min(getattr(rows, "chunk_rows", 0), 4_000_000 // rows.shape[1]))
 
 
@@ -169,7 +169,7 @@ class Columns:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Uninitialised array that starts on a cache line, as XLA wants an array it is to use without copying."""
+    """Uninitialised array that starts on a cache line, as XLA requires to use an array without copying."""
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(n_bytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
@@ -183,7 +183,7 @@ def small_blas(size: int) -> contextlib.AbstractContextManager:
 
 @contextlib.contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Context in which BLAS keeps to the thread that calls it, until nobody is in such a context any more."""
+    """Context in which BLAS uses only the calling thread, until no such context is active any more."""
     with _limited.lock:
         _limited.n += 1
         if _limited.n == 1:
@@ -200,7 +200,7 @@ def one_thread_each() -> Iterator[None]:
 
 _blas = functools.cache(ThreadpoolController)
 _limited = SimpleNamespace(n=0, by=None, lock=threading.Lock())
-_memory: dict[tuple[int, str], Any] = {}  # of every thread, until the work is done that it was for
+_memory: dict[tuple[int, str], Any] = {}  # of every thread, until its work is done
 
 
 def n_cores() -> int:
@@ -224,7 +224,7 @@ class Tiles(Workers):
         self.neuron, self.rows, self.scale = np.asarray(neuron), rows, scale
         far = np.abs(mean).max(initial=0.0) > 0
         self._shift = mean.astype(X.dtype) if far and is_far(X, mean) else None
-        if self._shift is not None:  # features are centred at what is taken off them, to the last bit
+        if self._shift is not None:  # features are centred at exactly what is subtracted
             self.mean = self._shift.astype(np.float64)
         self._hold(X, Y, weights, offset, own)
 
@@ -234,27 +234,27 @@ class Tiles(Workers):
         self._allocate()
 
     def with_rows(self, X, Y, weights=None, offset=None, own=None):
-        """Return the same fits on other rows, for the thread that asks; they are nowhere yet."""
+        """Return the same fits on other rows, for the calling thread, without parameters yet."""
         other = copy.copy(self)
         other._pool = None
         other._hold(X, Y, weights, offset, own)
         return other
 
     def _over(self, function, n_fits: int | None = None) -> list:
-        """Apply a function to tiles of rows that fit in the cache with ``n_fits`` numbers a row, in order."""
+        """Apply a function to tiles of rows that fit in the cache with ``n_fits`` numbers per row, in order."""
         size = rows_of_a_tile(len(self.neuron) if n_fits is None else n_fits)
         if self._pool is not None and self.n_rows > 8192:  # some tiles for every thread
             size = min(size, -(-self.n_rows // 4))
         return list(self.each(function, tiles_of(self.n_rows, size)))
 
     def _x(self, tile: slice) -> np.ndarray:
-        """Rows of the passes that show the way; features far from 0 are centred before they are rounded."""
+        """Rows of the passes that guide steps; features far from 0 are centred before they are rounded."""
         if self._shift is None:
             return self._fast[tile]
         return np.asarray(self.X[tile] - self._shift, self.dtype)
 
     def _base(self, at) -> np.ndarray:
-        """Constant term of the predictor for parameters of centred features, given what is taken off X in products."""
+        """Constant term of the predictor for parameters of centred features, given what products subtract from X."""
         return at[-1] - self.mean @ at[:-1] if self._shift is None else at[-1]
 
     def _y(self, tile: slice, at, dtype) -> np.ndarray:
@@ -265,7 +265,7 @@ class Tiles(Workers):
         w = None
         if self.weights is not None:
             w = self.weights[tile]
-            if np.all(w == w[:1]):  # as where folds are blocks of rows
+            if np.all(w == w[:1]):  # for example if folds are blocks of rows
                 w = w[:1]
             w = w if self.rows is None else np.take(w, self.rows[at], axis=1)
         if self.own is None:
@@ -285,7 +285,7 @@ class Tiles(Workers):
 
 
 def rows_of_a_tile(n_fits: int) -> int:
-    """Rows of which the predictors of so many fits fill a tile."""
+    """Return how many rows of predictors, for this many fits, fill a tile."""
     return int(np.clip(TILE // max(1, n_fits), _LEAST_ROWS, _MOST_ROWS))
 
 
@@ -295,7 +295,7 @@ def column_sums(values) -> np.ndarray:
 
 
 def weighted(values, w) -> np.ndarray:
-    """Values times weights; rows without weight may be anything, also infinite."""
+    """Values times weights; rows without weight may hold anything, even infinity."""
     values = values * w
     if not w.all():
         np.copyto(values, 0, where=w == 0)
@@ -303,7 +303,7 @@ def weighted(values, w) -> np.ndarray:
 
 
 def is_far(X, mean) -> bool:
-    """Whether some feature is so far from 0 for how much it varies that centring after products would cancel."""
+    """Whether some feature is so far from 0, relative to its spread, that centring after products would cancel."""
     some = np.asarray(X[:: max(1, len(X) // 4096)], np.float64)
     return bool(np.any(np.abs(mean) > 8 * np.maximum(some.std(axis=0), 1e-300)))
 
@@ -311,7 +311,7 @@ def is_far(X, mean) -> bool:
 def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray, w=None) -> tuple[np.ndarray, np.ndarray]:
     """First and second derivative of the loss in eta, times weights if given; float32 arrays of at most `TILE` numbers.
 
-    They may be views that the next call in the same thread leaves alone, and read-only.
+    They may be read-only views; the next call in the same thread does not change them.
     """
     if eta.dtype != np.float32 or eta.size <= _FEW or is_forked():
         r, c = observation.derivatives(y, eta)
@@ -344,7 +344,7 @@ def _weighted_program(observation: Observation):
 
 
 def scratch(shape: tuple[int, int]) -> np.ndarray:
-    """Memory of this thread in float64, which the next call takes back: new memory costs as much as a product."""
+    """Return float64 memory of this thread, which the next call reuses: new memory costs as much as a product."""
     size, of = shape[0] * shape[1], (threading.get_ident(), "double")
     memory = _memory.get(of)
     if memory is None or len(memory) < size:

@@ -402,7 +402,7 @@ def test_estimators_take_one_pass_without_a_step():
     assert again.epochs == 3 and again.row_evals == 900 and again.objective < report.objective
     with pytest.raises(ValueError, match="partial_fit needs a solver that samples: solver_name is 'StochasticMaj"):
         model.partial_fit(X, y)
-    with pytest.raises(ValueError, match="strength is 0; stochastic majorization begins from"):
+    with pytest.raises(ValueError, match="strength is 0; stochastic majorization starts from"):
         SoftmaxGLM(regularizer="UnRegularized", solver_name="StochasticMajorization").fit(X, y)
     counts = MultinomialGLM(regularizer_strength=STRENGTH, solver_name="StochasticMajorization").fit(X, case.Y)
     np.testing.assert_allclose(counts.report_.objective, report.objective, rtol=1e-12)

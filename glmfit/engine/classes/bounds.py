@@ -1,4 +1,4 @@
-"""What the whole Hessian of a small softmax model proves, and whether the model has an optimum at all."""
+"""Gap bound from the whole Hessian of a small softmax model, and whether the model has an optimum at all."""
 
 import numpy as np
 import scipy.linalg
@@ -11,8 +11,8 @@ from .rows import ClassRows
 
 _DENSE_HESSIAN = 2000  # parameters up to which the whole Hessian is formed for a bound
 _DENSE_WORK = 5e10
-_ROWS = 256  # of which it is formed at a time
-_FAR_APART = 30.0  # scores of a row, where probabilities are 1e-13
+_ROWS = 256  # rows from which it is formed at a time
+_FAR_APART = 30.0  # range of a row's scores at which probabilities are 1e-13
 
 
 def has_small_hessian(n_rows: int, n_columns: int, n_classes: int) -> bool:
@@ -21,7 +21,7 @@ def has_small_hessian(n_rows: int, n_columns: int, n_classes: int) -> bool:
 
 
 def bound_by_hessian(cg, objective: float) -> float:
-    """Bound F - F* by self-concordance, from the whole Hessian; infinite where that proves nothing.
+    """Bound F - F* by self-concordance, from the whole Hessian; infinite if that proves nothing.
 
     Proof: docs/theory/softmax_gap.md, Proposition 2.
     """
@@ -39,7 +39,7 @@ def bound_by_hessian(cg, objective: float) -> float:
 
 
 class WholeHessian:
-    """Hessian of a softmax model across the shift common to all classes, ridge included, in units of mean curvature.
+    """Hessian of a softmax model orthogonal to the shift common to all classes, with ridge, in units of mean curvature.
 
     ``matrix`` is ((class - 1) * column) square; ``z`` are the columns of all rows in these units, (row, column).
     """
@@ -57,7 +57,7 @@ class WholeHessian:
         self._root = np.sqrt(np.where(scale > 0, scale, 1.0))
         self.z = self.z / self._root
         full /= self._root[:, None, None] * self._root
-        self._contrast = scipy.linalg.helmert(K).T  # (class, class - 1), orthonormal, across the shift
+        self._contrast = scipy.linalg.helmert(K).T  # (class, class - 1), orthonormal, orthogonal to the shift
         reduced = np.einsum("ka,kilj,lb->aibj", self._contrast, full, self._contrast, optimize=True)
         self.matrix = reduced.reshape((K - 1) * d, (K - 1) * d) + np.diag(np.tile(ridge / self._root**2, K - 1))
         self._metric = None
@@ -81,15 +81,15 @@ def _curvature(z: np.ndarray, p: np.ndarray, totals: np.ndarray) -> np.ndarray:
     (n, d), K = z.shape, p.shape[1]
     paired = (p[:, :, None] * z[:, None]).reshape(n, K * d)
     full = -(paired.T @ (totals[:, None] * paired)).reshape(K, d, K, d)
-    for k in range(K):  # a difference of sums would cancel where rows are all but certain
+    for k in range(K):  # a difference of sums would cancel where rows are nearly certain
         full[k, :, k] = (totals * p[:, k] * (1 - p[:, k]) * z.T) @ z
     return full
 
 
 def is_separated(problem, rows: ClassRows) -> bool:
-    """Whether classes can be set apart, some rows of them at least: then no finite model without ridge is best.
+    """Whether classes are separable, at least in some rows: then no finite model without a ridge is optimal.
 
-    Sure where every row has one class, and the highest score there; else looked for where scores are far apart.
+    Certain if every row has one class, with the highest score; otherwise searched for if scores are far apart.
     """
     offset = problem.offset
     if offset is None and problem.n_pairs == problem.n_rows == len(np.unique(problem.pairs.row)):

@@ -12,23 +12,23 @@ from .rows import ClassRows
 _SETTLED = 1e-4  # of the target: an estimate that more steps will not change
 _FAR = 30.0  # change of a row's scores that turns any probability into any other
 _ROUNDING, _ROUNDING_OF_SINGLES = 1e-14, 1e-3  # of F
-_FALL, _STEPS = 1e-6, 4  # of F, in so many steps, which is not rounding
+_FALL, _STEPS = 1e-6, 4  # relative fall of F, within this many steps, that is not rounding
 _NEWTON_PRODUCTS, _LEFT = 100, 0.1  # with the Hessian, for an estimate of the gap; share of the gradient it may leave
 
 
 class ClassDescent(Descent):
-    """Descent of all classes together: their gradients are one, and they take steps of one length.
+    """Joint descent of all classes: they have one gradient, and take steps of one length.
 
     Arrays (class,) of lengths, slopes and estimates have the same value for all, and gains are measured from the model
-    of class frequencies. ``is_small`` says whether the whole Hessian may be formed.
+    of class frequencies. ``is_small`` states whether the whole Hessian may be formed.
     """
 
     aim = 0.9
     slack = 1.0  # gradients need not fall in every step
     stale = False  # whether steps leave the gradient as it was
     may_rise = False  # whether F may be higher after a step, though something above it is lower
-    lowest = -np.inf  # that F can be
-    _estimated: tuple = None, None  # what the last estimate is of, and the estimate
+    lowest = -np.inf  # lower bound of F
+    _estimated: tuple = None, None  # the state that the last estimate is of, and the estimate
 
     def __init__(self, rows: ClassRows, basis, strength: float, null_objective, at: np.ndarray):
         self.basis, self.strength, self._null_objective = basis, strength, null_objective
@@ -48,7 +48,7 @@ class ClassDescent(Descent):
         return SharedMetric(self.basis, curvature, self.strength * np.ravel(squares.sum(axis=0))[:, None])
 
     def is_ready(self, target: np.ndarray) -> np.ndarray:
-        """Whether to ask for a proof: near enough, or no nearer for some steps in which F did not fall either."""
+        """Whether to attempt a proof: near enough, or no nearer for some steps in which F did not fall either."""
         ready, near = super().is_ready(target), self.estimate <= self.aims * target
         before = self._objectives[0] if len(self._objectives) > _STEPS else np.nan
         falls = bool(before - self.objective > _FALL * abs(before))
@@ -64,17 +64,17 @@ class ClassDescent(Descent):
         self.forget()
 
     def arrive(self, loss_gradient: np.ndarray, *since: np.ndarray) -> None:
-        """Take over gradient and value of the loss at the parameters."""
+        """Store gradient and value of the loss at the parameters."""
         self.objective = self._value(self.coef)
         self._objectives = [*self._objectives[-_STEPS:], self.objective]
         super().arrive(loss_gradient, *since)
 
     def _value(self, coef) -> float:
-        """F where the rows are, which has these coefficients."""
+        """Return F at the position of the rows, with its coefficients."""
         return self.rows.loss + self.strength / 2 * float(np.sum(coef**2))
 
     def first_length(self, slope, bend) -> np.ndarray:
-        """Length of a Newton step along the line, or of one that moves scores by much, where that promises too much."""
+        """Length of a Newton step along the line, limited to a large move of scores if it promises too much."""
         length = super().first_length(slope, bend)
         if not -length[0] * slope[0] / 2 <= self.objective:  # no loss is below 0
             with np.errstate(divide="ignore"):
@@ -82,13 +82,13 @@ class ClassDescent(Descent):
         return length
 
     def rises(self, p: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Whether F is higher at lengths along p: where rows are all but certain, slopes turn at once."""
+        """Whether F is higher at lengths along p: where rows are nearly certain, slopes change abruptly."""
         after = self._value(self.coef + lengths * p[:-1])
         rounding = _ROUNDING_OF_SINGLES if self.rows.is_single else _ROUNDING
         return np.full(len(lengths), not after <= self.objective + rounding * abs(self.objective))
 
     def _sure_step(self, fits: np.ndarray, slope, bend) -> np.ndarray:
-        """Length that is proved to descend, of some fits; 0 where curvature is guessed from some rows."""
+        """Length that is proved to descend, of some fits; 0 if curvature is estimated from some rows."""
         return super()._sure_step(fits, slope, bend) if self.rows.keeps else np.zeros_like(slope)
 
     @property
@@ -109,7 +109,7 @@ class ClassDescent(Descent):
 
     @property
     def estimate(self) -> np.ndarray:
-        """What a bound of the gap by duality will be, about; by the whole Hessian where there is next to no ridge."""
+        """Estimate of the gap's bound by duality, or by the whole Hessian if there is almost no ridge."""
         now, (of, _) = (self.squared_norm, self.objective, int(self.n_steps[0]), self.lowest), self._estimated
         if of is None or of[0] is not now[0] or of[1:] != now[1:]:
             self._estimated = now, self._estimate()
@@ -127,14 +127,14 @@ class ClassDescent(Descent):
         return np.full(len(self.intercept), np.vdot(a, b))
 
     def precondition(self, g: np.ndarray) -> np.ndarray:
-        """Divide by the curvature of classes by themselves, across the shift that all may share."""
+        """Divide by the curvature of each class, orthogonal to the shift that all may share."""
         z = super().precondition(g) if self._whole is None else self._whole.solve(g)
         z = z - z.mean(axis=1, keepdims=True)
         z[-1] *= self.rows.fit_intercept
         return z
 
     def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
-        """Take every class's own block of the Hessian as its metric, or the whole where they did not serve."""
+        """Take every class's own block of the Hessian as its metric, or the whole if they did not help."""
         self._renewed = int(self.n_steps[0])
         if self.own[0] is None or not self.may_form_all:
             self._whole = None
@@ -152,7 +152,7 @@ class ClassDescent(Descent):
         return super().metric_of(matrix, k, scale)
 
     def advance(self, moving: np.ndarray, goal=None, most_steps: int | None = None) -> None:
-        """Take one step, and now and then the classes' curvature for a new metric."""
+        """Take one step, and sometimes a new metric from the classes' curvature."""
         before = self.at
         super().advance(moving)
         self.rows.guesses = not np.array_equal(self.at, before)  # else the guess was too far off
@@ -166,7 +166,7 @@ class ClassDescent(Descent):
         self.arrive(self.rows.place(self.at))
 
     def newton_gap(self) -> float:
-        """Estimate the gap to second order, by conjugate gradients on the model of the present Hessian; not a bound."""
+        """Estimate the gap to second order, by conjugate gradients on the model of the current Hessian; not a bound."""
 
         def product(p):
             return self.rows.products(p) + self.ridge * p

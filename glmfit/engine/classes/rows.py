@@ -11,17 +11,17 @@ _LEAST = 1e-5  # of a class's curvature at its frequency
 _BLOCKS = 2e7  # numbers in all classes' own blocks of the Hessian
 _CURVATURES = 1e7  # numbers of which blocks are made at a time
 _LEAST_ROWS = 128  # of a tile without memory
-_SOME, _ONE_IN, _FLOOR = 2048, 16, 1e-3  # rows of which lengths are guessed: at least, one in, least doubt of any
+_SOME, _ONE_IN, _FLOOR = 2048, 16, 1e-3  # rows from which lengths are estimated: at least, one in, least doubt of any
 _TINY = 1e-300
 _GOLDEN = 0.618  # of the way between two rows, from one guess to the next
 
 
 class ClassRows(HostRows):
-    """Rows of a softmax problem; see :class:`HostRows` for what is kept, and the mean ``loss`` where they are.
+    """Rows of a softmax problem, and the mean ``loss`` at their position; see :class:`HostRows` for what is kept.
 
-    Passes may be in single precision until :meth:`sharpen`. Rows may be all but certain: the mean curvature of classes
-    that guides is kept above ``least_curvature``. Arrays (row, class) of few classes lie class by class in memory, so
-    that sums over them are as quick as over many.
+    Passes may be in single precision until :meth:`sharpen`. Rows may be nearly certain, so the mean curvature of
+    classes that guides the steps is kept above ``least_curvature``. Arrays (row, class) of few classes are stored class
+    by class, so that sums over them are as fast as over many.
     """
 
     keeps = True  # scores
@@ -51,11 +51,11 @@ class ClassRows(HostRows):
 
     @property
     def is_single(self) -> bool:
-        """Whether passes are in single precision, and nothing may rest on them."""
+        """Whether passes are in single precision, so that no proof may rest on them."""
         return self.dtype == np.float32
 
     def sharpen(self) -> None:
-        """Make passes in double precision from now on; the rows are nowhere."""
+        """Make passes in double precision from now on; the rows have no position then."""
         self._hold_in(np.float64)
 
     def _allocate(self) -> None:
@@ -84,17 +84,17 @@ class ClassRows(HostRows):
         return None if self.offset is None else self.offset[tile]
 
     def columns(self, rows: np.ndarray) -> np.ndarray:
-        """Centred features of some rows and a 1, or a 0 where there is no intercept, dense."""
+        """Dense centred features of some rows and a 1, or a 0 without an intercept."""
         x = self._fast[rows]
         x = (x.toarray() if self.sparse else x) - self.mean
         return np.hstack([x, np.full((len(x), 1), float(self.fit_intercept))])
 
     def scores(self, rows: slice) -> np.ndarray:
-        """Return the scores of some rows where they are, (row, class)."""
+        """Return the current scores of some rows, (row, class)."""
         return self.eta[rows]
 
     def probabilities(self, rows: slice) -> np.ndarray:
-        """Return the probabilities of some rows where they are, (row, class)."""
+        """Return the current probabilities of some rows, (row, class)."""
         return self.p[rows]
 
     def _changes(self, rows: slice) -> np.ndarray:
@@ -119,7 +119,7 @@ class ClassRows(HostRows):
         return r @ self._x(rows), r.sum(axis=1), n @ np.log(total) - fitted
 
     def _curve(self, rows: slice, change: np.ndarray) -> np.ndarray:
-        """Multiply the curvature of some rows with changes of their scores, (class, row), in place."""
+        """Multiply the curvature of some rows by changes of their scores, (class, row), in place."""
         p = self.probabilities(rows).T
         change -= np.einsum("ki,ki->i", p, change)
         change *= p
@@ -133,17 +133,17 @@ class ClassRows(HostRows):
         return np.full(len(p), weight @ np.einsum("ki,ki,ki->i", p, away, away))
 
     def move(self, step, at: np.ndarray | None = None) -> np.ndarray:
-        """Go ``step`` (class,), which is the same for all, along D, and return the gradient of the mean loss there."""
+        """Move by ``step`` (class,), the same for all, along D, and return the gradient of the mean loss there."""
         return super().move(step)
 
     def products(self, p) -> np.ndarray:
-        """Hessian of the mean loss times a direction."""
+        """Multiply the Hessian of the mean loss by a direction."""
         return self.curve_by(self._curve, p)
 
     def curve_by(self, curve, p) -> np.ndarray:
-        """Multiply another curvature of the rows with a direction.
+        """Multiply another curvature of the rows by a direction.
 
-        ``curve(rows, change)`` turns changes of scores, (class, row), into those of residuals, maybe in place.
+        ``curve(rows, change)`` turns changes of scores, (class, row), into those of residuals, possibly in place.
         """
         coef, base = p[:-1].astype(self.dtype), self._base(p).astype(self.dtype)
 
@@ -161,7 +161,7 @@ class ClassRows(HostRows):
         return super()._centred(G, g if self.fit_intercept else np.zeros_like(g))
 
     def mean_curvature(self) -> np.ndarray:
-        """Mean of every class's own curvature, (class,), kept off 0."""
+        """Mean of every class's own curvature, (class,), kept above 0."""
         parts = self._over(lambda rows: self._own(rows).sum(axis=1))
         return np.maximum(self._mean(parts), self.least_curvature)
 
@@ -194,9 +194,10 @@ class ClassRows(HostRows):
 
 
 class LeanClassRows(ClassRows):
-    """Rows that keep parameters instead of scores, which are computed where they are asked for, some rows at a time.
+    """Rows that keep parameters instead of scores, which are computed on demand, some rows at a time.
 
-    Memory does not grow with rows times classes. The length of a step is guessed from some rows; its end tells.
+    Memory does not grow with rows times classes. The length of a step is estimated from some rows, and judged at its
+    end.
     """
 
     keeps = False
@@ -217,9 +218,9 @@ class LeanClassRows(ClassRows):
         return tiles_of(n_rows or self.n_rows, max(_LEAST_ROWS, TILE // len(self.neuron)))
 
     def _guess(self, function) -> np.ndarray:
-        """Mean over the rows of what ``function(rows, weight)`` sums, from some rows, mostly those that are uncertain.
+        """Estimate the mean over the rows of what ``function(rows, weight)`` sums, from some, mostly uncertain, rows.
 
-        Others every time: steps have been led by the rows of the last guesses, and overlook the rest.
+        The rows differ every time: steps were guided by those of the last estimates, and overlook the rest.
         """
         self._guesses += 1
         n = max(_SOME, self.n_rows // _ONE_IN)
@@ -233,7 +234,7 @@ class LeanClassRows(ClassRows):
         return sum(parts) / self.n_rows
 
     def place(self, at) -> np.ndarray:
-        """Put the model at parameters; returns the gradient of the mean loss there."""
+        """Set the parameters of the model; returns the gradient of the mean loss there."""
         self._at, self._here = at, self._rounded(at)
         self.passes += 0.5
         return self._sum(self._over(self._slopes_of))
@@ -244,11 +245,11 @@ class LeanClassRows(ClassRows):
         return self._guess(self._bend) if self.guesses else self._mean(self.each_tile(self._bend))
 
     def move(self, step, at: np.ndarray | None = None) -> np.ndarray:
-        """Go ``step`` along the direction, and return the gradient of the mean loss there."""
+        """Move by ``step`` along the direction, and return the gradient of the mean loss there."""
         return self.place(self._at + step[0] * self._along)
 
     def mean_curvature(self) -> np.ndarray:
-        """Mean of every class's own curvature over some rows, (class,), kept off 0."""
+        """Mean of every class's own curvature over some rows, (class,), kept above 0."""
         return np.maximum(self._guess(lambda *some: self._own(*some).sum(axis=1)), self.least_curvature)
 
     def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
@@ -269,14 +270,14 @@ class LeanClassRows(ClassRows):
         return blocks
 
     def scores(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Compute the scores of some rows where they are, (row, class)."""
+        """Compute the current scores of some rows, (row, class)."""
         eta = self._product(rows, *self._here)
         if self.offset is not None:
             eta += self.offset[rows]
         return eta
 
     def probabilities(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Compute the probabilities of some rows where they are, (row, class)."""
+        """Compute the current probabilities of some rows, (row, class)."""
         p = self.scores(rows)
         p -= p.max(axis=1, keepdims=True)
         np.exp(p, out=p)

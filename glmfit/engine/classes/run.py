@@ -15,11 +15,11 @@ from .descent import ClassDescent
 from .rows import ClassRows, LeanClassRows
 
 _KEPT = 2e6  # scores of all rows up to which they are kept: memory is slower than products with the features
-_PROOFS = 4  # that failed, before what cannot be proved is left at that
+_PROOFS = 4  # failed proofs after which a fit stays unproved
 _ROUNDING = 1e-14  # of F
 _TIGHTER = 0.1  # factor of the aim after a proof that failed
 _LARGE = 1e12  # number whose cube single precision holds
-# Offsets whose range is beyond the first are cooled, from a temperature at which it is the second; the rest is how.
+# Offsets with a range beyond the first are cooled, from a temperature at which it is the second; the rest are settings.
 _FAR_APART, _CLOSE_TOGETHER, _COOLING, _COOL, _COOLING_STEPS = 20.0, 5.0, 4.0, 1e-3, 30
 
 
@@ -43,18 +43,18 @@ class ClassRun(Run):
         return replace(found, history=history, **{n: getattr(found, n)[:1] for n in names})
 
     def _begin(self) -> None:
-        """Nothing is to be prepared."""
+        """Do nothing: there is nothing to prepare."""
 
     def rows(self, fits=None) -> ClassRows:
-        """Return the rows, which are nowhere yet."""
-        # A ridge lets weak duality prove, in double precision, what steps in single precision come to.
+        """Return the rows, which have no position yet."""
+        # A ridge lets weak duality prove, in double precision, the result of steps in single precision.
         single = self._descent is ClassDescent and self.softmax.strength > 0 and self.softmax.offset is None
         single = single and _holds_in_single(self.softmax)
         lean = self._descent is ClassDescent and self.softmax.n_rows * self.softmax.n_classes > _KEPT
         return (LeanClassRows if lean else ClassRows)(self.softmax, self.problem.basis.mean, single)
 
     def descent(self, rows: ClassRows, fits=None) -> Descent:
-        """Put the model at its start; conjugate gradients begin at class frequencies where those are better."""
+        """Place the model at its start; conjugate gradients start at class frequencies if those are better."""
         start, free = self.start, self._descent is ClassDescent
         if start is None or (free and not self.softmax.objective(start) <= self.softmax.null_objective):
             start = self._cooled()
@@ -62,7 +62,7 @@ class ClassRun(Run):
         coef = np.asarray(coef, np.float64)
         coef = coef - coef.mean(axis=1, keepdims=True)
         basis = self.problem.basis
-        if basis.rank < len(coef) and self.softmax.strength > 0:  # along what rows do not show there is the ridge alone
+        if basis.rank < len(coef) and self.softmax.strength > 0:  # along what rows do not show, only the ridge acts
             coef = basis.whiten @ (basis.unwhiten @ coef)
         intercept = np.asarray(intercept, np.float64) + rows.mean @ coef
         intercept = (intercept - intercept.mean()) * rows.fit_intercept
@@ -73,10 +73,10 @@ class ClassRun(Run):
         return group
 
     def _cooled(self) -> Params:
-        """Where to begin: at class frequencies, or nearer where offsets set classes far apart.
+        """Return the start: class frequencies, or a nearer model if offsets set classes far apart.
 
-        Rows that are all but certain have next to no curvature, and steps made for it go nowhere. With scores divided
-        by a temperature they are not certain; it falls to 1 (docs/theory/softmax_newton.md).
+        Rows that are nearly certain have almost no curvature, and steps based on it make no progress. With scores
+        divided by a temperature, which falls to 1, they are not certain (docs/theory/softmax_newton.md).
         """
         problem, params = self.softmax, self.softmax.null_params()
         spread = 0.0 if problem.offset is None else float(np.max(np.ptp(problem.offset, axis=1)))
@@ -105,7 +105,7 @@ class ClassRun(Run):
         super()._renew(group, which, alone=True)
 
     def params_of(self, cg: Descent) -> Params:
-        """Parameters of the features as they are, without the shift that all classes may share."""
+        """Parameters of the original features, without the shift that all classes may share."""
         coef = cg.coef - cg.coef.mean(axis=1, keepdims=True)
         intercept = cg.intercept - cg.rows.mean @ coef
         return Params(coef, (intercept - intercept.mean()) * cg.rows.fit_intercept)
@@ -113,7 +113,7 @@ class ClassRun(Run):
     # ---------------------------------------------------------------- proofs
 
     def _look(self, group: Descent, dual: bool = False) -> np.ndarray:
-        """Bound the gap by duality, and keep where the fit is unless that is worse than before."""
+        """Bound the gap by duality, and keep the point of the fit unless it is worse than before."""
         params = self.params_of(group)
         gap = self.softmax.certify_gap(params)
         objective = np.full(len(group.intercept), gap.objective)
@@ -127,7 +127,7 @@ class ClassRun(Run):
         return np.full(len(group.intercept), worse)
 
     def _above_lowest(self) -> float:
-        """Bound the gap by the loss of a model that is right about every row, which no F is below; with a ridge."""
+        """Bound the gap by the loss of a model that is right about every row, F's lower bound; inf without a ridge."""
         if self.softmax.strength == 0:
             return np.inf
         rounding = self.problem.rounding_of(self.params, self.objective)[0]
@@ -136,13 +136,13 @@ class ClassRun(Run):
     def _keep_interrupted(self) -> None:
         bound, at = self.gap[0] if self.is_bound[0] else np.inf, self.objective[0]
         super()._keep_interrupted()
-        if self.groups and np.isfinite(self.objective[0]):  # what was proved holds where F has fallen since
+        if self.groups and np.isfinite(self.objective[0]):  # a proof still holds if F has fallen since
             bound = min(bound + self.objective[0] - at, self._above_lowest())
             if np.isfinite(bound):
                 self.gap[:], self.is_bound[:] = bound, True
 
     def _sharpened(self, group: Descent, astray: bool) -> Descent:
-        """Go on in double precision, from the best point that is known if steps in single led astray."""
+        """Continue in double precision, from the best known point if steps in single precision failed."""
         if astray:
             coef, intercept = self.params
             group.at = np.vstack([coef, intercept + group.rows.mean @ coef])
@@ -153,14 +153,14 @@ class ClassRun(Run):
         return group
 
     def _prove(self, group: Descent, target: np.ndarray) -> list[Descent]:
-        """Bound the gap; where the bound is too large, and more steps may help, the fit goes on."""
+        """Bound the gap; if the bound is too large, and more steps may help, the fit continues."""
         fits = group.fits
         if group.stale:
             group.refresh()
         broken, stalled = not np.isfinite(group.estimate[0]), bool(group.estimate[0] > group.aims[0] * target[0])
         worse = bool(self._look(group)[0])
         bound, estimate = group.by_duality[0], group.decrement
-        spent_single = worse or broken or stalled or group.rows.keeps or group.is_small  # nothing is left to gain by it
+        spent_single = worse or broken or stalled or group.rows.keeps or group.is_small  # no more to gain from it
         if group.rows.is_single and spent_single and not bound <= self._targets(fits, self.objective)[0]:
             return [self._sharpened(group, worse or broken)]
         spent = group.n_steps[0] >= self.most_steps
@@ -173,7 +173,7 @@ class ClassRun(Run):
                 rounding = self.softmax.rounding_of_scores(self.params)
                 bound = min(bound, bound_by_hessian(group, self.objective[0]) + rounding)
         known = bool(np.isfinite(bound))
-        if not (worse and group.may_rise and self.is_bound[0]):  # else what was proved of a better point stays
+        if not (worse and group.may_rise and self.is_bound[0]):  # else the proof of a better point stays
             self.gap[:], self.is_bound[:] = bound if known else estimate, known
         self.target[:], self.epochs[:], worse = target, group.n_steps, worse and not group.may_rise
         stuck = stalled and not self.objective[0] < self._lowest - _ROUNDING * abs(self.objective[0])
@@ -207,7 +207,7 @@ class ClassRun(Run):
 
 
 def _holds_in_single(problem) -> bool:
-    """Whether features and counts are so far from the ends of single precision that products of them are, too."""
+    """Whether features, counts and products of them stay well within the range of single precision."""
     basis, largest = problem.basis, max(float(problem.totals.max()), 1.0)
     varies = basis.deviation[basis.deviation > 0]
     largest = max(largest, float(np.max(np.abs(basis.mean) + basis.deviation, initial=0.0)))
@@ -215,7 +215,7 @@ def _holds_in_single(problem) -> bool:
 
 
 class _Classes:
-    """What a run asks of a softmax problem: as many fits as classes, one kin."""
+    """Interface of a softmax problem to a run: as many fits as classes, one kin."""
 
     def __init__(self, problem):
         self.softmax, self.n_neurons = problem, problem.n_classes

@@ -1,4 +1,4 @@
-"""Conjugate gradients on devices: some steps of all fits by one program, and one wait for what became of them."""
+"""Conjugate gradients on devices: some steps of all fits by one program, then one wait for the result."""
 
 from functools import partial
 from typing import NamedTuple
@@ -12,8 +12,8 @@ from ...compilation import jit
 from ..cg import OVERSHOT, SHORT, Descent, inner
 from .shards import Shards
 
-_STEPS = 10  # of a program, that is of a wait
-_STEPS_OF_OWN = 4  # the same where fits have metrics of their own: enough to tell whether to renew them
+_STEPS = 10  # of a program, and so per wait
+_STEPS_OF_OWN = 4  # the same if fits have their own metrics: enough to tell whether to renew them
 _TRIALS = 2  # of the length of a step; a trial takes no product
 
 
@@ -31,10 +31,10 @@ class Metric(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Where fits are, in columns (column, fit), and how they go on."""
+    """State of fits, in columns (column, fit), from which steps continue."""
 
     params: jax.Array
-    moved: jax.Array  # parameters less those at the start, which single precision would round away
+    moved: jax.Array  # parameters minus those at the start, which single precision would round away
     gradient: jax.Array
     towards: jax.Array  # gradient in the inverse metric
     kept: jax.Array  # what the next direction takes from the last
@@ -46,12 +46,12 @@ class Point(NamedTuple):
 
 
 class DeviceDescent(Descent):
-    """Where a group of fits is whose rows are :class:`DeviceRows`: between calls everything but eta is on the host."""
+    """State of a group of fits on :class:`DeviceRows`: between calls, everything except eta is on the host."""
 
-    _metric: Metric | None = None  # as the devices have it
+    _metric: Metric | None = None  # as laid out for the devices
 
     def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> None:
-        """Take some steps of the fits that move, each until its estimate is below its goal."""
+        """Take some steps of the moving fits, each until its estimate is below its goal."""
         rows, nothing, first = self.rows, np.zeros(len(moving)), self.direction(self.gradient)
         kept = self.towards - first
         left = np.where(moving, most_steps - self.n_steps, 0)
@@ -79,7 +79,7 @@ class DeviceDescent(Descent):
         self.trace += [*np.asarray(trace, np.float64)[: steps - 1, rows.columns], self.estimate]
 
     def _arrive(self, point: Point) -> None:
-        """Take over where the devices are."""
+        """Take over the state of the devices."""
         rows, moved = self.rows, self.rows.unstack(point.moved)
         before = self.at, self.gradient
         taken, gained = point.taken[rows.columns], point.gained[rows.columns].astype(np.float64)
@@ -90,7 +90,7 @@ class DeviceDescent(Descent):
         self.remember(*before)
 
     def _lay_out(self) -> Metric:
-        """Lay the metrics out: one factor for all fits, or one for each where some have their own."""
+        """Lay out the metrics: one factor for all fits, or one for each if some have their own."""
         rows, shared = self.rows, self.shared
         size, d = rows.n_columns, len(self.coef)
         factor = np.zeros((size, size), rows.dtype)
@@ -112,7 +112,7 @@ class DeviceDescent(Descent):
 
 @partial(jit, static_argnums=0, donate_argnums=6)
 def _advance(observation, rows: Shards, metric: Metric, ridge, goal, left, eta, point: Point):
-    """Take some steps: eta and point at their end, and the estimates after each, (step, fit)."""
+    """Take some steps; return eta and point at their end, and the estimates after each, (step, fit)."""
 
     def step(carry, _):
         eta, at = carry
@@ -163,7 +163,7 @@ def _advance(observation, rows: Shards, metric: Metric, ridge, goal, left, eta, 
 
 
 def _length(slope_at, slope, bend, sure) -> jax.Array:
-    """Length of a Newton step along a line, corrected by slopes; at the least one that is proved to descend."""
+    """Length of a Newton step along a line, corrected by slopes, and at least one proved to descend."""
     length = -slope / bend
     length = jnp.where(jnp.isfinite(length), length, sure)
     low, high = jnp.zeros_like(slope), jnp.full_like(slope, jnp.inf)

@@ -1,6 +1,6 @@
-"""Newton's method on devices: Hessians of every fit in double precision, used and judged by one program an iteration.
+"""Newton's method on devices: Hessians of every fit in double precision, used and judged by one program per iteration.
 
-A GPU makes all Hessians in the time in which a host would look at what few steps have done, and those in double
+A GPU forms all Hessians in the time a host would need to evaluate the result of a few steps, and Hessians in double
 precision prove how far the optimum is. Coefficients are of standardised features, in columns (column, fit).
 """
 
@@ -18,26 +18,26 @@ from ..metric import rank_of
 from ..problem import Params
 from .shards import ALIGNED, Layout, Shards, filled_up, layout_of
 
-_TOGETHER = 8, 4, 2, 1  # fits whose Hessians are made by one product, as many as there is room for
-_PARTS = 16  # of the rows at most, whose Hessians are made side by side: tiles enough for all of a GPU
-STEPS = 4  # that a Hessian serves
+_TOGETHER = 8, 4, 2, 1  # fits whose Hessians are formed by one product, as many as memory allows
+_PARTS = 16  # of the rows at most, whose Hessians are formed in parallel: enough tiles for a whole GPU
+STEPS = 4  # per Hessian
 _LENGTHS = 5  # of a step, between Newton's along the line and the one that is proved to descend
-_ROUNDING = 4e-16  # of objectives that are the same
-_MOST_WORK = 1e13  # floating-point operations of an iteration: some tenths of a second of a data centre's GPU
-_ROOM = 4e9  # bytes for the Hessians of all fits, and for what some of them are made of
+_ROUNDING = 4e-16  # of objectives that count as equal
+_MOST_WORK = 1e13  # floating-point operations of an iteration: some tenths of a second on a data-centre GPU
+_ROOM = 4e9  # bytes for the Hessians of all fits, and for the arrays that some of them are formed from
 _RESOLVED = 1e-5  # diagonal of a factor of a matrix with unit diagonal below which rounding may take directions away
 
 
 def newton_serves(problem) -> bool:
-    """Whether fits of a problem can be taken by Newton's method on devices: a CPU makes Hessians faster by BLAS."""
+    """Whether Newton's method on devices can fit a problem: on a CPU, BLAS forms Hessians faster."""
     if not problem.penalty.smooth or problem.observation.constant is None:
         return False
-    layout = layout_of(problem)  # of small problems none, and jax is not asked for its devices
+    layout = layout_of(problem)  # None for small problems, without asking jax for its devices
     return layout is not None and layout.devices[0].platform != "cpu" and jax.process_count() == 1
 
 
 def newton_pays(problem) -> bool:
-    """Whether it is the way to take them: an iteration is quick, its arrays fit, and a ridge bends every direction."""
+    """Whether that is worthwhile: an iteration is quick, its arrays fit, and a ridge penalises every direction."""
     n, d, n_fits = problem.n_rows, problem.n_features + 1, filled_up(problem.n_neurons, max(_TOGETHER))
     affordable = 2.0 * n_fits * d**2 * (n + 3 * d) <= _MOST_WORK and 8.0 * n_fits * d**2 <= _ROOM
     if not (affordable and problem.penalty.penalises_all and newton_serves(problem)):
@@ -49,24 +49,24 @@ def newton_pays(problem) -> bool:
 
 
 class Judgement(NamedTuple):
-    """What an iteration says of every fit, (fit,) each but the parameters."""
+    """Results of an iteration for every fit, (fit,) each except the parameters."""
 
     params: Params
     objective: np.ndarray
     decrement: np.ndarray  # squared, of the gradient there and the Hessian used
-    drift: np.ndarray  # largest move of eta since the Hessian was made
+    drift: np.ndarray  # largest move of eta since the Hessian was formed
     radius_squared: np.ndarray  # bound of x'H^-1 x over the rows: the longest of them, and the trace of the inverse
     resolved: np.ndarray  # whether the Hessian shows all directions
     degrees: np.ndarray  # of freedom: trace of the inverse times the part of the Hessian that is not the ridge
     moved: np.ndarray  # whether some step has descended
 
     def of(self, which: np.ndarray) -> Self:
-        """Return that of some fits."""
+        """Return the results of some fits."""
         return Judgement(Params(*(a[..., which] for a in self.params)), *(a[which] for a in self[1:]))
 
 
 class DeviceNewton:
-    """Some fits of a problem with a smooth penalty, on devices, where they are now."""
+    """Some fits of a problem with a smooth penalty, on devices, at their current parameters."""
 
     def __init__(self, problem, layout: Layout, fits: np.ndarray, params: Params):
         self._observation, self._n, self._d = problem.observation, len(fits), problem.n_features
@@ -80,7 +80,7 @@ class DeviceNewton:
             self._at = layout.everywhere(self._columns(coef * scale, params.intercept[fits] + self._mean @ coef))
 
     def _columns(self, of_features: np.ndarray, of_intercepts: np.ndarray) -> np.ndarray:
-        """Put what features and intercepts have into columns."""
+        """Put values of features and intercepts into columns."""
         out = np.zeros((self._rows.x.shape[-1], len(self._every)))
         out[: self._d], out[self._d] = of_features[:, self._every], of_intercepts[self._every]
         return out
@@ -88,7 +88,7 @@ class DeviceNewton:
     def _lay_rows_out(
         self, layout: Layout, X, Y, weights, offset, neuron, rows, own, scale
     ) -> tuple[Shards, jax.Array | None]:
-        """Put the rows on the devices, as they are, and standardise them there; offsets of the fits second."""
+        """Put the rows on the devices, as given, and standardise them there; return them and the fits' offsets."""
         n_rows, index = len(X), neuron[self._every]
         neurons, place = np.unique(index, return_inverse=True)
         weight = np.ones((n_rows, 1)) if weights is None else weights
@@ -116,7 +116,7 @@ class DeviceNewton:
         return rank_of(moments[: self._d + 1, : self._d + 1])
 
     def iterate(self) -> Judgement:
-        """Make all Hessians, take some steps by each, and judge where they lead."""
+        """Form all Hessians, take some steps with each, and judge the result."""
         with jax.enable_x64(True):
             self._at, *judged = _iterate(self._observation, self._rows, self._known, self._ridge, self._at)
             at, *judged = jax.device_get((self._at, *judged))  # the wait
@@ -127,7 +127,7 @@ class DeviceNewton:
 
 @jit
 def _standardise(x, counts, mean, inverse):
-    """Rows ``[(x - mean) / scale, 1]`` in double precision and filled up with columns of zeros; 0 where none counts."""
+    """Rows ``[(x - mean) / scale, 1]`` in double precision, padded with columns of zeros; 0 where none counts."""
     z = jnp.where(counts, (x.astype(mean.dtype) - mean[None, None]) * inverse[None, None], 0)
     z = jnp.concatenate([z, counts.astype(z.dtype)], axis=-1)
     return jnp.pad(z, ((0, 0), (0, 0), (0, -z.shape[-1] % ALIGNED)))
@@ -141,7 +141,7 @@ def _moments(x):
 
 @partial(jit, static_argnums=0)
 def _iterate(observation, rows: Shards, known, ridge, at):
-    """Return parameters after some steps by the Hessians at some, and what a :class:`Judgement` needs."""
+    """Return parameters after some steps with the Hessians at ``at``, and what a :class:`Judgement` needs."""
     weights, constant = rows.weights(), observation.constant or 1.0
     y = rows.y[..., rows.neuron].astype(at.dtype)
 
@@ -189,7 +189,7 @@ def _iterate(observation, rows: Shards, known, ridge, at):
 def _factors(rows: Shards, c, ridge):
     """Return A with A'A the inverse of each fit's Hessian, (fit, column, column), and whether it shows all directions.
 
-    Nothing depends on columns without a ridge that are 0 in all rows, such as those that fill up: A is 0 there.
+    Nothing depends on columns without a ridge that are 0 in all rows, such as padding: A is 0 there.
     """
     n_columns, n = ridge.shape
     parts, seen = math.gcd(len(rows.x), _PARTS), jnp.any(rows.x != 0, axis=(0, 1))

@@ -1,6 +1,6 @@
-"""Rows on devices of jax, a GPU or several: the passes that show the way; what numbers rest on stays on the host.
+"""Rows on jax devices, one GPU or several: the passes that guide steps; those that results rest on stay on the host.
 
-Small arrays are laid out as columns there, (column, fit): the features, the intercept, and zeros that fill up.
+Small arrays are laid out as columns there, (column, fit): the features, the intercept, and padding zeros.
 """
 
 from functools import partial
@@ -21,15 +21,15 @@ _HESSIANS = 8  # made by one call
 class DeviceRows(HostRows):
     """Rows of independent fits on devices; the methods are those of :class:`HostRows`.
 
-    Kept there are features, counts, weights, eta and now and then a direction. Fits that leave do so on the host alone:
-    programs are compiled for one number of fits, and what the others do there is ignored. Evaluation is the host's, and
-    eta follows.
+    The devices keep features, counts, weights, eta and at times a direction. Fits that leave are dropped on the host
+    only: programs are compiled for one number of fits, and results of dropped fits are ignored. The host evaluates, and
+    eta on the devices follows.
     """
 
     def __init__(self, layout: Layout, **given):
         super().__init__(**given | {"dtype": layout.dtype})
         self.layout = layout
-        self.columns = np.arange(len(self.neuron))  # where each fit is among those on the devices
+        self.columns = np.arange(len(self.neuron))  # the column of each fit on the devices
         self.width = filled_up(len(self.neuron))
         self.n_columns = filled_up(self.X.shape[1] + 1, PADDED)
         neurons, neuron = np.unique(self.neuron, return_inverse=True)
@@ -49,14 +49,14 @@ class DeviceRows(HostRows):
     # ---------------------------------------------------------------- small arrays, there and back
 
     def spread(self, values, fill: float = 0.0, dtype=None) -> np.ndarray:
-        """Put what each fit has, (..., fit), where the devices have it."""
+        """Put values of each fit, (..., fit), into its column on the devices."""
         values = np.asarray(values)
         out = np.full((*values.shape[:-1], self.width), fill, self.dtype if dtype is None else dtype)
         out[..., self.columns] = values
         return out
 
     def stack(self, values) -> np.ndarray:
-        """Lay slopes, parameters or what features have out as columns, (column, fit) of all fits there."""
+        """Lay out slopes, parameters or values of features as columns, (column, fit) of all fits there."""
         out = np.zeros((self.n_columns, self.width), self.dtype)
         out[: len(values), self.columns] = values
         return out
@@ -65,26 +65,26 @@ class DeviceRows(HostRows):
         """Slopes or parameters of the fits, float64."""
         return np.asarray(columns, np.float64)[: self.X.shape[1] + 1, self.columns]
 
-    # ---------------------------------------------------------------- passes that show the way
+    # ---------------------------------------------------------------- passes that guide steps
 
     def _follow(self) -> None:
-        """Take over eta from the host, rounded as it is there."""
+        """Copy eta from the host, rounded as it is there."""
         self.eta_there = self.layout.put(self.eta, self.width, self.columns)
 
     def place(self, at) -> np.ndarray:
-        """Put all fits at parameters; returns the gradient there."""
+        """Set the parameters of all fits; return the gradient there."""
         slopes = super().place(at)
         self._follow()
         return slopes
 
     def evaluate(self, at, dual: bool = False):
-        """Compute what :meth:`HostRows.evaluate` does, and follow."""
+        """Run :meth:`HostRows.evaluate`, and copy eta to the devices."""
         found = super().evaluate(at, dual)
         self._follow()
         return found
 
     def along(self, p) -> np.ndarray:
-        """Predictors of a direction, kept; returns the mean of curvature times their squares, (fit,)."""
+        """Keep the predictors of a direction; return the mean of curvature times their squares, (fit,)."""
         given = self.observation, self.shards, self.eta_there
         self._D, bend, self._reach = _along(*given, self.stack(p))
         self.passes += 0.5
@@ -127,16 +127,16 @@ class DeviceRows(HostRows):
         return [h[np.ix_(some, some)] for h, some in zip(found, columns, strict=False)]
 
     def split(self, *indices: np.ndarray) -> list[Self]:
-        """Return some of the fits each, where they are, as rows of their own."""
+        """Return rows for the fits of each index array, with their parameters."""
         parts = super().split(*indices)
         for part, index in zip(parts, indices, strict=True):
             part.columns = self.columns[index]
-            part.eta_there = jnp.copy(self.eta_there)  # steps write over it
+            part.eta_there = jnp.copy(self.eta_there)  # steps overwrite it
         return parts
 
 
 def _fill(index: np.ndarray, size: int) -> np.ndarray:
-    """Fill an index up by its first."""
+    """Pad an index array with its first entry."""
     return np.append(index, np.full(size - len(index), index[0])).astype(np.int32)
 
 

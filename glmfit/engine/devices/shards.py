@@ -1,6 +1,6 @@
-"""Rows where devices of jax have them, and how they are cut among devices.
+"""Rows on jax devices, and how they are split among devices.
 
-The rows have a one for the intercept, so that one product is all that a pass needs.
+The rows contain a one for the intercept, so that a pass needs only one product.
 """
 
 import math
@@ -15,25 +15,25 @@ from ...compilation import is_forked, refuse_fork
 from ..host import HostRows
 from ..tiles import over_tiles
 
-ALIGNED = 16  # columns and fits are filled up to a multiple: products of GPUs come in tiles
-PADDED = 32  # columns of small arrays: else XLA pads them in every product
+ALIGNED = 16  # columns and fits are padded to a multiple of this: products on GPUs come in tiles
+PADDED = 32  # columns of small arrays: otherwise XLA pads them in every product
 _BLOCK = 1024  # rows whose terms are added up one after the other; sums of blocks then lose little in single precision
-_FEW_BLOCKS = 8  # whose size is chosen for the rows, lest too many fill up
-_LEAST_WORK = 1e8  # rows times features times fits below which the host is done before a GPU's programs are compiled
+_FEW_BLOCKS = 8  # whose size is chosen for the rows, to avoid too much padding
+_LEAST_WORK = 1e8  # rows times features times fits: below it, the host finishes before a GPU's programs are compiled
 
 
 class Shards(NamedTuple):
-    """Rows where they lie: whole blocks on each device, (block, row, ...)."""
+    """Rows on the devices: whole blocks on each, (block, row, ...)."""
 
     x: jax.Array  # (block, row, column), features centred, then 1; 0 where no fit has weight
-    y: jax.Array  # (block, row, neuron), whole numbers of 8 or 16 bits where counts are
-    weight: jax.Array  # (block, row, 1 or set), 0 on rows that fill up
+    y: jax.Array  # (block, row, neuron), integers of 8 or 16 bits if they hold the counts
+    weight: jax.Array  # (block, row, 1 or set), 0 on padding rows
     neuron: jax.Array | None  # (fit,) index into y; None: each its own
     which: jax.Array | None  # (fit,) index into weight; None: all have one set
     share: jax.Array  # one over the number of rows
 
     def of(self, at) -> Self:
-        """Return those of some fits."""
+        """Return the rows of some fits."""
         neuron = at if self.neuron is None else self.neuron[at]
         return self._replace(neuron=neuron, which=None if self.which is None else self.which[at])
 
@@ -42,10 +42,10 @@ class Shards(NamedTuple):
         return self.weight if self.which is None else self.weight[..., self.which]
 
     def derivatives(self, observation, eta) -> tuple[jax.Array, jax.Array]:
-        """First and second derivative of the loss times weights; rows without weight may be anything."""
+        """First and second derivative of the loss times weights; rows without weight may hold anything."""
         y, w = self.y if self.neuron is None else self.y[..., self.neuron], self.weights()
         r, c = observation.derivatives(y.astype(eta.dtype), eta)
-        most = float(jnp.finfo(eta.dtype).max)  # times 0 it is 0, as infinity is not
+        most = float(jnp.finfo(eta.dtype).max)  # times 0 this is 0, unlike infinity
         return jnp.clip(r, -most, most) * w, jnp.minimum(c, most) * w
 
     def predict(self, columns) -> jax.Array:
@@ -67,7 +67,7 @@ class Shards(NamedTuple):
 
 
 class Layout:
-    """How rows are cut among devices, in sizes that few recordings differ in: every other one is compiled for."""
+    """Split of rows among devices, in one of few sizes: programs are compiled for every new size."""
 
     def __init__(self, devices: Sequence[jax.Device], n_rows: int, dtype):
         refuse_fork()
@@ -81,14 +81,14 @@ class Layout:
         self._x: jax.Array | None = None
 
     def put(self, array: np.ndarray, width: int | None = None, at=None, dtype=None) -> jax.Array:
-        """Lay a copy of an array (row, ...) out, filled up with zeros; its columns come first, or where ``at`` says."""
+        """Lay out a copy of an array (row, ...), padded with zeros; its columns come first, or at ``at``."""
         width = array.shape[1] if width is None else width
         whole = np.zeros((math.prod(self.shape), width), self.dtype if dtype is None else dtype)
         whole[: self.n_rows, slice(array.shape[1]) if at is None else at] = array
         return self._lay(whole)
 
     def put_counts(self, Y: np.ndarray, neurons: np.ndarray, width: int | None = None, dtype=None) -> jax.Array:
-        """Lay the responses of some neurons out, in the smallest numbers that hold counts; others in ``dtype``."""
+        """Lay out the responses of some neurons, in the smallest integers that hold counts; others in ``dtype``."""
         width, other = len(neurons) if width is None else width, np.dtype(self.dtype if dtype is None else dtype)
         every = np.array_equal(neurons, np.arange(Y.shape[1]))
         for dtype in (np.dtype(np.uint8), np.dtype(np.uint16), other):
@@ -132,7 +132,7 @@ class Layout:
 
 
 def layout_of(problem) -> Layout | None:
-    """Where the rows of a problem are to lie: on devices if it names some, or on a GPU if it is worth it."""
+    """Return where to put a problem's rows: on devices if it names some, or on a GPU if it is worthwhile."""
     work = problem.n_rows * problem.n_features * problem.n_neurons
     devices = problem.devices or devices_for(work)
     return Layout(devices, problem.n_rows, problem.dtype) if devices and problem.in_memory else None
@@ -151,5 +151,5 @@ def _rounded(n: int) -> int:
 
 
 def filled_up(n: int, whole: int = ALIGNED) -> int:
-    """Return a number, filled up to a multiple."""
+    """Round a number up to a multiple."""
     return -(-n // whole) * whole

@@ -1,6 +1,7 @@
-"""Newton's method on rows that come in batches, in another order in every pass, as data loaders hand them out.
+"""Newton's method on rows that arrive in batches, in a different order in every pass, as from a data loader.
 
-A pass adds up all that a step of every fit needs, and what proves where it starts; no row is kept, or known again.
+A pass sums all terms that a step of every fit needs, and those that bound the gap at its start. No row is kept, or
+recognised in a later pass.
 Theory: docs/theory/self_concordance.md and duality.md.
 """
 
@@ -23,26 +24,26 @@ from ..tiles import Workers, small_blas, tiles_of
 from .newton import Iterate, NewtonSystem, Step
 from .proximal_newton import model_step
 
-_SAMPLE = 8192  # rows kept of the first pass, and as many for every feature as follows
+_SAMPLE = 8192  # rows kept of the first pass, plus the following number per feature
 _SAMPLE_PER_FEATURE, _LEAST = 40, 200
-_SHORTER, _SHORTEST = 0.25, 1e-5  # factor of a step that went uphill; the last
-_FAR = 20.0  # a linear predictor as far shows a fit without a penalty that may have run away
-_SAME = 1e-9  # of the sum of sizes, by which sums in another order may differ
-_SHARED = 2e7  # products of a tile that threads share with a gain
-_HESSIANS = 2e9  # bytes of those of a pass: fits beyond wait for their turn
+_SHORTER, _SHORTEST = 0.25, 1e-5  # factor of a step that went uphill; smallest length
+_FAR = 20.0  # linear predictor beyond which an unpenalised fit may diverge
+_SAME = 1e-9  # of the sum of magnitudes, by which sums in another order may differ
+_SHARED = 2e7  # products of a tile above which sharing among threads pays
+_HESSIANS = 2e9  # bytes of the Hessians of a pass; further fits wait for a later one
 
 
 class Survey:
-    """What one pass finds out about the design and the responses, and some rows of it.
+    """Summary of the design and the responses from one pass, with a sample of its rows.
 
     Parameters
     ----------
     observation : Observation
         Loss of a response.
     n_rows : int
-        About how many rows will come: some of them are kept.
+        Approximate number of rows to come, for the share that is kept.
     seed : int
-        Of which.
+        Seed of the choice of these rows.
     """
 
     def __init__(self, observation: Observation, n_rows: int, seed: int):
@@ -70,9 +71,9 @@ class Survey:
         self._kept.append((x[chosen], y[chosen]))
 
     def problem(self, penalty: Penalty) -> PopulationProblem:
-        """Problem of the rows that were kept, which knows means over all rows."""
+        """Build the problem of the kept rows, with means over all rows."""
         if not self.n_rows:
-            raise ValueError("a pass over the loader gave no rows; it must give all of them whenever it is iterated.")
+            raise ValueError("a pass over the loader gave no rows; the loader must give all rows at every iteration.")
         X, Y = (np.concatenate(parts) for parts in zip(*self._kept, strict=True))
         problem = PopulationProblem(X, Y, self.observation, penalty, None, X.dtype)
         shift, square, count, size, saturated = (a / self.n_rows for a in self._sums)
@@ -85,7 +86,7 @@ class Survey:
 
 
 class Fingerprint:
-    """Sums by which passes over other rows are found out, whatever the order: of responses and of a random direction.
+    """Sums that detect a pass over different rows, in any order: of responses and of a random projection.
 
     Sums of responses, of a projection of the features, of its square, and of its products with the responses.
     """
@@ -110,27 +111,27 @@ class Fingerprint:
 
 
 class BatchNewton:
-    """Newton steps of all fits of a problem at once, each taken when a pass over all batches ends.
+    """Newton steps of all fits of a problem at once, each taken at the end of a pass over all batches.
 
     Parameters
     ----------
     problem : PopulationProblem
-        As surveyed.
+        Problem of the survey.
     options : LoopOptions
-        When a fit is near enough.
+        Stopping rule of a fit.
     start : Params
-        Where the first pass looks.
+        Parameters that the first pass evaluates.
     dtype : numpy dtype
-        Precision that parameters are handed over in: gaps are those of the rounded ones.
+        Precision of the returned parameters; gaps are those of the rounded parameters.
     fingerprint : Fingerprint
-        Of the rows of the survey.
+        Fingerprint of the survey's rows.
 
     Notes
     -----
-    `add` takes a batch, `end` the step: to where the quadratic model of a fit and its penalty have their least, or back
-    to a quarter of the last step where that led uphill. Hessians, in float64, are those of the point itself, so that
-    the bound of the gap there is exact up to rounding. With a penalty with kinks it is by duality. Cost of a pass:
-    T d^2 a fit that is not proved; memory: d^2 a fit.
+    `add` takes a batch and `end` takes the step: to the minimum of a fit's quadratic model plus its penalty, or back to
+    a quarter of the last step if that led uphill. Hessians are evaluated in float64 at the point itself, so that the
+    bound of its gap is exact up to rounding. With a penalty with kinks it is by duality. A pass costs T d^2 per fit
+    that is not proved, and memory of d^2 per fit.
     """
 
     name = "Newton"
@@ -164,7 +165,7 @@ class BatchNewton:
                 self._add(x[rows].astype(np.float64), y[rows].astype(np.float64))
 
     def end(self) -> None:
-        """Judge where the pass has looked, and say where the next one is to look."""
+        """Judge the points that the pass has evaluated, and choose those of the next pass."""
         problem, at = self.problem, self._fits
         self._compare()
         self.n_passes += 1
@@ -192,7 +193,7 @@ class BatchNewton:
         self._begin()
 
     def solution(self) -> Solution:
-        """Outcome as it is now; before the first pass only where that would look."""
+        """Return the current outcome; before the first pass, only the point that it would evaluate."""
         problem, params, objective = self.problem, self.params, self.objective
         if not self.n_passes:
             params, objective = self._trial, np.where(self.is_open, np.nan, objective)
@@ -206,7 +207,7 @@ class BatchNewton:
     # ---------------------------------------------------------------- a pass
 
     def _begin(self) -> None:
-        """Say which fits the next pass looks at."""
+        """Choose the fits that the next pass evaluates."""
         d = self.problem.n_features
         most = max(1, int(_HESSIANS / (8 * (d + 1) ** 2)))
         self._fits = np.flatnonzero(self.is_open)[:most]
@@ -216,14 +217,14 @@ class BatchNewton:
         self._hessians = np.zeros((len(self._fits), d + 1, d + 1))
 
     def _compare(self) -> None:
-        """Refuse passes over other rows than those of the first: means over them are of another objective."""
+        """Refuse a pass over rows other than those of the first: its means belong to another objective."""
         n_rows = self.problem.n_rows
         if self._rows != n_rows or not self._print.agrees(self.fingerprint):
-            differ = "" if self._rows != n_rows else ", but they are others"
+            differ = "" if self._rows != n_rows else ", but they differ"
             raise ValueError(
-                f"the first pass over the data had {n_rows} rows; another one had {self._rows}{differ}. Every "
+                f"the first pass over the data had {n_rows} rows; a later pass had {self._rows}{differ}. Every "
                 "pass must give the same rows, features with their responses, in any order: do not drop the last batch "
-                "of rows that are shuffled, do not sample, and do not change the data between passes."
+                "of shuffled rows, do not sample, and do not change the data between passes."
             )
 
     def _add(self, x: np.ndarray, y: np.ndarray) -> None:
@@ -258,7 +259,7 @@ class BatchNewton:
     # ---------------------------------------------------------------- a fit
 
     def _arrive(self, fit: int, k: int, objective: float, gradient, ridge, by_duality: float) -> None:
-        """Accept where a fit has come, and prove it, or go back."""
+        """Accept the new point of a fit and bound its gap, or step back."""
         problem, first = self.problem, self._first[fit]
         limit = problem.null_objective[fit] if first else self.objective[fit]
         rounding = 4e-16 * max(abs(limit), 1.0)
@@ -298,7 +299,7 @@ class BatchNewton:
         return self._go(fit)
 
     def _bound(self, system: NewtonSystem, residual: np.ndarray, furthest: float) -> float:
-        """Bound of F - F* from the Hessian there, without the allowance for rounding."""
+        """Bound F - F* from the Hessian at the point, without the allowance for rounding."""
         attained = self.problem.penalty.penalises_all
         if system.n_directions < len(system.matrix) or (not attained and furthest > _FAR):
             return np.inf
@@ -306,7 +307,7 @@ class BatchNewton:
         return float(gap_bound(system.step(residual).slope, system.radius_squared, attained, constant))
 
     def _turn_back(self, fit: int) -> None:
-        """Look nearer to where the last step began."""
+        """Try a point nearer to the start of the last step."""
         if self._first[fit]:  # worse than a model without features: begin there
             self._first[fit], null = False, self.problem.null_params()
             self._trial.coef[:, fit], self._trial.intercept[fit] = null.coef[:, fit], null.intercept[fit]
@@ -316,7 +317,7 @@ class BatchNewton:
         self._go(fit)
 
     def _go(self, fit: int) -> None:
-        """Aim along the step of a fit; where nothing moves any more that was all."""
+        """Aim along the step of a fit; if nothing moves any more, the fit ends."""
         step = self._step[fit]
         here = np.append(self.params.coef[:, fit], self.params.intercept[fit])
         there = here if step is None else here + self._length[fit] * step.move
@@ -338,7 +339,7 @@ class BatchNewton:
 
 
 def start_of_sample(problem: PopulationProblem, method, options: LoopOptions) -> Params:
-    """Fit the rows that a survey kept; fits that do not come to an end begin at the model without features."""
+    """Fit the rows that a survey kept; fits that do not converge start at the model without features."""
     sample = PopulationProblem(problem.X, problem.Y, problem.observation, problem.penalty, None, problem.dtype)
     found = method.run(sample, options=replace(options, tol=1e-4))
     settled = found.status == Status.CONVERGED

@@ -1,6 +1,6 @@
 """Least squares with a ridge: normal responses, fitted exactly from the moments of the rows.
 
-One factorisation serves all fits whose rows count the same; theory: docs/theory/observation_models.md.
+One factorisation serves all fits that weight the rows alike; theory: docs/theory/observation_models.md.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from ..tiles import one_thread_each, rows_at_once, small_blas, sums_over_tiles
 
 _EPS = np.finfo(float).eps
 _ROUNDINGS = 64  # units in the last place of the terms of a moment, which tiles add up
-_ABSENT = 1e-13  # share of the largest eigenvalue: what is less is the rounding of the moments
-_NEAR = 256  # rows whose mean response is taken off
+_ABSENT = 1e-13  # share of the largest eigenvalue: smaller ones are the rounding of the moments
+_NEAR = 256  # rows whose mean response is subtracted
 _PAYS = 40  # fits for each set of rows and feature, from which on steps of all fits would be cheaper
 
 
 class Moments(NamedTuple):
-    """Weighted moments of rows: of features, centred, and of responses less what is known of their predictors."""
+    """Weighted moments of rows: of centred features, and of responses minus the known part of their predictors."""
 
     mean: np.ndarray  # (feature,)
     gram: np.ndarray  # (feature, feature), centred
@@ -32,7 +32,7 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, X, Y, weights: np.ndarray | None = None, offset: np.ndarray | None = None, columns=slice(None)):
-        """Take the moments of rows in double precision: one pass, of some of the columns of Y.
+        """Compute moments of rows in double precision, in one pass, for some of the columns of Y.
 
         Weights are (row,), at least one positive; offsets (row, 1 or neuron).
         """
@@ -64,7 +64,7 @@ class Moments(NamedTuple):
 
 
 class Factor:
-    """Eigenvectors of a centred Gram matrix in units in which a ridge is one number."""
+    """Eigenvectors of a centred Gram matrix, in units in which a ridge is a single number."""
 
     def __init__(self, gram: np.ndarray, units: np.ndarray):
         self.units = units[:, None]
@@ -74,7 +74,7 @@ class Factor:
         self.least = _ABSENT * self.values[-1, 0]
 
     def solve(self, right: np.ndarray, ridge: np.ndarray) -> np.ndarray:
-        """Solve for columns of a right-hand side (feature, fit), each with its ridge (fit,); what is absent is 0."""
+        """Solve for columns of a right-hand side (feature, fit), each with its ridge (fit,); 0 in absent directions."""
         return self.vectors @ (self._inverse(ridge) * (self.vectors.T @ (right / self.units))) / self.units
 
     def squared_norm(self, gradient: np.ndarray, ridge: np.ndarray) -> np.ndarray:
@@ -82,7 +82,7 @@ class Factor:
         return np.sum(self._inverse(ridge) * (self.vectors.T @ (gradient / self.units)) ** 2, axis=0)
 
     def resolves(self, ridge: np.ndarray) -> np.ndarray:
-        """Whether all directions stand out of the rounding of the moments, with a ridge (fit,)."""
+        """Whether all directions exceed the rounding of the moments, with a ridge (fit,)."""
         return (self.values + ridge > self.least).all(axis=0)
 
     def largest(self, ridge: np.ndarray) -> np.ndarray:
@@ -100,11 +100,11 @@ class LeastSquaresRun(Run):
 
     @property
     def name(self) -> str:
-        """What has run."""
+        """Names of the solvers that have run."""
         return "LeastSquares" + "+Newton" * self.exact
 
     def _begin(self) -> None:
-        """There is nothing to begin with."""
+        """Do nothing: there is nothing to prepare."""
 
     def _fit(self, fits: np.ndarray) -> None:
         sets, of_fit = sets_of(self.problem)
@@ -135,7 +135,7 @@ class LeastSquaresRun(Run):
             if clear.any():
                 self._solve(moments, known[at], fits[clear], ridge[:, clear], strength[clear])
             fits, ridge = fits[~clear], ridge[:, ~clear]
-        # Strengths of every coefficient, or features of scales so different that a ridge alone does not resolve them.
+        # One strength per coefficient, or features with scales so different that a ridge alone does not resolve them.
         alike, which = np.unique(ridge, axis=1, return_inverse=True)
         for column in range(alike.shape[1]):
             some = np.flatnonzero(which.ravel() == column)
@@ -145,10 +145,10 @@ class LeastSquaresRun(Run):
             self._solve(moments, factor, fits[some], ridge[:, some], np.zeros(len(some)))
 
     def _solve(self, moments: Moments, factor: Factor, fits, ridge, plain: np.ndarray) -> None:
-        """Solve, correct once by what is left of the gradient, and bound the gap by what is left then.
+        """Solve, correct once with the remaining gradient, and bound the gap with the gradient that then remains.
 
-        Products are those of all neurons, so that no bit of one depends on which others have the same rows. ``plain``
-        is the part of the ridge that the factor does not have inside, (fit,).
+        Products include all neurons, so that no bit of one depends on which others have the same rows. ``plain`` is the
+        part of the ridge that is not in the factor, (fit,).
         """
         neurons = self.problem.neuron[fits]
         problem, right = self.problem, moments.cross
@@ -175,9 +175,9 @@ class LeastSquaresRun(Run):
         self._judge(fits, Params(coef, intercept), decrement, n_kept)
 
     def _judge(self, fits, params: Params, decrement: np.ndarray, n_kept: np.ndarray) -> None:
-        """Bound the gaps; where directions were excluded only if those are what the features lack, to the last bit.
+        """Bound the gaps; if directions were excluded, only where these are exactly those that the features lack.
 
-        Exact Newton steps finish what is not proved.
+        Exact Newton steps finish the fits that are not proved.
         """
         problem = self.problem
         bound = decrement / 2 + problem.rounding_of(params, self.objective[fits], fits)
@@ -196,7 +196,7 @@ class LeastSquaresRun(Run):
 
 
 def sets_of(problem) -> tuple[list, np.ndarray]:
-    """Find the sets of rows that count the same, by a key each, and which one every fit has, (fit,)."""
+    """Return the keys of the sets of rows that are weighted alike, and the index of the set of every fit, (fit,)."""
     fold = np.zeros(problem.n_neurons, int) if problem.fold is None else problem.fold
     if problem.own is None:
         pattern = np.zeros(problem.n_neurons, int)
@@ -214,7 +214,7 @@ def sets_of(problem) -> tuple[list, np.ndarray]:
 
 
 def least_squares_serves(problem) -> bool:
-    """Whether the fits of a problem are those of normal responses with a ridge or none, and few sets of rows."""
+    """Whether a problem has normal responses, a ridge or no penalty, and few sets of rows."""
     if not problem.observation.is_quadratic or not problem.penalty.smooth or len(problem.devices) > 1:
         return False
     fits = problem.neuron if problem.fold is None else np.stack([problem.neuron, problem.fold])

@@ -1,4 +1,4 @@
-"""One neuron of a population exactly: its Hessian, its Newton steps, whether it has an optimum at all."""
+"""Exact treatment of one neuron of a population: Hessian, Newton steps, and whether it has an optimum at all."""
 
 import numpy as np
 
@@ -8,18 +8,18 @@ from ..tiles import Columns, over_tiles
 from . import newton, proximal_newton
 from .recession import recedes
 
-_STILL = 1e-10  # root mean square of a move of standardised rows that is none
+_STILL = 1e-10  # root mean square of a move of standardised rows that counts as none
 _NO_MOVE = 1e-13  # of the length of a row: rounding
-_NEXT_TO_0, _FAR_BELOW = -20.0, 10.0  # linear predictors of a neuron that may have run away
+_NEXT_TO_0, _FAR_BELOW = -20.0, 10.0  # linear predictors of a neuron that may have diverged
 _STALLED = 8  # steps without a smaller estimate or a lower objective
 _MOST_ENTRIES = 5e7  # of a linear programme
 
 
 class OneNeuron(Problem):
-    """The part of a population problem that takes its neurons one by one, on the host.
+    """Part of a population problem that treats its neurons one by one, on the host.
 
-    What is found out about a neuron is kept however often it is selected: ``rank``, directions of the design that its
-    Hessian resolves where not all that matter, and ``recedes``.
+    Results about a neuron are kept between selections: ``rank``, the number of directions of the design that its
+    Hessian resolves if these are not all that matter, and ``recedes``.
     """
 
     found: dict  # of this problem's neuron
@@ -27,7 +27,7 @@ class OneNeuron(Problem):
 
     @property
     def design_rank(self) -> int:
-        """Directions of the design that were resolved; all of them unless the basis or a neuron has shown otherwise."""
+        """Number of resolved directions of the design; all of them unless the basis or a neuron has shown otherwise."""
         rank = self.basis.rank if "basis" in self.design else self.design.get("rank", self.n_features)
         return min([rank, *(found["rank"] for found in (self.found, *self.found_of.values()) if "rank" in found)])
 
@@ -51,13 +51,13 @@ class OneNeuron(Problem):
         return float(np.max(list(over_tiles(tile, self.n_rows))))
 
     def finish_neuron(self, params: Params, neuron: int, target: float, most_steps: int = 50, near: bool = True):
-        """Bring one neuron below its target by exact Newton steps, if they lead there; returns where they end."""
+        """Bring one neuron below its target by exact Newton steps, if they lead there; returns the last iterate."""
         one, at_once = self.select(neuron), newton if self.penalty.smooth else proximal_newton
         at = at_once.start(one, np.append(params.coef[:, neuron], params.intercept[neuron]), near)
         since, best, lowest = 0, np.inf, np.inf
         while not (at.bound <= target or at.stuck or since >= _STALLED) and at.n_steps < most_steps:
             at = at_once.iterate(one, at)._replace(n_steps=at.n_steps + 1)
-            # Far away the estimate may rise for long while the objective still falls.
+            # Far away the estimate may rise for many steps while the objective still falls.
             since = 0 if at.estimate < 0.9 * best or at.objective < lowest - 1e-2 * target else since + 1
             best, lowest = min(best, at.estimate), min(lowest, at.objective)
         return at._replace(stuck=bool(at.stuck or since >= _STALLED))
@@ -67,11 +67,11 @@ class OneNeuron(Problem):
         return not self.penalty.penalises_all and self.select(neuron).recedes is True
 
     def may_be_separable(self, params: Params, among: np.ndarray | None = None) -> np.ndarray:
-        """Whether neurons ran away, as far as is known: no bound of the gap is to be believed there, (neuron,).
+        """Whether neurons may have diverged, so that no bound of their gap can be trusted, (neuron,).
 
-        Their predictors have gone far in rows that let them (`Observation.recession`): rates next to 0 in silent rows,
-        far below those of spikes. That may be so at an optimum, too; `recedes` knows. Only those ``among`` the neurons
-        are looked at, bool (neuron,).
+        Their predictors are extreme in rows that allow it (`Observation.recession`): rates near 0 in silent rows, far
+        below those of rows with spikes. This can also happen at an optimum; `recedes` decides. Only the neurons
+        ``among``, bool (neuron,), are examined.
         """
         among = np.ones(self.n_neurons, bool) if among is None else among
         if self.penalty.penalises_all or not among.any():
@@ -92,10 +92,10 @@ class OneNeuron(Problem):
 
     @property
     def recedes(self) -> bool | None:
-        """Whether one neuron's predictor can go for ever in some rows (`Observation.recession`) and stay in others.
+        """Whether one neuron's predictor can move indefinitely in some rows (`Observation.recession`), not in others.
 
-        Of counts it falls in silent rows, and stays in those with spikes. None where that is too much to compute. The
-        direction is free of penalties.
+        With counts it falls in silent rows and stays in those with spikes. None if this is too expensive to compute.
+        The direction is free of penalties.
         """
         if "recedes" not in self.found:
             self.found["recedes"] = self._look_for_recession()
@@ -112,7 +112,7 @@ class OneNeuron(Problem):
             x = np.asarray(self.X[rows][which[rows]], np.float64)
             return np.column_stack([(x - mean) / scale, np.ones(len(x))])[:, free]
 
-        # Directions along which rows that hold their predictors stay. Triangles keep what squares would lose.
+        # Directions that leave the held predictors as they are. Triangles keep the precision that squares would lose.
         triangles = over_tiles(lambda rows: np.linalg.qr(standardised(rows, stays), mode="r"), self.n_rows)
         _, singular, directions = np.linalg.svd(np.linalg.qr(np.concatenate(list(triangles)), mode="r"))
         spread = np.append(singular, np.zeros(len(directions) - len(singular)))

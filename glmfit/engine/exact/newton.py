@@ -13,13 +13,13 @@ from ...bounds import descent_step, gap_bound
 from ..problem import Evaluation, Params
 from ..tiles import small_blas
 
-_FAR = 1e-2  # of what the model explains, still to be gained
-CLOSE = 1e-2  # nats of the recording, still to be gained
+_FAR = 1e-2  # still missing, as a share of the gain over the null model
+CLOSE = 1e-2  # nats of the recording that are still missing
 _REUSE = 0.05  # a Hessian is used again while it shrinks the squared decrement by this factor
 
 
 class Step(NamedTuple):
-    """Where a quadratic model of one neuron has its least."""
+    """Step to the minimum of a quadratic model of one neuron."""
 
     move: np.ndarray  # intercept last
     slope: float  # above 0 downhill
@@ -29,7 +29,7 @@ class Step(NamedTuple):
 class NewtonSystem:
     """Factorised Hessian of one neuron in centred coordinates, and where it was formed.
 
-    ``matrix`` has the ridge inside, (column, column), intercept last; ``reach`` is the largest squared norm of a row
+    ``matrix`` includes the ridge, (column, column), intercept last; ``reach`` is the largest squared norm of a row
     ``[(x - mean) / scale, 1]``. A matrix in single precision only guides and ``proves`` nothing.
 
     Directions whose curvature is below 1e-13 of the largest, after scaling the diagonal to one, are excluded:
@@ -63,7 +63,7 @@ class NewtonSystem:
         return len(self.factor)
 
     def step(self, gradient: np.ndarray) -> Step:
-        """Newton's step, whose slope and curvature are the squared decrement g'H^-1 g."""
+        """Return the Newton step, whose slope and curvature are the squared decrement g'H^-1 g."""
         half = self.factor @ self._centred(gradient)
         step, decrement = -(half @ self.factor), float(half @ half)
         coef = step[:-1] / self.scale
@@ -85,17 +85,17 @@ class NewtonSystem:
 
 
 class Iterate(NamedTuple):
-    """One neuron on its way: parameters, objective, gradient, and the Hessian last formed."""
+    """State of one neuron: parameters, objective, gradient, and the last Hessian."""
 
     at: np.ndarray  # (feature + 1,), intercept last
     objective: float = np.nan
     gradient: np.ndarray | None = None  # of the smooth part
-    system: NewtonSystem | None = None  # None where the last is of no use any more
-    bound: float = np.inf  # of F - F*; inf where there is none
+    system: NewtonSystem | None = None  # None if the last one is no longer useful
+    bound: float = np.inf  # of F - F*; inf if there is none
     estimate: float = np.inf
     passes: int = 0  # over the rows, so far
     n_steps: int = 0
-    stuck: bool = False  # no step descends any more: rounding; or steps would go on for ever
+    stuck: bool = False  # no step descends any more: rounding; or steps would continue indefinitely
 
     @property
     def params(self) -> Params:
@@ -104,39 +104,39 @@ class Iterate(NamedTuple):
 
     @property
     def rounding(self) -> float:
-        """What objectives may differ by that are the same."""
+        """Difference up to which objectives count as equal."""
         return 4e-16 * max(abs(self.objective), 1.0)
 
     def towards(self, step: Step, length: float = 1.0) -> Self:
-        """Go along a step, to where nothing was evaluated yet."""
+        """Move along a step, to a point that is not evaluated yet."""
         return self._replace(at=self.at + length * step.move)
 
     def seen(self, value: Evaluation) -> Self:
-        """Take over what a pass has found."""
+        """Store the objective and the gradient of a pass."""
         gradient = np.append(value.grad_coef[:, 0], value.grad_intercept[0])
         return self._replace(objective=float(value.objective[0]), gradient=gradient, passes=self.passes + 1)
 
 
 def start(problem, at: np.ndarray, near: bool = False) -> Iterate:
-    """First iterate of a one-neuron problem: near the optimum judged by its Hessian, elsewhere none yet."""
+    """Return the first iterate of a one-neuron problem; only near the optimum it is judged by its Hessian."""
     if near:
         return judge_exactly(problem, Iterate(at))
     is_null = not np.any(at[:-1]) and at[-1] == problem.null_params().intercept[0]
     if problem.X.dtype == np.float32 and is_null:
-        # The objective of the null model is known, and a gradient in single precision shows the way from there.
+        # The objective of the null model is known, and a gradient in single precision is enough for a step from there.
         return evaluate(problem, Iterate(at), np.float32)._replace(objective=float(problem.null_objective[0]))
     return evaluate(problem, Iterate(at))
 
 
 def evaluate(problem, at: Iterate, dtype=np.float64) -> Iterate:
-    """Take a pass for objective and gradient."""
+    """Compute objective and gradient in one pass."""
     return at.seen(problem.evaluate(at.params, dtype))
 
 
 def search(problem, at: Iterate, step: Step, look) -> Iterate:
-    """Go the whole step or, where that does not descend, half of it and again, down to a length that surely does.
+    """Take the whole step or, if that does not descend, halve it down to a length that is sure to descend.
 
-    ``look(problem, iterate)`` evaluates. Stuck where even that length leads uphill.
+    ``look(problem, iterate)`` evaluates. The iterate is stuck if even that length leads uphill.
     """
     length, sure, passes = 1.0, 0.0, at.passes
     while True:
@@ -146,7 +146,7 @@ def search(problem, at: Iterate, step: Step, look) -> Iterate:
             return after
         passes = after.passes
         if length == 1.0:
-            # Where predictors have far to go the length that is sure to descend is tiny, and halving finds a longer.
+            # If predictors move far, the length that is sure to descend is tiny, and halving finds a longer one.
             reach = problem.largest_move(step.move) * (problem.observation.constant or 1.0)
             known = step.slope, step.curvature, reach
             sure, passes = min(float(descent_step(*(np.asarray([a]) for a in known))[0]), 0.5), passes + 1
@@ -156,14 +156,14 @@ def search(problem, at: Iterate, step: Step, look) -> Iterate:
 
 
 def iterate(problem, at: Iterate) -> Iterate:
-    """One Newton step of a one-neuron problem, with the Hessian at hand or a new one, never uphill."""
+    """Take one Newton step of a one-neuron problem, with the current Hessian or a new one, never uphill."""
     if at.system is not None:
         step = at.system.step(at.gradient)
         after = evaluate(problem, at.towards(step))
         if after.objective <= at.objective - 1e-4 * step.slope + at.rounding:
             return _judge(problem, after, step.slope)
         at = at._replace(system=None, passes=after.passes)
-    # Far from the optimum single precision serves.
+    # Far from the optimum single precision suffices.
     far = not at.estimate <= max(_FAR * (problem.null_objective[0] - at.objective), CLOSE / problem.n_rows)
     at = _form(problem, at, np.float32 if problem.X.dtype == np.float32 and far else np.float64)
     if not np.all(np.isfinite(at.system.matrix)):
@@ -172,11 +172,11 @@ def iterate(problem, at: Iterate) -> Iterate:
     after = search(problem, at, step, evaluate)
     if not after.stuck:
         return _judge(problem, after, step.slope)
-    return after if at.system.proves else judge_exactly(problem, after)  # single precision shows no way down
+    return after if at.system.proves else judge_exactly(problem, after)  # single precision finds no descent
 
 
 def judge_exactly(problem, at: Iterate) -> Iterate:
-    """Form gradient and Hessian in double precision, and judge: those that only show the way prove nothing."""
+    """Form gradient and Hessian in double precision, and judge by them: single precision proves nothing."""
     return _judge(problem, _form(problem, evaluate(problem, at), np.float64), np.inf)
 
 
@@ -187,7 +187,7 @@ def _form(problem, at: Iterate, dtype) -> Iterate:
 
 
 def _judge(problem, at: Iterate, before: float) -> Iterate:
-    """Bound and estimate at an iterate, and whether its Hessian is worth using again."""
+    """Compute bound and estimate at an iterate, and decide whether its Hessian is used again."""
     residual = at.gradient
     if not problem.penalty.smooth:
         missed = problem.penalty.subgradient_residual(at.at[:-1, None], at.gradient[:-1, None])
@@ -198,7 +198,7 @@ def _judge(problem, at: Iterate, before: float) -> Iterate:
     if close and at.system.proves:
         gap = _bound(problem, at, residual, decrement)
         if not np.isfinite(gap) and problem.penalty.smooth:
-            # What the Hessian does not show a penalty on all coefficients may.
+            # What the Hessian does not prove, a penalty on all coefficients may.
             gap = float(problem.evaluate_with_dual(at.params)[1][0])
     kept = None if decrement > _REUSE * before or (close and not np.isfinite(gap)) else at.system
     return at._replace(bound=gap, estimate=decrement / 2, stuck=problem.found.get("recedes") is True, system=kept)
@@ -209,14 +209,14 @@ def _bound(problem, at: Iterate, residual: np.ndarray, decrement: float) -> floa
     system = at.system
     problem.found.pop("rank", None)
     if problem.may_be_separable(at.params)[0]:
-        return np.inf  # there is no optimum: what says otherwise is rounding
+        return np.inf  # there is no optimum: a bound would be rounding
     if system.n_directions < len(system.matrix):
         if system.n_directions < problem.basis.rank + 1:
             problem.found["rank"] = system.n_directions - 1
             return np.inf  # curvature vanishes along a direction the data see
         settled = problem.left_out_is_settled(at.params.coef)[0]
         if not settled or system.misses(residual):
-            return np.inf  # they see more than they resolve; or duplicates, between which the penalty decides
+            return np.inf  # the data see more than they resolve; or duplicates, between which the penalty decides
     constant = problem.observation.constant
     drift = problem.largest_move(at.at - system.anchor) * (constant or 0.0)
     with np.errstate(over="ignore"):

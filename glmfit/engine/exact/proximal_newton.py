@@ -1,6 +1,6 @@
-"""Proximal Newton steps on one neuron in float64, for penalties with kinks: the quadratic model and the penalty whole.
+"""Proximal Newton steps on one neuron in float64, for penalties with kinks: a quadratic model plus the exact penalty.
 
-Only features that are not zero, or should not be, enter the model. Theory: docs/theory/duality.md.
+Only features whose coefficients are not zero, or should not be, enter the model. Theory: docs/theory/duality.md.
 """
 
 import numpy as np
@@ -8,22 +8,22 @@ import numpy as np
 from .newton import CLOSE, Iterate, Step, judge_exactly, search
 from .quadratic import minimise_groups, minimise_l1
 
-_LIFT = 1e-9  # of the scaled diagonal: of duplicates any share will do
+_LIFT = 1e-9  # of the scaled diagonal: duplicates may share a coefficient in any way
 
 
 def start(problem, at: np.ndarray, near: bool = False) -> Iterate:
-    """First iterate of a one-neuron problem; near the optimum or not is the same here."""
+    """Return the first iterate of a one-neuron problem; ``near`` makes no difference here."""
     return _look(problem, Iterate(at), np.inf)
 
 
 def iterate(problem, at: Iterate) -> Iterate:
-    """One proximal Newton step of a one-neuron problem, never uphill."""
+    """Take one proximal Newton step of a one-neuron problem, never uphill."""
     if not np.isfinite(at.objective):
         return at._replace(stuck=True)
     step = model_step(problem, at)
     at = at._replace(passes=at.passes + 1)
     if not step.slope > at.rounding:
-        # Objectives no longer tell one from the other; how far the conditions of the optimum are from holding does.
+        # Objectives no longer distinguish the points; the violation of the optimality conditions does.
         after = _look(problem, at.towards(step), abs(step.slope))
         after = _proved(problem, after if after.objective <= at.objective + at.rounding else at)
         if after.bound < at.bound:
@@ -34,13 +34,13 @@ def iterate(problem, at: Iterate) -> Iterate:
 
 
 def _look(problem, at: Iterate, slope: float) -> Iterate:
-    """Take a pass for objective, gradient and a bound by duality."""
+    """Compute objective, gradient and a bound by duality in one pass."""
     value, bound = problem.evaluate_with_dual(at.params)
     return at.seen(value)._replace(bound=float(bound[0]), estimate=min(float(bound[0]), slope))
 
 
 def _proved(problem, at: Iterate) -> Iterate:
-    """Bound the gap by self-concordance where features without a penalty leave nothing to duality."""
+    """Bound the gap by self-concordance if features without a penalty rule out duality."""
     if problem.penalty.penalises_all:
         return at
     judged = judge_exactly(problem, at)
@@ -48,7 +48,7 @@ def _proved(problem, at: Iterate) -> Iterate:
 
 
 def model_step(problem, at: Iterate) -> Step:
-    """Step to the least of the quadratic model plus the penalty."""
+    """Return the step to the minimum of the quadratic model plus the penalty."""
     penalty, (mean, scale), (coef, gradient) = problem.penalty, problem.standard, (at.at[:-1], at.gradient[:-1])
     labels, strength = penalty.blocks(len(coef))
     missed = np.asarray(penalty.subgradient_residual(coef[:, None], gradient[:, None]), np.float64)[:, 0]
@@ -56,7 +56,7 @@ def model_step(problem, at: Iterate) -> Step:
     labels, mean, scale = labels[inside], mean[inside], np.append(scale[inside], 1.0)
     H, _ = problem.hessian_of_one(at.at, np.float64, inside)
     Q, step = H * np.outer(scale, scale), np.zeros(len(at.at))
-    flat = np.diag(Q) == 0  # constant features: nothing but their penalty moves them, and rounding of no gradient
+    flat = np.diag(Q) == 0  # constant features: only their penalty moves them, not the rounding of a zero gradient
     Q[np.diag_indices_from(Q)] = np.where(flat, 1.0, (1 + _LIFT) * np.diag(Q))
     if not np.all(np.isfinite(Q)):
         return Step(step, 0.0, 0.0)
@@ -77,7 +77,7 @@ def least_of_model(Q, c, labels, strength, before):
     for label in np.unique(labels[labels >= 0]):  # the features of a group keep their proportions
         members = np.flatnonzero(labels == label)
         unit[members] = unit[members].min()
-    known, group = np.unique(np.append(labels, -1), return_inverse=True)  # that of the free ones is the first
+    known, group = np.unique(np.append(labels, -1), return_inverse=True)  # the group of the free ones comes first
     norms = np.zeros(len(known))
     norms[group[:-1]] = unit[:-1] * strength[labels] * (labels >= 0)
     return unit * minimise_groups(Q * unit * unit[:, None], c * unit, group, norms, before / unit)

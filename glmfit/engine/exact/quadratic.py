@@ -1,4 +1,4 @@
-"""Least of a quadratic: known by its products, or exact with an l1 norm or norms of groups, on what is not zero."""
+"""Minimum of a quadratic: from its products alone, or exactly, with an l1 norm or group norms, on what is nonzero."""
 
 import math
 
@@ -11,17 +11,17 @@ _ROUNDS, _PATIENT = 40, 6
 _SMALL = 64  # variables of systems that are solved together
 _ROUNDING = 16 * float(np.finfo(float).eps)
 _GROUP_ROUNDS, _GROUP_PATIENCE, _SECULAR_STEPS = 200, 20, 60
-_FAST = 0.1  # of the gradient before: a Newton step that leaves more of it is not on its own ground
+_FAST = 0.1  # of the gradient before: a Newton step that leaves more of it does not converge fast yet
 _NEAR = 1e-9  # of the terms of the gradient: the step that has been taken from there leaves its square
 
 
 def minimise(product, precondition, gradient: np.ndarray, most: int, left: float, flat: float = 0.0, went=None):
-    """Minimise a quadratic by conjugate gradients from 0, every iterate of which is lower than the one before.
+    """Minimise a quadratic by conjugate gradients from 0; every iterate is lower than the one before.
 
-    ``product`` and ``precondition`` multiply the curvature, and an approximate inverse, with an array like the
-    gradient; at most ``most`` products are made. It ends where the gradient's norm in the preconditioner is below its
-    share ``left``, or where a direction has no curvature above ``flat``. ``went`` is told how far each step goes.
-    Returns where it ends, by how much lower that is, and the gradient there.
+    ``product`` and ``precondition`` multiply the curvature, and an approximate inverse, by an array like the gradient;
+    at most ``most`` products are computed. The method stops when the gradient's norm in the preconditioner is below its
+    share ``left``, or when a direction has no curvature above ``flat``. ``went`` is called with the length of each
+    step. Returns the last point, the decrease, and the gradient there.
     """
     r = -gradient
     x, down = np.zeros_like(r), 0.0
@@ -34,7 +34,7 @@ def minimise(product, precondition, gradient: np.ndarray, most: int, left: float
         curved = product(p)
         bend = float(np.vdot(p, curved))
         if not bend > flat * float(np.vdot(p, p)):
-            break  # nothing is left, or nothing bends: such directions stay where they are
+            break  # nothing is left, or there is no curvature: such directions are not moved
         a = rz / bend
         x, r, down = x + a * p, r - a * curved, down + a * rz / 2
         if went is not None:
@@ -50,9 +50,9 @@ def minimise(product, precondition, gradient: np.ndarray, most: int, left: float
 def conjugate_gradients(product, b, enough, most: int, inner=jnp.vdot):
     """Solve ``product(x) = b`` from 0 in JAX, where ``product`` is symmetric in an inner product.
 
-    At most ``most`` products are made. It ends where the residual's square is at most ``enough`` of it, or where a
-    direction does not bend; that of b then gives a step as long as with the opposite curvature. Returns x, the
-    residual, and how many products it took.
+    At most ``most`` products are computed. It stops when the residual's square is at most ``enough`` of the residual,
+    or when a direction has no positive curvature; if that is b, its step is as long as with the opposite curvature.
+    Returns x, the residual, and the number of products.
     """
 
     def goes_on(carry):
@@ -78,11 +78,11 @@ def conjugate_gradients(product, b, enough, most: int, inner=jnp.vdot):
 def minimise_l1(Q, c, l1, start):
     """Minimise ``w'Q w / 2 - c'w + sum l1 |w|`` of several quadratics, (quadratic, variable).
 
-    w has exact zeros; variables of l1 = 0 are free. The optimum given zeros and signs is one linear system. At first
-    all variables that come out with the wrong sign, or should not be zero, change over at once, which ends after a few
-    rounds as a rule. If it has not, they change over one by one along a path on which the objective falls, which must
-    end (Lee, Battle, Raina, Ng 2007, Efficient sparse coding algorithms). The nearer the zeros and signs of ``start``,
-    the fewer rounds.
+    w has exact zeros; variables with l1 = 0 are free. Given zeros and signs, the optimum solves one linear system. At
+    first all variables that have the wrong sign, or should not be zero, switch at once, which usually ends after a few
+    rounds. Otherwise they then switch one by one along a path on which the objective falls, which must end (Lee,
+    Battle, Raina, Ng 2007, Efficient sparse coding algorithms). The closer the zeros and signs of ``start``, the fewer
+    rounds.
     """
     out, left, size = start.copy(), np.arange(len(c)), np.sqrt(np.einsum("nii->ni", Q))
     w, sign = start, np.where(l1 == 0, 0.0, np.sign(start))
@@ -119,7 +119,7 @@ def _times(Q, w):
 
 
 def _given_signs(Q, c, l1, sign, inside):
-    """Optima with the other variables at zero."""
+    """Solve for the optima with the other variables at zero."""
     right = np.where(inside, c - l1 * sign, 0.0)
     if c.shape[1] <= _SMALL:
         outside = ~inside
@@ -135,7 +135,7 @@ def _given_signs(Q, c, l1, sign, inside):
 
 
 def _to_first_crossing(w, target, sign, wrong):
-    """Go from w towards the target until a variable reaches zero, which leaves; all the way where none does."""
+    """Move from w towards the target until a variable reaches zero, which leaves; all the way if none does."""
     with np.errstate(divide="ignore", invalid="ignore"):
         when = np.where(wrong, np.where(w == target, 0.0, w / (w - target)), np.inf)
     when = np.clip(when, 0.0, np.inf)
@@ -147,9 +147,9 @@ def _to_first_crossing(w, target, sign, wrong):
 def minimise_groups(Q, c, labels, strength, start):
     """Minimise ``w'Q w / 2 - c'w + sum_g strength_g |w_g|``, w with groups of exact zeros; those of 0 are free.
 
-    Newton steps on the groups that are not zero, where the norms are smooth, are fast once the zeros are right. Where
-    they do not say that they are, or do not get on, one group after the other is minimised over, which finds the zeros
-    and never goes up.
+    Newton steps on the groups that are not zero, where the norms are smooth, are fast once the zeros are right. If the
+    zeros are not, or if progress is slow, the objective is minimised over one group after the other, which finds the
+    zeros and never increases it.
     """
     w, parts = start, None
     size = np.abs(c).max(initial=0.0) + strength.max(initial=0.0)
@@ -198,10 +198,10 @@ def _least_of_group(values, vectors, b, strength):
 
 
 def _newton_of_groups(Q, c, labels, strength, w):
-    """Take a Newton step on the groups that are not zero, if it goes down.
+    """Take a Newton step on the groups that are not zero, if it descends.
 
-    Returns w after the step, an array of its own, the largest entry of the gradient before it, and whether some group
-    was zero there that should not be.
+    Returns w after the step as a new array, the largest entry of the gradient before it, and whether some group was
+    zero there that should not be.
     """
     gradient, n = Q @ w - c, len(strength)
     norms = np.sqrt(np.bincount(labels, w**2, n))
@@ -227,7 +227,7 @@ def _newton_of_groups(Q, c, labels, strength, w):
     push, bent = step @ (c - Q @ w), step @ Q @ step
 
     def change(length):
-        """Objective after a part of the step less that before, without the rounding of either."""
+        """Objective after a part of the step minus that before, without the rounding of either."""
         moved = np.sqrt(np.bincount(labels, (w - length * step) ** 2, n)) - norms
         return length * (push + length / 2 * bent) + strength @ moved
 

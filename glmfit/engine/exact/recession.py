@@ -1,6 +1,6 @@
-"""Whether a likelihood has a maximum: a direction in which no row gets worse, and some get better for ever.
+"""Existence of a likelihood's maximum: there is none if a direction worsens no row and improves some indefinitely.
 
-Such a direction exists exactly where a linear programme has a solution (Albert and Anderson, On the existence of
+Such a direction exists exactly if a linear programme has a solution (Albert and Anderson, On the existence of
 maximum likelihood estimates in logistic regression models, 1984). Theory: docs/theory/self_concordance.md.
 """
 
@@ -12,18 +12,18 @@ from scipy.optimize import linprog
 _OPTIONS = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9}
 _FIRST = 1000  # inequalities of the first programme, and those added to the next
 _MOST = 3e6  # numbers in all programmes together: some seconds
-_NOTHING = 1e-11  # of the largest row: what is less does not move
+_NOTHING = 1e-11  # of the largest row: smaller ones do not move
 _MOST_UNKNOWNS, _MOST_ENTRIES = 1000, 3e7  # of a programme of classes
-_ZERO = 1e-7  # of a row's own length: what moves less stays, and so much an inequality may seem to be violated
+_ZERO = 1e-7  # of a row's own length: a smaller move is none, and may seem to violate an inequality
 
 
 def recedes(inequalities: np.ndarray) -> bool | None:
     """Whether some u has ``a @ u <= 0`` for every row a of a matrix, and ``a @ u < 0`` for one of them.
 
-    None where the programmes would have become too large to tell. Cutting planes: a programme of some rows, to which
-    those that its solution violates are added. Where a programme has no solution but those that move no row, and its
-    rows span the space, neither have all rows together. Rows have length one before they are compared, so that short
-    ones count as much as long ones.
+    None if the programmes become too large to tell. The method is cutting planes: a programme of some rows, to which
+    the rows that its solution violates are added. If the only solutions of a programme move no row, and its rows span
+    the space, the same is true of all rows together. Rows are scaled to length one, so that short ones count as much as
+    long ones.
     """
     size = np.linalg.norm(inequalities, axis=1)
     moves = size > _NOTHING * np.max(size, initial=0.0)
@@ -31,13 +31,13 @@ def recedes(inequalities: np.ndarray) -> bool | None:
     if not len(rows):
         return False
     _, singular, directions = np.linalg.svd(rows.T @ rows)
-    rows = rows @ directions[singular > _ZERO**2 * singular[0]].T  # others move no row
-    # All rows may move, with room to spare; that is soon seen. Else some stay, and the others are looked at together.
+    rows = rows @ directions[singular > _ZERO**2 * singular[0]].T  # other directions move no row
+    # All rows may move with a margin, which is found quickly. Otherwise some stay, and the others are treated together.
     return _search(rows, apart=True) or _search(rows, apart=False)
 
 
 def _search(rows: np.ndarray, apart: bool) -> bool | None:
-    """Whether there is a direction; with room between it and all inequalities, or one along which rows move most."""
+    """Whether there is a direction: one with a margin to all inequalities, or one along which rows move most."""
     n_rows, n_unknowns = rows.shape
     margin = np.ones((n_rows, int(apart)))
     cost = np.append(np.zeros(n_unknowns), -1.0) if apart else None
@@ -69,11 +69,11 @@ def _search(rows: np.ndarray, apart: bool) -> bool | None:
 
 
 def may_be_separated(problem, columns: Callable[[np.ndarray], np.ndarray]) -> bool | None:
-    """Whether classes' scores can grow apart, and no row with counts get worse; None where that is much to compute.
+    """Whether classes' scores can grow apart while no row with counts gets worse; None if this is expensive to compute.
 
-    ``columns(rows)`` are centred features of some rows of the problem of classes, dense, and the intercept's 1.
+    ``columns(rows)`` returns dense, centred features of some rows of the softmax problem, and the intercept's 1.
 
-    A direction has, in every row, the same change of score at all classes with counts, and no larger one at others.
+    In every row, a direction changes the scores of all classes with counts equally, and those of others by no more.
     """
     K, (row, label, _) = problem.n_classes, problem.pairs
     row, first = np.unique(row, return_index=True)

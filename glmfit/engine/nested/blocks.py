@@ -1,4 +1,4 @@
-"""Rows in blocks: the folds of a cross-validation, each a run of rows, and the sets of blocks that fits are made of."""
+"""Rows in blocks: the folds of a cross-validation, each a run of rows, and the sets of blocks that are fitted."""
 
 import itertools
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from ..metric import rough_standard
 from ..tiles import tiles_of
 
-_MOST_BYTES = 2e9  # of standardised features that are kept; of more every tile is made again
+_MOST_BYTES = 2e9  # of standardised features that are kept; if there are more, every tile is computed again
 
 
 class Blocks:
@@ -44,15 +44,15 @@ class Blocks:
 
     @property
     def n_blocks(self) -> int:
-        """Blocks, with that of the rows that are never held out."""
+        """Number of blocks, including that of the rows that are never held out."""
         return len(self.slices)
 
     def take(self, of_rows: Any) -> Any:
-        """Bring what is (time, ...) into the order of the blocks; None stays."""
+        """Bring an array (time, ...) into the order of the blocks; None stays None."""
         return of_rows if of_rows is None or self.in_order else of_rows[self.order]
 
     def rows(self, rows: slice, dtype=np.float64) -> np.ndarray:
-        """Return some rows, of the order of the blocks."""
+        """Return some rows, in the order of the blocks."""
         kept = self._kept.get(np.dtype(dtype))
         return self._make(rows).astype(dtype, copy=False) if kept is None else kept[rows]
 
@@ -75,7 +75,7 @@ class Blocks:
         return z
 
     def standard(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-        """Parameters (feature, fit), (fit,) as those of standardised features, (fit, feature + 1)."""
+        """Turn parameters (feature, fit), (fit,) into those of standardised features, (fit, feature + 1)."""
         return np.column_stack([(coef * self.scale[:, None]).T, intercept + self.mean @ coef])
 
     def plain(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,15 +14,15 @@ from .neuron import losses_of
 from .response import Response
 from .search import HeldOut, Nested, Responses, best_of, intercepts
 
-_NEGLIGIBLE, _TOL = 1e-2, 1e-6  # nats of a fit that chooses a strength; tolerance below which the engine wants less
+_NEGLIGIBLE, _TOL = 1e-2, 1e-6  # nats of a fit that chooses a strength; tolerance below which fewer are allowed
 
 
 def held_out_by_solvers(
     nested: Nested, observation: Observation, responses: Responses, penalty: Callable[[Any], Penalty], dtype: Any
 ) -> HeldOut:
-    """Held-out losses of all neurons: for every model, all sets and neurons at once, from the strongest strength down.
+    """Held-out losses of all neurons: for every model, all sets and neurons at once, from the largest strength down.
 
-    ``penalty`` makes a penalty of one strength for each fit. How far losses are from those of the optima is not known.
+    ``penalty`` makes a penalty of one strength for each fit. How far losses are from those of the optima is unknown.
     """
     N, K = responses.Y.shape[1], nested.n_held
     out = HeldOut.empty(len(nested.masks), K, N)
@@ -88,10 +88,10 @@ class _Runs:
         unit = (self.mass / np.where(self.size > 0, self.size, 1.0))[fold, neuron]
         tol = np.where(single, nested.tol, nested.cv_tol)
         for s in reversed(range(S)):
-            # There are no kinks without a strength.
+            # A penalty of strength 0 has no kinks.
             kind = self.penalty if nested.strengths[s] > 0 else Ridge
             penalty = kind(nested.strengths[s] / unit)
-            # A hundredth of a nat is nobody's goal; but losses that are returned are off by the root of it.
+            # A gap of a hundredth of a nat is negligible; but the error of losses that are returned goes with its root.
             nats = np.where(single & penalty.smooth, nested.close, _NEGLIGIBLE)
             options = LoopOptions(tol=tol, negligible=nats / np.minimum(1.0, tol / _TOL) / unit, max_epochs=500)
             problem = FoldedProblem(
@@ -123,7 +123,7 @@ def _solver(problem):
 
 
 def _score(nested: Nested, run: _Runs, model: int, n: int, coef, intercept, out: HeldOut) -> None:
-    """Losses of one neuron: of the pairs, that choose the strength, and of the blocks at those chosen."""
+    """Compute losses of one neuron: of the pairs, which choose the strengths, and of the blocks at these strengths."""
     blocks, K, S = nested.blocks, nested.n_held, len(nested.strengths)
     response = run.response(n)
     there = np.array([response.weights is None or response.weights[block].any() for block in blocks.slices])

@@ -1,7 +1,7 @@
-"""Fits of nested models of one neuron: each from a model nearby whose Hessian is known, which also proves it.
+"""Fits of nested models of one neuron: each from a nearby model whose Hessian is known, which also proves it.
 
-Two passes do for most fits: one in single precision after a step from the fit to all blocks, and one in double
-precision that proves where the next step has led. Theory: docs/theory/nested_models.md.
+Two passes suffice for most fits: one in single precision after a step from the fit to all blocks, and one in double
+precision that proves the result of the next step. Theory: docs/theory/nested_models.md.
 """
 
 from dataclasses import dataclass
@@ -13,28 +13,28 @@ from .nearness import Nearness, solve, squared_norm, times
 from .neuron import LEVELS, Anchor, Neuron
 
 _CLOSE, _FAR_AWAY = 30.0, 300.0  # nats: where the Hessian serves what is near the optimum, or leads there
-_NEAR = 0.3  # nats: what is left of the fit to all blocks, from which fits to some of them begin
-_ROUNDS, _STEPS, _HALVES = 12, 8, 30  # of fits to all blocks, of fits to some, of a step that leads up
+_NEAR = 0.3  # nats left in the fit to all blocks from which fits to some of them start
+_ROUNDS, _STEPS, _HALVES = 12, 8, 30  # of fits to all blocks, of fits to some, of a step that leads uphill
 _SLOW, _FAR = 0.15, 1.2  # contraction of a step, and log growth of a Hessian, from which a new anchor pays
-_RENEWALS, _GROUPS = 3, 8  # times that fits which are not proved get Hessians nearer by, and how many at a time
+_RENEWALS, _GROUPS = 3, 8  # times that unproved fits get nearer Hessians, and how many at a time
 _NOTHING = 1e-300  # share of a Hessian that rounding makes of none
-_MOVED = 0.3  # change of predictors, as far as is known, from which on it is worth measuring
+_MOVED = 0.3  # bound of the change of predictors above which it is worth measuring
 _OF_FITS = "at", "ahead", "bound", "proved", "radius", "bend"
 _NUMBERS = 4e6  # of Hessians that are held at a time
 
 
 @dataclass
 class Leads:
-    """Fits to all blocks, not to the end: one of every model and strength, (lead,) each, and what is known there."""
+    """Unfinished fits to all blocks, one for every model and strength, (lead,) each, and what is known there."""
 
     model: np.ndarray
     strength: np.ndarray
     at: np.ndarray  # (lead, member)
-    anchor: np.ndarray  # which, of those of the neuron
+    anchor: np.ndarray  # index among those of the neuron
     loss: np.ndarray  # (lead, block)
     gradient: np.ndarray  # of the loss, (lead, block, member)
     beyond: np.ndarray  # (lead, level), as `Survey` has it
-    bend: np.ndarray  # (lead, block), too
+    bend: np.ndarray  # likewise, (lead, block)
 
 
 @dataclass
@@ -43,12 +43,12 @@ class Fits:
 
     at: np.ndarray  # (fit, member)
     ahead: np.ndarray  # where one more step leads, of which nothing is proved, (fit, member)
-    bound: np.ndarray  # of what the objective is above its minimum, inf where there is none
+    bound: np.ndarray  # of the objective above its minimum, inf if there is none
     proved: np.ndarray  # whether that is below the target, or as low as rounding allows
     radius: np.ndarray  # bound of the distance from the optimum, in the norm of a lower bound of the Hessian
     bend: np.ndarray  # bound of the Hessian of every block, in units of that lower bound, (fit, block)
     inverse: np.ndarray | None  # of that lower bound, (fit, member, member)
-    seen: tuple[np.ndarray, np.ndarray] | None  # losses and gradients of all blocks, if these were looked at
+    seen: tuple[np.ndarray, np.ndarray] | None  # losses and gradients of all blocks, if these were evaluated
 
 
 class Models:
@@ -59,13 +59,13 @@ class Models:
     neuron : Neuron
         Its rows.
     masks : numpy.ndarray
-        Columns of each model, bool (model, column); that of ones is in all of them.
+        Columns of each model, bool (model, column); the column of ones is in all of them.
     anchors : list of Anchor
         Models whose Hessians are known, at least one; more are added where they pay.
     most : int
-        How many more may be, before some fit cannot be proved without.
+        How many more may be added before some fit cannot be proved without them.
     loose : bool
-        Whether targets are so loose that a step from the nearest anchor may well do.
+        Whether targets are so loose that a step from the nearest anchor may suffice.
     """
 
     def __init__(self, neuron: Neuron, masks: np.ndarray, anchors: list[Anchor], most: int = 8, loose: bool = False):
@@ -108,7 +108,7 @@ class Models:
         return H
 
     def _nearest(self, model, strength) -> tuple[np.ndarray, np.ndarray]:
-        """Minimise the quadratic models at all anchors: which is the nearest, and its minimiser, (lead, member)."""
+        """Minimise the quadratic models at all anchors; returns the nearest one and its minimiser, (lead, member)."""
         n, zero = len(model), np.zeros(len(model), int)
         ridge, mask, best = self._ridges(strength, zero), self.masks[model], np.full(n, np.inf)
         which, at = zero.copy(), np.zeros((n, len(self.inside)))
@@ -123,7 +123,7 @@ class Models:
         return which, at
 
     def _nearest_of(self, at: np.ndarray) -> np.ndarray:
-        """Which anchor is nearest to some models, (model,)."""
+        """Find the anchor nearest to each of some models, (model,)."""
         whole = self._whole(at)
         distances = []
         for known in self.anchors:
@@ -134,7 +134,7 @@ class Models:
     # ---------------------------------------------------------------- fits to all blocks
 
     def leads(self, strengths: np.ndarray) -> Leads:
-        """Fit all blocks, nearly, of all models at all strengths."""
+        """Fit all models approximately to all blocks, at all strengths."""
         neuron, n_models = self.neuron, len(self.masks)
         if len(self.anchors) == 1:
             self._climb(float(np.median(strengths)), _FAR_AWAY if self._loose else _CLOSE)
@@ -165,7 +165,7 @@ class Models:
                 getattr(leads, name)[some] = value
 
     def _climb(self, strength: float, close: float) -> None:
-        """Take Newton steps of the model of all members from the nearest anchor: what they meet are anchors, too."""
+        """Take Newton steps of the model of all members from the nearest anchor; their ends become anchors, too."""
         neuron, ridge = self.neuron, strength * self.neuron.size[0] * self._ridge
         known = self.anchors[-1]
         at = known.at[self.inside]
@@ -206,7 +206,7 @@ class Models:
             step = solve(self._systems(model, leads.anchor[active], zero[active], ridge[active]), g)
             left = np.einsum("li,li->l", g, step) / 2
             left[bad] = np.inf
-            # A step that has led away from the optimum is taken back by half.
+            # Half of a step that has led away from the optimum is undone.
             up = ~(left < before[active]) & (left > _NEAR)
             slow = (left > _NEAR) & (left > _SLOW * before[active])
             there = np.where(up[:, None], (here + since[active]) / 2, here - step)
@@ -232,7 +232,7 @@ class Models:
         return changed
 
     def log_growth(self, leads: Leads, lead: np.ndarray, sets: np.ndarray, move=0.0) -> np.ndarray:
-        """Logarithm by which Hessians may be smaller than those of their anchors; what is further moved by ``move``."""
+        """Log factor by which Hessians may be smaller than those of their anchors; ``move`` is a further move."""
         share = np.maximum(self._of_sets("share", leads.anchor[lead], sets), _NOTHING)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             kept = np.log1p(-np.minimum(leads.beyond[lead] / share[:, None], 1.0))
@@ -248,9 +248,9 @@ class Models:
     ) -> Fits:
         """Fit sets of blocks, (fit,), from leads, (fit,), until all are proved to be within the target, in nats.
 
-        ``keep`` also returns the inverse Hessians, which scores need for their bounds; ``start`` (fit, member) is where
-        the fits may be already. What cannot be proved from afar gets Hessians of its own; where that is not enough,
-        either, the bound is infinite or above the target.
+        ``keep`` also returns the inverse Hessians, which scores need for their bounds; ``start`` (fit, member) holds
+        points that may already be the fits. Fits that cannot be proved from afar get their own Hessians; if that is not
+        enough either, the bound is infinite or above the target.
         """
         target = np.broadcast_to(target, len(lead))
         fits = self._fit_all(leads, lead, sets, target, keep, start)
@@ -297,9 +297,9 @@ class Models:
                 at = at - times(inverse, g)
         at = np.where(np.isfinite(at).all(axis=1, keepdims=True), at, start)
         near = Nearness(self, leads, lead, sets, reach, H, start)
-        # Steps that lead away are taken back by half: where each fit is best, and how long its next step is to be.
+        # Steps that lead away are halved. For each fit: its best point, the next one, and the length of the step.
         best, ahead, length, active = at.copy(), at.copy(), np.ones(n), np.arange(n)
-        # The first pass may well be the last: then it looks at the other blocks, too, which are to be scored.
+        # The first pass may be the last, so it also evaluates the other blocks, which are to be scored.
         seen = (np.zeros(train.shape), np.zeros((*train.shape, at.shape[1]))) if keep and self._loose else None
         for _ in range(_STEPS):
             here, over = at[active], train[active] if seen is None else np.ones((len(active), train.shape[1]), bool)
@@ -323,7 +323,7 @@ class Models:
         near.look_again(best, np.flatnonzero((near.moved > _MOVED) & unsure))
         bound, radius, growth = near.bound, near.radius, near.growth
         with np.errstate(over="ignore", invalid="ignore"):
-            # On the way to the optimum predictors change by no more than this besides.
+            # On the way to the optimum predictors change by no more than this in addition.
             more = np.exp(self.constant * (near.moved + radius * np.sqrt(growth * reach)))
             bend = leads.bend[lead] * (more * growth / share)[:, None]
         inverse = inverse * (growth[:, None, None] * mask[:, :, None]) if keep else None
@@ -341,7 +341,7 @@ class Models:
         return self.neuron.largest(self._members, change)
 
     def improvement(self, leads: Leads, lead: np.ndarray, sets: np.ndarray) -> np.ndarray:
-        """How much lower the objective of some sets is at leads than at the first anchor, in nats, (fit,)."""
+        """Compute how much lower the objective of sets is at leads than at the first anchor, in nats, (fit,)."""
         gained = (self.anchors[0].loss - leads.loss[lead]) * self.neuron.sets[sets]
         penalty = np.sum(self._ridges(leads.strength[lead], sets) * leads.at[lead] ** 2, axis=1) / 2
         return np.maximum(gained.sum(axis=1) - penalty, 0.0)

@@ -94,7 +94,7 @@ class Moments:
             out.n_proved += bound <= nested.close
 
     def _fit(self, model: int, set_: int, strength: np.ndarray, over: tuple, cross, square):
-        """Losses of some blocks and how far those of the optima may be off, and the gap: (block, neuron), (neuron,)."""
+        """Losses of some blocks, bounds of their errors, and the gap: (block, neuron) twice, (neuron,)."""
         f = self._factor(model, set_)
         c = cross[self.nested.sets[set_]].sum(axis=0)
         response, root = c[-1] / f.weight, f.root[:, None]

@@ -1,4 +1,4 @@
-"""How near fits are to their optima, by Hessians nearby; theory: docs/theory/nested_models.md."""
+"""Distance of fits from their optima, by nearby Hessians; theory: docs/theory/nested_models.md."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from ...bounds import gap_bound
 
-_INFLATED = 1e-4  # of a squared norm, more than products with a Hessian that is nearly singular are rounded by
+_INFLATED = 1e-4  # of a squared norm: more than the rounding of products with a nearly singular Hessian
 
 
 class Nearness:
-    """How near some fits are known to be to their optima, by the Hessians of their anchors, (fit,) each."""
+    """Known distance of some fits from their optima, by the Hessians of their anchors, (fit,) each."""
 
     def __init__(self, models: Any, leads: Any, lead, sets, reach, H, start):
         self._models, self._leads, self._lead, self._sets = models, leads, lead, sets
@@ -18,7 +18,7 @@ class Nearness:
         self.decrement, self.moved, self.bound, self.radius, self.growth = np.full((5, len(lead)), np.inf)
 
     def look(self, some: np.ndarray, at: np.ndarray, decrement: np.ndarray) -> None:
-        """Take over where some fits are; predictors have moved no more than their reach says."""
+        """Store where some fits are; predictors have moved no more than their reach allows."""
         away = at - self._start[some]
         with np.errstate(over="ignore", invalid="ignore"):
             moved = np.sqrt(self._reach[some] * np.einsum("ni,ni->n", away, times(self._H[some], away)))
@@ -26,7 +26,7 @@ class Nearness:
         self._bound(some, at)
 
     def look_again(self, at: np.ndarray, some: np.ndarray) -> None:
-        """See how far predictors of some fits have really moved."""
+        """Measure how far predictors of some fits have actually moved."""
         if len(some):
             self.moved[some] = self._models.largest(at[some] - self._start[some])
             self._bound(some, at[some])
@@ -43,7 +43,7 @@ class Nearness:
 
 
 def squared_norm(H, inverse, g, x) -> tuple[np.ndarray, np.ndarray]:
-    """Bound ``g'H^-1 g`` from an inverse that is rounded, inf where it is none; and solve once more, (fit, member)."""
+    """Bound ``g'H^-1 g`` from a rounded inverse, inf if that fails; and refine the solution, (fit, member)."""
     x = x + times(inverse, g - times(H, x))
     left = g - times(H, x)
     norm = np.sum(x * (g + left), axis=1) + 2 * np.abs(np.sum(left * times(inverse, left), axis=1))
@@ -61,7 +61,7 @@ def times(H: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 
 
 def _radius(decrement_squared, reach_squared, constant) -> np.ndarray:
-    """Bound of the distance from the optimum in the norm of a Hessian, inf where there is none."""
+    """Bound of the distance from the optimum in the norm of a Hessian, inf if there is none."""
     if constant == 0:
         return np.sqrt(decrement_squared)
     reach = constant * np.sqrt(reach_squared)

@@ -1,4 +1,4 @@
-"""Fits of one neuron: passes over its rows, and the Hessians nearby that serve them all as a metric and as a proof.
+"""Fits of one neuron: passes over its rows, and nearby Hessians that serve all fits as a metric and as a proof.
 
 Sums over rows are not divided by their number, so that objectives are in nats. Theory: docs/theory/nested_models.md.
 """
@@ -13,7 +13,7 @@ from .response import Response
 
 _NUMBERS = 1 << 17  # of a tile of predictors
 LEVELS = np.array([0.25, 0.5, 1.0, 2.0])  # changes of eta that most rows should stay below
-_SINGLE = 64 * 2.0**-24  # of the terms of a predictor in single precision, more than it may be off
+_SINGLE = 64 * 2.0**-24  # of the terms of a predictor in single precision: more than its error
 _SUMS = 1e-3  # of sums of a tile of positive numbers in single precision
 _ROUGH = 0.01  # share of the largest norm of a row that may be rounding
 _BEND = 1.0  # change of eta up to which rows are bounded together, and beyond one by one
@@ -25,7 +25,7 @@ class Anchor(NamedTuple):
     at: np.ndarray  # (column,)
     loss: np.ndarray  # (block,)
     gradient: np.ndarray  # of the loss, (block, column)
-    eta: np.ndarray  # without what is known, (row,)
+    eta: np.ndarray  # without the known part, (row,)
     pull: np.ndarray  # curvature of a row times its leverage, (row,); they add up to the columns at most
     block: np.ndarray  # largest share of the Hessian of all blocks that each of them has, (block,)
     reach_squared: np.ndarray  # largest leverage of a row, (set,)
@@ -50,15 +50,15 @@ class Neuron:
     blocks : Blocks
         Features.
     response : Response
-        In the order of the blocks.
+        Responses in the order of the blocks.
     sets : numpy.ndarray
-        Sets of blocks that are fitted, bool (set, block), the first of them all.
+        Sets of blocks that are fitted, bool (set, block); the first set has all blocks.
     size : numpy.ndarray
         Weight of the rows of every block, by which a strength is multiplied, (block,).
     least : float
         Strength of the weakest ridge.
     many : bool
-        Whether there are many fits to come, so that rows are worth copying in the order that suits the responses.
+        Whether many fits follow, so that it pays to copy rows in the order that suits the responses.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Neuron:
     def gradients(self, members, at: np.ndarray, over: np.ndarray, loss: bool = False, dtype=np.float64):
         """Losses and gradients of the blocks ``over``, bool (fit, block): (fit, block), (fit, block, member).
 
-        Fits are ``at`` (fit, member) some columns of the features, the ``members``.
+        Fits have parameters ``at`` (fit, member) for some columns of the features, the ``members``.
         """
         values, gradient = np.zeros(over.shape), np.zeros((*over.shape, at.shape[1]))
         for k, block in enumerate(self.blocks.slices):
@@ -104,7 +104,7 @@ class Neuron:
         return losses_of(self.blocks, self.response, at, over, lambda rows: self._columns(rows, members))
 
     def largest(self, members, change: np.ndarray) -> np.ndarray:
-        """Return the largest change of a predictor, whatever the weights, by changes (fit, member)."""
+        """Return the largest change of a predictor, regardless of weights, by changes (fit, member)."""
         coef, most = np.ascontiguousarray(change.T), np.zeros(len(change))
         for rows in tiles_of(self.blocks.n_rows, min(max(_NUMBERS // len(change), 256), 4096)):
             most = np.maximum(most, np.abs(self._columns(rows, members) @ coef).max(axis=0))
@@ -116,9 +116,9 @@ class Neuron:
         return np.finfo(float).eps * (16 * self._terms + 2 * self._counts * terms)
 
     def survey(self, members, at: np.ndarray, anchor: Anchor) -> Survey:
-        """Look at some models (model, member) in single precision, and how far they are from an anchor.
+        """Evaluate some models (model, member) in single precision, and their distance from an anchor.
 
-        Gradients and losses only show the way; the changes of predictors that bounds rest on are rounded up.
+        Gradients and losses only guide the steps; the changes of predictors that bounds rest on are rounded up.
         """
         n, blocks = len(at), self.blocks
         coef = np.ascontiguousarray(at.T, np.float32)
@@ -144,7 +144,7 @@ class Neuron:
     def anchor(self, at: np.ndarray, least: bool = False) -> Anchor:
         """Form Hessian and gradient of every block at a model of all columns, and the leverage of every row there.
 
-        On request the Hessian is that without any response, which is the least there is (`curvature_is_least_at_0`).
+        With ``least`` the Hessian is that of responses of 0, the smallest there is (`curvature_is_least_at_0`).
         """
         blocks, p = self.blocks, self.blocks.n_columns
         hessian, gradient = np.zeros((blocks.n_blocks, p, p)), np.zeros((blocks.n_blocks, p))
@@ -171,7 +171,7 @@ class Neuron:
         return Anchor(at, loss, gradient, eta, curvature * leverage, block, reach, share, hessians)
 
     def _leverages(self, turn: np.ndarray) -> np.ndarray:
-        """Bound the squared norm of every row in new coordinates: in single precision where that is near enough."""
+        """Bound the squared norm of every row in new coordinates: in single precision if that is accurate enough."""
         for dtype, unit in ((np.float32, 2.0**-24), (np.float64, 2.0**-53)):
             turned, slack = turn.T.astype(dtype), (len(turn) + 16) * unit * np.linalg.norm(turn)
             parts = [_leverage(self._rows(rows, dtype), turned, slack) for rows in tiles_of(self.blocks.n_rows)]
@@ -184,7 +184,7 @@ class Neuron:
         """Return an anchor with the least Hessian that was formed for other responses, at the same model."""
         every = np.ones((1, self.blocks.n_blocks), bool)
         loss, gradient = self.gradients(None, base.at[None], every, loss=True, dtype=np.float32)
-        # At a constant model the curvature is that of a response of 0, and as much again for every response of 1.
+        # At a constant model the curvature is that of a response of 0, plus a constant times the response.
         observation, eta, y = self.response.observation, np.array(base.at[-1]), self.response.y
         least, more = (float(observation.curvature(np.array(of), eta)) for of in (0.0, 1.0))
         grown = 1 + (more / least - 1) * y
@@ -216,7 +216,7 @@ def _tiles(block: slice, n_fits: int) -> list[slice]:
 
 
 def _leverage(z: np.ndarray, turn: np.ndarray, slack: float) -> tuple[np.ndarray, np.ndarray]:
-    """Norms of some rows in new coordinates, and what they are rounded by at most."""
+    """Norms of some rows in new coordinates, and bounds of their rounding errors."""
     turned = z @ turn
     size, length = (np.sqrt(np.einsum("ij,ij->i", v, v).astype(np.float64)) for v in (turned, z))
     return size, slack * length + 1e-6 * size

@@ -1,8 +1,8 @@
 """Responses of one neuron: the loss of its rows and the slope, for many fits at once.
 
-Losses are evaluated in the memory of the predictors, with as few functions of each number as there can be: with log
-links and the logistic one the response enters as a number times the predictor, with the softplus link in rows with
-spikes alone.
+Losses are evaluated in the memory of the predictors, with as few function evaluations per number as possible. With log
+links and the logistic link the response enters as a factor of the predictor; with the softplus link it enters only in
+rows with spikes.
 """
 
 from typing import Self
@@ -18,7 +18,7 @@ _LIMIT = {np.dtype(np.float64): 690.0, np.dtype(np.float32): 80.0}  # of exponen
 class Response:
     """Responses y (row,) of one neuron, with weights and a known part of the predictor, (row,) each or None.
 
-    ``slope`` and ``loss_and_slope`` overwrite the predictors eta (row, fit) of some rows by the derivatives of the
+    ``slope`` and ``loss_and_slope`` overwrite the predictors eta (row, fit) of some rows with the derivatives of the
     loss, times weights.
     """
 
@@ -27,12 +27,12 @@ class Response:
 
     @staticmethod
     def of(observation: Observation, y, weights=None, offset=None) -> "Response":
-        """Return what evaluates this loss fastest."""
+        """Return the fastest implementation of this loss."""
         kind = _KINDS.get(type(observation), Response)
         return kind(observation, np.asarray(y, np.float64), weights, offset)
 
     def best_order(self, blocks: list[slice]) -> np.ndarray | None:
-        """Order of rows within blocks in which losses are evaluated fastest, (row,); None where any serves."""
+        """Order of rows within blocks in which losses are evaluated fastest, (row,); None if any order will do."""
         return None
 
     def take(self, order: np.ndarray) -> Self:
@@ -47,29 +47,29 @@ class Response:
         return self._weighted(rows, self._slope(y, eta) if _is_ordinary(eta) else Response._slope(self, y, eta))
 
     def loss(self, rows: slice, eta: np.ndarray) -> np.ndarray:
-        """Losses of some rows, summed, (fit,)."""
+        """Sum the losses of some rows, (fit,)."""
         w = np.ones(len(eta)) if self.weights is None else self.weights[rows]
         y, eta = self._y(rows, eta), self._known(rows, eta)
         return self._loss(y, eta, w) if _is_ordinary(eta) else Response._both(self, y, eta, w)[0]
 
     def loss_and_slope(self, rows: slice, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Losses of some rows, summed, (fit,), and their derivatives."""
+        """Sum the losses of some rows, (fit,), and return their derivatives."""
         w = np.ones(len(eta)) if self.weights is None else self.weights[rows]
         y, eta = self._y(rows, eta), self._known(rows, eta)
         loss, slope = self._both(y, eta, w) if _is_ordinary(eta) else Response._both(self, y, eta, w)
         return loss, self._weighted(rows, slope)
 
     def curvature(self, eta: np.ndarray, least: bool = False) -> np.ndarray:
-        """Second derivative of the loss, times weights, of one fit, at predictors without what is known, (row,).
+        """Second derivative of the loss of one fit, times weights, at predictors without the known part, (row,).
 
-        On request that of a response of 0.
+        With ``least``, that of a response of 0.
         """
         eta = eta if self.offset is None else eta + self.offset
         c = np.asarray(self.observation.curvature(np.zeros_like(eta) if least else self.y, eta), np.float64)
         return c if self.weights is None else np.where(self.weights > 0, c * self.weights, 0.0)
 
     def bends(self, rows: slice, eta: np.ndarray) -> np.ndarray:
-        """Second derivatives of the loss of some rows, summed, (fit,)."""
+        """Sum the second derivatives of the loss of some rows, (fit,)."""
         eta = self._known(rows, eta)
         c = np.asarray(self.observation.curvature(self.y[rows, None], eta), np.float64)
         return _total(np.ones(len(c)) if self.weights is None else self.weights[rows], c)
@@ -102,7 +102,7 @@ class Response:
 
 
 class _Softplus(Response):
-    """Poisson counts with the softplus link: f - y log f, whose second term is for rows with spikes."""
+    """Poisson counts with the softplus link: f - y log f, whose second term is needed only in rows with spikes."""
 
     def best_order(self, blocks):
         return np.concatenate([block.start + np.argsort(self.y[block] == 0, kind="stable") for block in blocks])
@@ -188,12 +188,12 @@ _KINDS = {PoissonSoftplus: _Softplus, PoissonExp: _Exponential, Bernoulli: _Logi
 
 
 def curvature_is_least_at_0(observation: Observation) -> bool:
-    """Whether no response has less curvature than 0 has, wherever the predictor is."""
+    """Whether no response has less curvature than a response of 0, at any predictor."""
     return isinstance(observation, PoissonExp | PoissonSoftplus | Bernoulli)
 
 
 def _total(w: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Sum over rows; rows without weight may be anything."""
+    """Sum over rows; rows without weight may have any values."""
     if not w.all():
         values = np.where(w[:, None] > 0, values, 0.0)
     return w @ values
@@ -206,6 +206,6 @@ def _spikes(y: np.ndarray) -> slice | np.ndarray:
 
 
 def _is_ordinary(eta: np.ndarray) -> bool:
-    """Whether exponentials of all predictors are numbers, and not 0."""
+    """Whether exponentials of all predictors are finite, and not 0."""
     limit = _LIMIT[eta.dtype]
     return bool(eta.max(initial=0.0) <= limit and eta.min(initial=0.0) >= -limit)

@@ -13,13 +13,13 @@ from .models import Models
 from .neuron import Anchor, Neuron
 from .response import Response, curvature_is_least_at_0
 
-_NEGLIGIBLE, _TOL = 1e-2, 1e-6  # nats of a fit that are nobody's goal, less with a tolerance below that
-_CLOSE = 1e-6  # of these, of fits whose losses are returned: how far their losses may be off goes with the root
+_NEGLIGIBLE, _TOL = 1e-2, 1e-6  # negligible nats of a fit, fewer with a tolerance below the second
+_CLOSE = 1e-6  # of these, for fits whose losses are returned: the error of a loss goes with the root
 _CLOSE_ENOUGH = 1e-4  # nats of fits whose strengths are next to the best
-_TIE = 0.03  # nats: strengths whose scores are nearer are compared by fits to the end
-_MOST_OF_IT = 0.8  # share of the curvature without any response, from which on it stands for all
+_TIE = 0.03  # nats: strengths with closer scores are compared by finished fits
+_MOST_OF_IT = 0.8  # share of the curvature without any response, above which it stands for all
 _ROUNDING = 1e-12  # of a loss
-_SMALL = 0.5  # share of the columns, from which on models are fitted together
+_SMALL = 0.5  # share of the columns, above which models are fitted together
 _NEWTON_STEPS = 100  # of an intercept
 _NEW, _NEW_SMALL = 8, 3  # Hessians for models that are fitted together
 _MANY = 1000  # fits from which on rows are worth copying
@@ -49,22 +49,22 @@ class Responses(NamedTuple):
 
 @dataclass
 class HeldOut:
-    """Held-out losses in nats, and how they came about; axes are (model, held-out block, neuron).
+    """Held-out losses in nats, with strengths and bounds; axes are (model, held-out block, neuron).
 
     Attributes
     ----------
     loss : numpy.ndarray
-        Of the block, of the model fitted to the others at the strength chosen there; nan where there is none.
+        Loss of the block, of the model fitted to the others at the strength chosen there; nan if there is none.
     off : numpy.ndarray
-        How far the loss of the exact optimum may be from it, inf where that is not known.
+        Bound of the difference to the loss of the exact optimum, inf if unknown.
     chosen : numpy.ndarray
         Index of the strength.
     gap : numpy.ndarray
-        Bound of the distance of the fit from its optimum, in nats, inf where there is none.
+        Bound of the distance of the fit from its optimum, in nats, inf if there is none.
     proved : numpy.ndarray
-        Whether the gap is below its target, and those of the fits that chose the strength are.
+        Whether the gap is below its target, and so are those of the fits that chose the strength.
     n_fits, n_proved : numpy.ndarray
-        Fits of every neuron, those that chose the strengths included, and how many are proved, (neuron,).
+        Number of fits of every neuron, including those that chose the strengths, and how many are proved, (neuron,).
     """
 
     loss: np.ndarray
@@ -77,7 +77,7 @@ class HeldOut:
 
     @classmethod
     def empty(cls, n_models: int, n_held: int, n_neurons: int) -> Self:
-        """Nothing known."""
+        """Return an object without results."""
         shape = n_models, n_held, n_neurons
         nothing, none = (lambda: np.full(shape, np.nan)), (lambda: np.zeros(n_neurons, int))
         return cls(
@@ -86,7 +86,7 @@ class HeldOut:
         )  # fmt: skip
 
     def put(self, at: Any, other: Self) -> None:
-        """Take over what is known of some neurons."""
+        """Store the results of some neurons."""
         for field in fields(self):
             getattr(self, field.name)[..., at] = getattr(other, field.name)
 
@@ -102,12 +102,13 @@ class Nested:
     masks : numpy.ndarray
         Features of each model, bool (model, feature).
     strengths : numpy.ndarray
-        Of a ridge on coefficients of the features as given, increasing and positive, (strength,). One is taken; of
-        several each held-out block gets the one with the best score on the other blocks, each held out in turn, too.
+        Strengths of a ridge on coefficients of the features as given, increasing and positive, (strength,). A single
+        one is used; of several, each held-out block gets the one with the best score on the other blocks, each of which
+        is also held out in turn.
     tol, cv_tol : float
         Relative gap of the fits whose losses are returned, and of those that choose the strengths.
     loose : float, optional
-        Gap in nats that is near enough for the fits whose losses are returned, instead of what ``tol`` asks for.
+        Gap in nats that is near enough for the fits whose losses are returned, instead of that from ``tol``.
     """
 
     blocks: Blocks
@@ -139,11 +140,11 @@ class Nested:
 
     @property
     def close(self) -> float:
-        """Gap in nats below which a fit is near enough whose loss is returned."""
+        """Gap in nats below which a fit whose loss is returned is near enough."""
         return _CLOSE * _NEGLIGIBLE * min(1.0, self.tol / _TOL) if self.loose is None else self.loose
 
     def batches(self, among: np.ndarray) -> Iterator[np.ndarray]:
-        """Models that are fitted together: all large ones, and small ones by themselves, largest first."""
+        """Yield models that are fitted together: all large ones, then small ones by themselves, largest first."""
         size = self.masks[among].sum(axis=1)
         large = size > _SMALL * self.masks.shape[1]
         if large.any():
@@ -154,16 +155,16 @@ class Nested:
     def of_neuron(
         self, observation: Observation, responses: Responses, n: int, among=None, shared: dict | None = None
     ) -> HeldOut:
-        """Held-out losses of one neuron, of all models or those ``among``, by Newton steps from Hessians nearby.
+        """Held-out losses of one neuron, of all models or those ``among``, by Newton steps from nearby Hessians.
 
-        ``shared`` keeps what other responses of the same neuron to the same features have in common with these.
+        ``shared`` keeps results that other responses of the same neuron to the same features can reuse.
         """
         among = np.arange(len(self.masks)) if among is None else among
         out = HeldOut.empty(len(self.masks), self.n_held, 1)
         with np.errstate(all="ignore"):  # what is not a number has no bound
             try:
                 self._of_neuron(observation, among, shared, out, *responses.in_order(self.blocks, n))
-            except np.linalg.LinAlgError:  # features that repeat others, with next to no ridge
+            except np.linalg.LinAlgError:  # duplicate features, with almost no ridge
                 out.n_fits += 1
         return out
 
@@ -208,7 +209,7 @@ class Nested:
         return np.where(np.isfinite(total), total, np.inf)
 
     def _constant(self, response: Response, some: np.ndarray, mean, usable, there, out: HeldOut) -> None:
-        """Put down the losses of models without features, whose optima are known to rounding."""
+        """Store the losses of models without features, whose optima are known up to rounding."""
         at = intercepts(response, self.blocks.slices, self.sets, mean)
         for k, set_ in enumerate(self.singles()):
             if not (usable[set_] and there[k]):
@@ -221,7 +222,7 @@ class Nested:
             out.n_proved += len(some)
 
     def _search(self, models: Models, some: np.ndarray, usable: np.ndarray, there: np.ndarray, out: HeldOut) -> None:
-        """Fit a batch of models of one neuron, and put down what it finds."""
+        """Fit a batch of models of one neuron, and store the results."""
         S, K, n = len(self.strengths), self.n_held, len(some)
         leads = models.leads(self.strengths)
         chosen, sure = np.full((n, K), S - 1), np.ones((n, K), bool)
@@ -236,7 +237,7 @@ class Nested:
             total = self.totals(loss, sets, there, n)
             close = _near_the_best(total)[lead // S, lead % S]  # (fit, held)
             close = np.flatnonzero(np.any(close & ~self.sets[sets][:, :K], axis=1))
-            if len(close):  # what else would choose between them is how far they are from their optima
+            if len(close):  # otherwise the distances from their optima would choose between them
                 target = max(self.close, _CLOSE_ENOUGH)
                 again = models.fit(leads, lead[close], sets[close], target, start=fits.ahead[close])
                 loss[close] = models.losses(again.ahead, ~self.sets[sets[close]])
@@ -259,7 +260,7 @@ class Nested:
 
 
 def _first(neuron: Neuron, at: np.ndarray, shared: dict | None) -> Anchor:
-    """Anchor at a constant model, with a Hessian that is shared if it may be."""
+    """Return the anchor at a constant model, with a shared Hessian if possible."""
     if shared is None:
         return neuron.anchor(at)
     observation, y = neuron.response.observation, neuron.response.y
@@ -275,7 +276,7 @@ def _first(neuron: Neuron, at: np.ndarray, shared: dict | None) -> Anchor:
 
 
 def intercepts(response: Response, blocks: list[slice], sets: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """Optimal intercepts of a model without features, to rounding, (set,), from the mean response of every set."""
+    """Optimal intercepts of a model without features, up to rounding, (set,), from the mean response of every set."""
     at = np.asarray(response.observation.intercept(mean), np.float64)
     if response.offset is None:
         return at
@@ -297,11 +298,11 @@ def intercepts(response: Response, blocks: list[slice], sets: np.ndarray, mean: 
 
 
 def best_of(total: np.ndarray) -> np.ndarray:
-    """Index of the strength of the least loss (model, strength, ...), of equal ones the strongest, (model, ...)."""
+    """Index of the strength with the smallest loss (model, strength, ...), the strongest among ties, (model, ...)."""
     return total.shape[1] - 1 - np.argmin(total[:, ::-1], axis=1)
 
 
 def _near_the_best(total: np.ndarray) -> np.ndarray:
-    """Which strengths score next to the best and are not alone there, bool (model, strength, held)."""
+    """Whether strengths score close to the best, if several do, bool (model, strength, held)."""
     near = total <= total.min(axis=1, keepdims=True) + _TIE
     return near & (near.sum(axis=1, keepdims=True) > 1)

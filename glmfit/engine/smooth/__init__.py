@@ -1,1 +1,1 @@
-"""Quadratic penalties with strengths of every fit and term: all fits by Newton steps with Hessians of their own."""
+"""Quadratic penalties with one strength per fit and term: Newton steps of all fits, each with its own Hessian."""

@@ -1,7 +1,8 @@
-"""Rows in cells that share the features they have: sums over rows for many fits, each with its own Hessian.
+"""Rows in cells with the same nonzero features: sums over rows for many fits, each with its own Hessian.
 
-Basis functions are 0 almost everywhere: the rows of a cell have some tens of several hundred features. The Hessians of
-all fits are one product, of the products of all pairs of these features with the curvature of every row and fit.
+Basis functions are 0 almost everywhere: in the rows of a cell, some tens of several hundred features are nonzero. The
+Hessians of all fits are one matrix product: products of all pairs of these features times the curvature of every row
+and fit.
 """
 
 import copy
@@ -18,7 +19,7 @@ from ...observations.poisson import Poisson, PoissonExp, PoissonSoftplus
 from ..tiles import Workers, n_cores, weighted
 
 _NUMBERS = 1 << 19  # products of pairs, or predictors, of a tile
-_OVERHEAD = 256  # rows: what a cell costs besides its rows
+_OVERHEAD = 256  # rows: cost of a cell in addition to its rows
 _MOST_BYTES = 5e8  # of features in double precision, and of products of pairs, that are kept
 _FEW_FITS = 8  # below, Hessians are formed one by one
 _SINGLE = 2.0**-24
@@ -27,16 +28,16 @@ _LIMIT = np.float32(40.0)  # of predictors in exponents; beyond, the softplus is
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """Rows that have the same features."""
+    """Rows that have the same nonzero features."""
 
     rows: np.ndarray  # indices
     columns: np.ndarray  # of the features they have, the intercept's last
     x: np.ndarray  # (column, row)
-    pairs: np.ndarray  # place of every pair of columns among those of all features
+    pairs: np.ndarray  # index of every pair of columns among those of all features
 
 
 class Sums(NamedTuple):
-    """What a pass over all rows adds up, of every fit; None where it was not asked for."""
+    """Sums of a pass over all rows, for every fit; None if not requested."""
 
     loss: np.ndarray  # (fit,)
     gradient: np.ndarray  # (feature + 1, fit)
@@ -59,7 +60,7 @@ class Rows:
     shift, scale : numpy.ndarray
         (feature,); a shift other than 0 only for features that are hardly ever 0.
     groups : sequence of array of int
-        Features whose zeros may come together: those of the terms.
+        Features whose zeros may coincide: those of the terms.
     weights, own, offset : numpy.ndarray, optional
         Row weights (time,), weights of responses (time, neuron), known part of the predictor (time, 1 or neuron).
     """
@@ -71,7 +72,7 @@ class Rows:
         self.X, self.Y, self.observation, self.shift, self.scale = X, Y, observation, shift, scale
         self.weights, self.own, self.offset = weights, own, offset
         self._has_scale, self.is_steep_upwards = observation.has_scale, isinstance(observation, Poisson)
-        self.n_columns, self.stands_for = X.shape[1] + 1, 1.0  # the second of rows, each
+        self.n_columns, self.stands_for = X.shape[1] + 1, 1.0  # the second: rows that each row stands for
         self.n_neurons = Y.shape[1]
         upper = np.triu_indices(self.n_columns)
         self._upper, self.n_pairs = upper, len(upper[0])
@@ -91,14 +92,14 @@ class Rows:
         return Cell(rows, columns, z, self._pair[columns[i], columns[j]])
 
     def _count(self) -> None:
-        """See what of the cells may be kept from one pass to the next."""
+        """Decide which arrays of the cells are kept from one pass to the next."""
         self.n_rows = sum(len(cell.rows) for cell in self.cells)
         self._keeps, self._doubles = sum(2 * cell.x.nbytes for cell in self.cells) < _MOST_BYTES, {}
         bytes_of_pairs = sum(4 * len(cell.pairs) * len(cell.rows) for cell in self.cells)
         self._keeps_pairs, self._products = bytes_of_pairs < _MOST_BYTES, {}
 
     def every(self, step: int) -> Self:
-        """Take every some-th row of each cell."""
+        """Take every ``step``-th row of each cell."""
         other = copy.copy(self)
         some = slice(None, None, step)
         other.cells = [replace(c, rows=c.rows[some], x=np.ascontiguousarray(c.x[:, some])) for c in self.cells]
@@ -139,16 +140,16 @@ class Rows:
         self, at: np.ndarray, fits: np.ndarray, hessian: bool = False, leverage: np.ndarray | None = None,
         dtype: Any = np.float32,
     ) -> Sums:  # fmt: skip
-        """Add up losses and gradients, Hessians, and what leverages make of third derivatives.
+        """Add up losses, gradients, Hessians, and products of third derivatives and leverages.
 
         Parameters
         ----------
         at : numpy.ndarray
             Parameters (feature + 1, fit), intercepts last.
         fits : numpy.ndarray
-            Which neuron every fit is of, (fit,).
+            Neuron of every fit, (fit,).
         hessian : bool
-            Whether Hessians are asked for.
+            Whether to compute Hessians.
         leverage : numpy.ndarray, optional
             Packed inverses of Hessians (pair, fit), for leverages.
         dtype : dtype
@@ -189,7 +190,7 @@ class Rows:
         return Sums(*(None if of[0] is None else sum(of) for of in parts))
 
     def furthest(self, change: np.ndarray, upwards: bool = False) -> np.ndarray:
-        """Bound the largest change of a predictor, or rise, by changes of parameters (feature + 1, fit): (fit,)."""
+        """Bound the largest change, or rise, of a predictor by changes of parameters (feature + 1, fit): (fit,)."""
         with np.errstate(over="ignore"):
             change, size = change.astype(np.float32), np.abs(change).astype(np.float32)
 
@@ -252,7 +253,7 @@ class Rows:
     def _losses(self, y, eta, w, curved: bool, bent: bool):
         """Compute summed losses (fit,), slopes, curvatures and third derivatives, (row, fit), of some rows.
 
-        In single precision with as few functions of each number as there can be.
+        In single precision this uses as few function evaluations per number as possible.
         """
         of = self.observation
         if isinstance(of, PoissonExp):
@@ -283,7 +284,7 @@ class Rows:
 
 
 def _softplus(y, eta, w, bent: bool):
-    """Compute summed losses and three derivatives with the softplus; counts enter where there are some."""
+    """Compute summed losses and three derivatives with the softplus; counts enter only where they are not 0."""
     u = np.exp(np.clip(eta, -_LIMIT, _LIMIT))
     f, q = np.log1p(u) + np.maximum(eta - _LIMIT, 0), 1 / (1 + u)
     s = u * q
@@ -302,7 +303,7 @@ def _softplus(y, eta, w, bent: bool):
 
 
 def _pairs(x: np.ndarray) -> np.ndarray:
-    """Products of all pairs of columns (column, row), those of the first first: (pair, row)."""
+    """Products of all pairs of columns (column, row), starting with those of the first: (pair, row)."""
     n = len(x)
     products, at = np.empty((n * (n + 1) // 2, x.shape[1]), x.dtype), 0
     for i in range(n):
@@ -312,13 +313,13 @@ def _pairs(x: np.ndarray) -> np.ndarray:
 
 
 def _one_by_one(x: np.ndarray, curvature: np.ndarray) -> np.ndarray:
-    """Sum products of pairs of columns, of every fit by itself, (pair, fit)."""
+    """Sum products of pairs of columns, one fit at a time, (pair, fit)."""
     upper = _upper(len(x))
     return np.stack([((x * c) @ x.T)[upper] for c in np.ascontiguousarray(curvature.T)], axis=1)
 
 
 def _heights(x: np.ndarray, packed: np.ndarray) -> np.ndarray:
-    """Quadratic forms of rows (column, row), of every fit by itself, by packed matrices (pair, fit): (row, fit)."""
+    """Quadratic forms of rows (column, row), one fit at a time, by packed matrices (pair, fit): (row, fit)."""
     heights, matrix = np.empty((x.shape[1], packed.shape[1]), x.dtype), np.zeros((len(x), len(x)), x.dtype)
     for j in range(packed.shape[1]):
         matrix[_upper(len(x))] = packed[:, j]
@@ -342,7 +343,7 @@ def _column_sums(values: np.ndarray, w: np.ndarray | None) -> np.ndarray:
 
 
 def _cells(X, groups: Sequence, shift: np.ndarray, only: np.ndarray | None) -> list[np.ndarray]:
-    """Find sets of rows whose features have their zeros in common, so that products of pairs are few."""
+    """Find sets of rows whose features share their zeros, so that there are few products of pairs."""
     rows = np.arange(len(X)) if only is None else only
     label, cost = np.zeros(len(rows), np.int64), _cost(X, rows, np.zeros(len(rows), np.int64))
     sparse = [np.asarray(of) for of in groups if not np.any(shift[np.asarray(of, int)])]
@@ -359,7 +360,7 @@ def _cells(X, groups: Sequence, shift: np.ndarray, only: np.ndarray | None) -> l
 
 
 def _hashes(present: np.ndarray) -> np.ndarray:
-    """Tell rows (row, column) of a bool array apart by one number each; collisions are harmless."""
+    """Hash each row of a bool array (row, column) to one number; collisions are harmless."""
     packed = np.packbits(present, axis=1)
     words = np.zeros((len(packed), -(-packed.shape[1] // 8) * 8), np.uint8)
     words[:, : packed.shape[1]] = packed
@@ -369,7 +370,7 @@ def _hashes(present: np.ndarray) -> np.ndarray:
 
 
 def _cost(X, rows: np.ndarray, label: np.ndarray) -> float:
-    """Products of pairs that cells need, what they cost besides as if it were rows."""
+    """Count the products of pairs that cells need, with their overhead as rows."""
     order = np.argsort(label, kind="stable")
     starts = np.r_[0, np.flatnonzero(np.diff(label[order])) + 1]
     present = np.logical_or.reduceat(X[rows[order]] != 0, starts, axis=0).sum(axis=1)

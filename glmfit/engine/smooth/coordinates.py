@@ -1,4 +1,4 @@
-"""Coordinates of the features in which quadratic penalties are diagonal and no direction is there twice.
+"""Coordinates of the features in which quadratic penalties are diagonal and no direction occurs twice.
 
 Theory: docs/theory/smooth_terms.md.
 """
@@ -11,10 +11,10 @@ import numpy as np
 from ..tiles import one_thread_each, rows_at_once, sums_over_tiles
 
 _NULL = 1e-9  # share of the largest eigenvalue of a penalty below which nothing is penalised
-_TWICE = 1e-10  # share of a direction's variance that others do not have; below, it is there already
+_TWICE = 1e-10  # share of a direction's variance that others do not have; below, it is a duplicate
 _CONSTANT = 1e-14  # share of a feature's second moment below which its variance is rounding
 _STILL = 1e-13  # share of the features' variance below which a penalised direction does not vary
-_COMMUTE = 1e-9  # of the norms of two matrices, more than what rounding leaves of their commutator
+_COMMUTE = 1e-9  # of the norms of two matrices: more than the rounding of their commutator
 
 
 class Mixed(NamedTuple):
@@ -26,7 +26,7 @@ class Mixed(NamedTuple):
 
 
 class Coordinates:
-    """Centred features turned term by term; what no penalty touches and other features have already is omitted.
+    """Centred features turned term by term, without unpenalised directions that other features already contain.
 
     With parameters g (coordinate,) and the intercept g_0 of centred features, coefficients are ``turn @ g``.
 
@@ -40,7 +40,7 @@ class Coordinates:
     weights : numpy.ndarray, optional
         Row weights, (time,), >= 0.
     select : bool
-        Whether what the penalties of a term leave free has a ridge, as a last penalty of the term.
+        Whether the directions that the penalties of a term leave free get a ridge, as the last penalty of the term.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Coordinates:
     mixed : list of Mixed
         Penalties of terms whose matrices do not commute.
     places : dict of str to slice
-        Coordinates of every term; of those of no term under the name None.
+        Coordinates of every term; those of features in no term have the key None.
     term_of : list of str
         Term of every penalty.
     free_parts : dict of str to numpy.ndarray
@@ -111,7 +111,7 @@ class Coordinates:
             whole[:, kept.shape[1] :, kept.shape[1] :] = mixed
             sizes = np.append(np.zeros((len(mixed), kept.shape[1])), diagonals[:, ~free], axis=1)
             return np.append(kept, held, axis=1), sizes, whole
-        # What does not vary is 0 at every strength.
+        # Directions that do not vary are 0 at every strength.
         varies = np.einsum("ij,ij->j", held, covariance @ held) > _STILL * size
         weight = np.append(np.zeros((len(diagonals), kept.shape[1])), diagonals[:, ~free][:, varies], axis=1)
         return np.append(kept, held[:, varies], axis=1), weight, None
@@ -162,7 +162,7 @@ class Coordinates:
         return 0.5 * np.einsum("np,np->n", self.pull(strengths, at), at)
 
     def back(self, shift: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """Matrix from parameters to those of features ``(x - shift) / scale``, intercepts last."""
+        """Matrix that maps parameters to those of features ``(x - shift) / scale``, intercepts last."""
         d, p = self.turn.shape
         back = np.zeros((d + 1, p + 1))
         back[:-1, :-1] = self.turn * scale[:, None]
@@ -186,7 +186,7 @@ def _moments(X, weights) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _as_diagonal(matrix: np.ndarray) -> np.ndarray:
-    """Return the diagonal of a matrix that is one, and another as it is."""
+    """Return the diagonal of a diagonal matrix, and any other matrix unchanged."""
     matrix = np.asarray(matrix, np.float64)
     if matrix.ndim == 1 or np.count_nonzero(matrix - np.diag(np.diag(matrix))):
         return matrix
@@ -196,7 +196,7 @@ def _as_diagonal(matrix: np.ndarray) -> np.ndarray:
 def _diagonalise(n_features: int, columns: np.ndarray, matrices) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Turn the features of a term so that its penalties are diagonal, (penalty, coordinate), if they commute.
 
-    Otherwise the third are these matrices among the coordinates that some of them penalises.
+    Otherwise the third value is these matrices among the coordinates that some of them penalises.
     """
     whole = np.zeros((n_features, len(columns)))
     if all(np.ndim(m) == 1 for m in matrices):
@@ -204,7 +204,7 @@ def _diagonalise(n_features: int, columns: np.ndarray, matrices) -> tuple[np.nda
         return whole, np.array([*matrices, np.zeros(len(columns))])[: max(len(matrices), 1)], None
     matrices = [np.diag(m) if np.ndim(m) == 1 else m for m in matrices]
     scaled = [m / np.linalg.norm(m) for m in matrices]
-    # Sums with unequal weights have the eigenvectors of all, where these commute.
+    # Sums with unequal weights have the eigenvectors of all matrices, if these commute.
     with one_thread_each():
         values, turn = np.linalg.eigh(sum(m / np.sqrt(k + 1.3) for k, m in enumerate(scaled)))
     whole[columns] = turn
@@ -226,7 +226,7 @@ def _of_unit_variance(turn: np.ndarray, mean: np.ndarray, variance: np.ndarray) 
 
 
 def _uncorrelated(turn: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Combine directions to those that are uncorrelated and have variance 1."""
+    """Combine directions into uncorrelated ones with variance 1."""
     values, vectors = np.linalg.eigh(turn.T @ covariance @ turn)
     return turn @ (vectors / np.sqrt(np.maximum(values, 1e-300)))
 
@@ -238,7 +238,7 @@ def _commute(matrices) -> bool:
 
 
 def _new_directions(turn: np.ndarray, taken: np.ndarray, covariance: np.ndarray, size: float) -> np.ndarray:
-    """Directions among the columns of ``turn`` along which features vary, by ``size``, as along none of those taken."""
+    """Directions among the columns of ``turn`` with variance, relative to ``size``, that those taken do not have."""
     if not turn.shape[1]:
         return turn
     across = taken.T @ covariance @ turn  # of directions that are uncorrelated, of variance 1

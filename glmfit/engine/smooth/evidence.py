@@ -21,7 +21,7 @@ class Quadratic(NamedTuple):
     z: np.ndarray  # (fit, coordinate + 1)
     bend: np.ndarray | None = None  # third derivatives times leverages, (fit, coordinate + 1)
     inside: np.ndarray | None = None  # which coordinates a fit has, bool (fit, coordinate)
-    floor: float | np.ndarray = FLOOR  # of the eigenvalues of Hessians, by what they are rounded, of all or (fit,)
+    floor: float | np.ndarray = FLOOR  # rounding of the eigenvalues of Hessians, for all or (fit,)
 
     def take(self, some) -> "Quadratic":
         """Take those of some fits."""
@@ -30,18 +30,18 @@ class Quadratic(NamedTuple):
 
 
 class Optimum(NamedTuple):
-    """Penalised optimum of quadratic models at some strengths, and what the marginal likelihood says there."""
+    """Penalised optimum of quadratic models at some strengths, and the marginal likelihood there."""
 
     at: np.ndarray  # (fit, coordinate + 1)
     inverse: np.ndarray  # of A, (fit, coordinate + 1, coordinate + 1)
     criterion: np.ndarray  # minus the log marginal likelihood, nats up to a constant, (fit,)
-    gradient: np.ndarray  # by the logarithms of strengths, (fit, penalty)
+    gradient: np.ndarray  # by log strengths, (fit, penalty)
     curvature: np.ndarray  # (fit, penalty, penalty)
-    ratio: np.ndarray  # of generalised Fellner-Schall: by which it multiplies each strength, (fit, penalty)
+    ratio: np.ndarray  # factor of generalised Fellner-Schall for each strength, (fit, penalty)
 
 
 def with_penalty(model: Quadratic, space: Coordinates, strengths: np.ndarray) -> np.ndarray:
-    """Hessians of the penalised losses, (fit, coordinate + 1, coordinate + 1); 1 for what a fit does not have."""
+    """Hessians of the penalised losses, (fit, coordinate + 1, coordinate + 1); 1 for coordinates that a fit lacks."""
     A, p = model.hessian.copy(), space.n_coordinates
     i = np.arange(p)
     if space.mixed:
@@ -55,7 +55,7 @@ def with_penalty(model: Quadratic, space: Coordinates, strengths: np.ndarray) ->
 
 
 def optimum(model: Quadratic, space: Coordinates, strengths) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find optima of penalised models, inverses of their Hessians, 0 for what a fit does not have, and log dets."""
+    """Find optima of penalised models, inverses of their Hessians, 0 for coordinates that a fit lacks, and log dets."""
     inverse, log = invert(with_penalty(model, space, strengths), model.floor)
     if model.inside is not None:
         i = np.arange(space.n_coordinates)
@@ -71,7 +71,7 @@ def times(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 def invert(matrices: np.ndarray, floor: float | np.ndarray = FLOOR) -> tuple[np.ndarray, np.ndarray]:
     """Inverses of positive definite matrices, and the logarithms of their determinants.
 
-    Eigenvalues below a share of the largest, diagonals scaled to 1, are what rounding leaves, and are lifted to it.
+    With diagonals scaled to 1, eigenvalues below a share of the largest are rounding, and are raised to that share.
     """
     i = np.arange(matrices.shape[-1])
     root = np.sqrt(np.maximum(matrices[:, i, i], 1e-300))
@@ -142,10 +142,10 @@ def _outer(values: np.ndarray) -> np.ndarray:
 
 
 def _add_mixed(block, strengths, inside, g, inner, pull, traces, ranks, across, logs, solved) -> None:
-    """Add what penalties without common eigenvectors contribute; ``solved`` are all penalties times inverses."""
+    """Add the parts of penalties without common eigenvectors; ``solved`` are all penalties times inverses."""
     place, which = block.place, block.which
     M = strengths[:, which, None, None] * block.matrices  # (fit, penalty, coordinate, coordinate)
-    if inside is not None:  # a term with such penalties is there as a whole or not at all
+    if inside is not None:  # a term with such penalties is present as a whole or not at all
         M = M * inside[:, place].any(axis=1)[:, None, None, None]
     some = np.einsum("kii->i", block.matrices) > 0
     total = M.sum(axis=1)[:, some][:, :, some]

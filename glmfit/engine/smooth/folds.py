@@ -1,4 +1,4 @@
-"""Search of strengths by cross-validation: every fold has fits of its own, which follow the strengths."""
+"""Search for strengths by cross-validation: every fold has its own fits, which follow the strengths."""
 
 import numpy as np
 
@@ -8,29 +8,29 @@ from .search import free_of_bounds, improve, range_of_strengths
 
 _ROUGH, _SETTLED = 0.1, 5e-3  # nats: gradient of the loss held out by log strengths, far away and near
 _STEPS = 6  # of the strengths at each Hessian, near
-_WALK = (12.0, 9.0, 7.0, 5.0, 3.5, 2.0, 0.5, -1.0)  # logarithms of strengths, from those that hold terms as data do
+_WALK = (12.0, 9.0, 7.0, 5.0, 3.5, 2.0, 0.5, -1.0)  # log strengths, relative to those that hold terms as data do
 _ROUNDS = 6  # at each of these
-_FAR, _NEAR = 10.0, 0.02  # nats, twice, by which a step changes a loss
+_FAR, _NEAR = 10.0, 0.02  # twice the nats by which a step changes a loss
 _STILL = 0.02  # nats of the loss held out
 _MOST = 40  # rounds
 
 
 class FoldSearch:
-    """Strengths of some neurons of a population by the loss of held-out rows.
+    """Search for the strengths of some neurons of a population by the loss of held-out rows.
 
     Parameters
     ----------
     population : SmoothPopulation
-        With folds.
+        Population with folds.
     fits : numpy.ndarray
-        Which neurons, (fit,).
+        Neuron of every fit, (fit,).
 
     Attributes
     ----------
     rho : numpy.ndarray
         Logarithms of the strengths of losses in nats, (fit, penalty).
     gradient : numpy.ndarray
-        Of the loss held out by these, (fit, penalty).
+        Gradient of the held-out loss by these, (fit, penalty).
     at_end : numpy.ndarray
         Which of them are at the lower (-1) or the upper end (1) of their range, (fit, penalty).
     """
@@ -48,7 +48,7 @@ class FoldSearch:
         self.inside = None if population.inside is None else population.inside[fits]
 
     def run(self) -> None:
-        """Look at strengths in common steps from strong to weak, and go on from the best of them with each."""
+        """Evaluate strengths in common steps from strong to weak, and continue from the best with each separately."""
         self._walk()
         active = np.arange(len(self.fits))
         for _ in range(_MOST):
@@ -60,7 +60,7 @@ class FoldSearch:
         self.rho[worse], self.gradient[worse] = self.rho_at_best[worse], np.nan
 
     def _walk(self) -> None:
-        """Fit every fold at some multiples of strengths that hold a term as the data do; keep the best, (fit,)."""
+        """Fit every fold at some multiples of the strengths that hold a term as the data do; keep the best, (fit,)."""
         every = np.arange(len(self.fits))
         H = self._look(every)[0].fitted[0].mean(axis=1)
         middle, self.low, self.high = range_of_strengths(self.space, H)
@@ -85,7 +85,7 @@ class FoldSearch:
         return (self.rho >= self.high - 1e-9).astype(int) - (self.rho <= self.low + 1e-9).astype(int)
 
     def _round(self, active: np.ndarray, choose: bool = True) -> np.ndarray:
-        """Look at the losses, choose strengths on request, and step; which neurons are done, bool (fit,)."""
+        """Evaluate the losses, choose strengths on request, and step; returns which neurons are done, bool (fit,)."""
         model, loss, _ = self._look(active)
         strengths = np.exp(self.rho[active])[:, None, :] * self.share[active][..., None]
         objective = loss + self._penalties(strengths, self.at[active])
@@ -95,12 +95,12 @@ class FoldSearch:
         done = np.zeros(len(active), bool)
         if fine.any():
             done[fine] = self._step(active[fine], model if fine.all() else model.take(fine), loss[fine], choose)
-        back = active[~fine]  # where some fold went uphill all take back half of the step
+        back = active[~fine]  # if some fold went uphill, all undo half of the step
         self.at[back], self.trust[back] = 0.5 * (self.last[back] + self.at[back]), 1.0
         return done
 
     def _look(self, active: np.ndarray) -> tuple[HeldOut, np.ndarray, np.ndarray]:
-        """Model the losses of every fold; losses of the rows fitted, (fit, fold), and of those held out, (fit,)."""
+        """Model the losses of every fold; returns also those of rows fitted, (fit, fold), and held out, (fit,)."""
         n, n_folds = len(active), self.fitted.shape[1]
         at, fits = self.at[active].reshape(n * n_folds, -1), np.repeat(self.fits[active], n_folds)
         loss, held = np.zeros((2, n, n_folds))

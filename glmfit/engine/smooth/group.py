@@ -10,20 +10,20 @@ from .evidence import FLOOR, SINGLE_FLOOR, Quadratic, optimum, times, with_penal
 from .search import derivatives, improve, in_chunks, range_of_strengths, with_uncertain_strengths
 
 _ROUGH, _SETTLED = 0.1, (5e-3, 3e-4)  # nats: gradient of the criterion by log strengths, far away and near
-_FIRST, _ENOUGH = 6, 50.0  # rounds on some of the rows, for neurons with as many spikes there
+_FIRST, _ENOUGH = 6, 50.0  # rounds on some of the rows, for neurons with more than this many spikes there
 _STEPS = 1, 4, 8  # of the strengths at each Hessian: far away, near, and in double precision at the end
-_STILL = 0.02, 5e-4  # nats of the criterion: with less, strengths have hardly changed
-_FAR = 10.0  # nats, still to be gained, above which strengths are not worth many steps
+_STILL = 0.02, 5e-4  # nats of the criterion below which strengths have hardly changed
+_FAR = 10.0  # nats still missing, above which strengths are not worth many steps
 _CLOSE = 30.0  # nats from which on the evidence takes into account how Hessians bend
 _NEAR = 0.5, 0.1  # nats, twice, of a step after which Hessians are those of the optimum, in double precision
 _WATCHED = 0.1  # nats from which on steps are measured
 _MANY = 12  # rounds after which fits are stepped in double precision
-_PROOFS, _MOST_PROOFS = 8, 20  # passes in double precision, at the most, for each Hessian; and Hessians
+_PROOFS, _MOST_PROOFS = 8, 20  # maximum number of passes in double precision for each Hessian; and of Hessians
 _INFLATED = 1e-6
-_MOVED = 2e-3, 2e-5  # nats, twice, of the last step: with more, another Hessian is formed
-_CHEAP = 2e6  # rows times coordinates: below, the second of two numbers is taken
+_MOVED = 2e-3, 2e-5  # twice the nats of the last step above which another Hessian is formed
+_CHEAP = 2e6  # rows times coordinates below which the second of two numbers is used
 _ROUNDING = 16 * np.finfo(float).eps  # of penalties
-_MOST_UNCERTAIN = 20  # strengths of which the uncertainty is taken into account
+_MOST_UNCERTAIN = 20  # maximum number of strengths whose uncertainty is taken into account
 _DEFINITE = 1e-6  # least diagonal of the Cholesky factor of a scaled Hessian that proves something
 
 
@@ -46,8 +46,8 @@ class Group:
         self.low, self.high = np.full((2, *self.rho.shape), np.nan)
         self.scale, self.inverse = np.ones(n), np.zeros((n, p + 1, p + 1))
         self.bend, self.is_bent = np.zeros((n, p + 1)), np.zeros(n, bool)
-        self.gain = np.full(n, np.inf)  # nats by which the last step changes the loss, twice, as its Hessian has it
-        self.exact = np.full(n, self.observation.is_quadratic)  # whether single precision says too little
+        self.gain = np.full(n, np.inf)  # twice the nats by which the last step changes the loss, by its Hessian
+        self.exact = np.full(n, self.observation.is_quadratic)  # whether single precision is not enough
         self.trust, self.n_rounds, self.n_proofs = np.ones(n), np.zeros(n, int), np.zeros(n, int)
         self.frozen = np.full(n, not self.choose)  # whether strengths stay as they are
         self.last, self.objective = self.at.copy(), np.full(n, np.inf)  # before the last step
@@ -66,14 +66,14 @@ class Group:
                     break
         finally:
             left = np.union1d(active, near)
-            left = left[self.n_proofs[left] == 0]  # the others are as they were concluded
+            left = left[self.n_proofs[left] == 0]  # the others are concluded
             fits = self.fits[left]
             self.verdicts.objective[fits] = self.objective[left] / self.of.per_row[fits]
             self.verdicts.gap[fits] = 0.5 * self.gain[left] / self.of.per_row[fits]
             self._write(left)
 
     def _start(self) -> np.ndarray:
-        """Take the first steps on some of the rows, where these say enough; returns the fits, all."""
+        """Take the first steps on some of the rows, if these are informative enough; returns all fits."""
         every = np.arange(len(self.fits))
         if self.of.some is None:
             return every
@@ -84,20 +84,20 @@ class Group:
                 self._round(some)
                 some = some[self.gain[some] > _FAR]
         self.parts, self.objective[:], self.gain[:] = self.of.parts, np.inf, np.inf
-        self.last[:] = self.outcome.coordinates[self.fits]  # where to turn back to if other rows refuse it
+        self.last[:] = self.outcome.coordinates[self.fits]  # point to go back to if other rows reject this one
         return every
 
     # ---------------------------------------------------------------- on the way
 
     def _round(self, active: np.ndarray) -> np.ndarray:
-        """Form Hessians, choose strengths by them, and step; which fits are near their optimum then, bool (fit,)."""
+        """Choose strengths by new Hessians, and step; returns which fits are then near their optimum, bool (fit,)."""
         model, loss = self._look(active)
         objective = loss + self._penalty(active, self.at[active])
         slack = 1e-6 * np.abs(objective) + 1e-3
         fine = np.isfinite(objective) & (objective <= self.objective[active] + slack)
         near = np.zeros(len(active), bool)
         near[fine] = self._step(active[fine], model if fine.all() else model.take(np.flatnonzero(fine)), loss[fine])
-        back = active[~fine]  # where the last step led uphill, half of it
+        back = active[~fine]  # if the last step led uphill, half of it is undone
         self.exact[back] |= self.gain[back] < _FAR  # which may be rounding
         self.at[back], self.gain[back] = 0.5 * (self.last[back] + self.at[back]), np.inf
         self.trust[back] = 1.0
@@ -107,13 +107,13 @@ class Group:
         return near
 
     def _step(self, some, model: Quadratic, loss: np.ndarray) -> np.ndarray:
-        """Choose strengths of some fits by their models and step; which are near their optimum then, bool (fit,)."""
+        """Choose strengths of some fits by their models, and step; returns which are then near optimal, bool (fit,)."""
         if not len(some):
             return np.zeros(0, bool)
         still = self._choose(some, model)
         self.objective[some] = loss + self._penalty(some, self.at[some])
         step = times(self.inverse[some], model.z) - self.at[some]
-        gain = np.einsum("ni,ni->n", step, times(model.hessian, step))  # what matters of it, penalties being quadratic
+        gain = np.einsum("ni,ni->n", step, times(model.hessian, step))  # all that matters: penalties are quadratic
         wrong = ~(gain + 2 * self._penalty(some, step) >= 0)  # a Hessian in single precision that is not definite
         gain = np.maximum(gain, 0.0)
         self.exact[some[wrong]] = True
@@ -127,8 +127,8 @@ class Group:
         return (gain <= self._near) & still & (self.is_bent[some] | self.frozen[some])
 
     def _look(self, active: np.ndarray, at_end: bool = False) -> tuple[Quadratic, np.ndarray]:
-        """Quadratic models of losses where some fits are, and the losses."""
-        # Near the optimum the evidence is that of Hessians which follow it.
+        """Return quadratic models of losses at the point of some fits, and the losses."""
+        # Near the optimum the evidence takes into account that Hessians follow it.
         bent = self.choose & (self.gain[active] < _CLOSE) & (not at_end)
         exact = self.exact[active] | at_end
         kinds = [(np.flatnonzero((bent == a) & (exact == b)), a, b) for a in (True, False) for b in (True, False)]
@@ -141,7 +141,7 @@ class Group:
         return Quadratic(H, z, bend, inside, np.where(exact, FLOOR, SINGLE_FLOOR)), loss
 
     def _sums(self, some, bend: bool, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Losses, gradients and Hessians; keeps what bends the Hessians, and the scale of responses."""
+        """Compute losses, gradients and Hessians; stores the bend of the Hessians, and the scale of responses."""
         packed, fits = self._packed(some) if bend else None, self.fits[some]
         looks = [self.of.sums(rows, self.at[some], fits, dtype, packed) for rows in self.parts]
         loss, gradient, H, square = (sum(parts[1:], parts[0]) for parts in list(zip(*looks, strict=True))[:4])
@@ -153,7 +153,7 @@ class Group:
         return loss, gradient, H
 
     def _packed(self, some) -> np.ndarray:
-        """Inverses of Hessians as leverages take them, (pair, fit)."""
+        """Pack inverses of Hessians for leverages, (pair, fit)."""
         back, pack = self.of.back, self.of.parts[0].pack
         return np.concatenate(
             in_chunks(lambda of: pack(back @ self.inverse[some[of]] @ back.T), len(some)), axis=1
@@ -170,7 +170,7 @@ class Group:
         return self.space.value(np.exp(self.rho[some]), at[:, :-1])
 
     def _choose(self, some, model: Quadratic, at_end: bool = False) -> np.ndarray:
-        """Improve strengths by quadratic models; which have hardly changed, bool (fit,)."""
+        """Improve strengths by quadratic models; returns which have hardly changed, bool (fit,)."""
         frozen, still = self.frozen[some], np.ones(len(some), bool)
         if frozen.any():
             self.inverse[some[frozen]] = self._optimum(model.take(frozen), some[frozen])[1]
@@ -189,7 +189,7 @@ class Group:
         )
         self.rho[some], self.inverse[some] = rho + log, best.inverse / np.exp(log)[..., None]
         still[~frozen] = gained <= self._still
-        self.frozen[some] = self.n_rounds[some] >= self.options.max_epochs // 2  # what is left is for the proof
+        self.frozen[some] = self.n_rounds[some] >= self.options.max_epochs // 2  # the rest is for the proof
         return still
 
     def _in_nats(self, some, model: Quadratic) -> tuple[Quadratic, np.ndarray]:
@@ -220,14 +220,14 @@ class Group:
         self.objective[some] += self._penalty(some, anchor)
         self.at[some], self.inverse[some] = self._optimum(model, some)
         step = self.at[some] - anchor
-        moved = np.einsum("ni,ni->n", step, times(model.hessian, step))  # by more, what was chosen there may be off
+        moved = np.einsum("ni,ni->n", step, times(model.hessian, step))  # if large, strengths chosen there may be off
         A, reach = self._hessians(model, some)
         left = np.arange(len(some))
         for _ in range(_PROOFS):
             left = self._prove(some, left, anchor, A, reach, model)
             if not len(left):
                 break
-        self.at[some[left]] = self.last[some[left]]  # the best of those that are not proved
+        self.at[some[left]] = self.last[some[left]]  # best points of the fits that are not proved
         self.n_proofs[some] += 1
         few = self.n_proofs[some] < _MOST_PROOFS
         again = left[(np.isfinite(reach) & few)[left]]
@@ -252,7 +252,7 @@ class Group:
         return A, np.where(definite, longest**2, np.inf)
 
     def _prove(self, some, left, anchor, A, reach, model: Quadratic) -> np.ndarray:
-        """Bound the gaps of some fits from gradients in double precision, and step those that are not proved: which."""
+        """Bound the gaps of some fits from gradients in double precision; step and return those that are not proved."""
         which = some[left]
         fits, at = self.fits[which], self.at[which]
         looks = [self.of.sums(rows, at, fits, np.float64, hessian=False) for rows in self.of.parts]
@@ -289,7 +289,7 @@ class Group:
         return left[open_]
 
     def _conclude(self, some, model: Quadratic) -> None:
-        """Keep what is known of fits at their end."""
+        """Store the results of finished fits."""
         outcome, fits = self.outcome, self.fits[some]
         strengths = np.exp(self.rho[some])
 
@@ -330,7 +330,7 @@ class Group:
         self.bar.advance(int(np.sum(self.n_proofs[some] == 1)))
 
     def _write(self, some) -> None:
-        """Hand over parameters and strengths of some fits."""
+        """Store parameters and strengths of some fits in the outcome."""
         outcome, fits = self.outcome, self.fits[some]
         outcome.coordinates[fits] = self.at[some]
         outcome.penalty[fits] = self._penalty(some, self.at[some]) / self.of.n_observed[fits]
@@ -356,7 +356,7 @@ def is_definite(matrices: np.ndarray) -> np.ndarray:
 
 
 def _solve(A, inverse, gradient) -> tuple[np.ndarray, np.ndarray]:
-    """Solve A x = g for many fits by inverses that are rounded; bounds of g'A^-1 g, inf where there is none."""
+    """Solve A x = g for many fits by rounded inverses; also returns bounds of g'A^-1 g, inf if there is none."""
     x = times(inverse, gradient)
     x = x + times(inverse, gradient - times(A, x))
     left = gradient - times(A, x)

@@ -1,7 +1,7 @@
-"""Cross-validation of strengths: fits without a block of rows each, and the loss of the rows they leave out.
+"""Cross-validation of strengths: fits that each omit a block of rows, and the loss of these rows.
 
-Theory: docs/theory/smooth_terms.md. The losses of the rows that a fold fits, and of those it leaves out, are taken as
-quadratic about the present fit of that fold; at the end they are the losses themselves.
+Theory: docs/theory/smooth_terms.md. The losses of the rows that a fold fits, and of those it omits, are approximated
+as quadratic about the current fit of that fold; at the end they are the losses themselves.
 """
 
 from typing import NamedTuple, Self
@@ -21,7 +21,7 @@ class HeldOut(NamedTuple):
     start: np.ndarray  # (fit, fold, coordinate + 1)
     fitted: tuple[np.ndarray, np.ndarray]
     test: tuple[np.ndarray, np.ndarray]
-    share: np.ndarray  # of all responses that a fold fits, by which its penalty is less, (fit, fold)
+    share: np.ndarray  # share of all responses that a fold fits, which scales its penalty, (fit, fold)
     inside: np.ndarray | None = None  # which coordinates a fit has, bool (fit, coordinate)
     floor: float = FLOOR
 

@@ -1,4 +1,4 @@
-"""Fits of a population with quadratic penalties: strengths that are given or chosen, optima that are proved.
+"""Fits of a population with quadratic penalties: strengths are given or chosen, optima are proved.
 
 Theory: docs/theory/smooth_terms.md. Losses are in nats of the recording, or in units of the scale.
 """
@@ -22,21 +22,21 @@ from .folds import FoldSearch
 from .search import in_chunks
 
 _SAFE = 1.0  # change of a predictor up to which steps are whole
-_FAR = 8.0  # standard deviations of a feature from 0: from here on it is shifted
-_EVERY, _ROWS_EACH = 4, 200  # rows of which one shows the way, where there are as many for each feature
-_SOUGHT = 50  # fits of which it is looked for whether they have an optimum
+_FAR = 8.0  # standard deviations from 0 above which a feature is shifted
+_EVERY, _ROWS_EACH = 4, 200  # one row in this many guides the first steps, given this many rows per feature
+_SOUGHT = 50  # maximum number of fits that are checked for having an optimum
 _COPIES = 14  # of the Hessian of a fit, or of that of each fold, that are held at once
 
 
 class Outcome:
-    """What the fits have come to, besides their solution.
+    """Results of the fits in addition to their solution.
 
     Attributes
     ----------
     strengths : numpy.ndarray
-        Of the penalties, of mean losses, (penalty, neuron); nan where the neuron has no such term.
+        Strengths of the penalties, of mean losses, (penalty, neuron); nan if the neuron has no such term.
     gradient : numpy.ndarray
-        Of the criterion by the logarithms of strengths, nats, (penalty, neuron).
+        Gradient of the criterion by log strengths, nats, (penalty, neuron).
     at_end : numpy.ndarray
         -1 where a strength ran to its lower end (no penalty), 1 to its upper end, else 0, (penalty, neuron).
     penalty : numpy.ndarray
@@ -46,12 +46,12 @@ class Outcome:
     coordinates : numpy.ndarray
         The optimum, (neuron, coordinate + 1).
     covariance : dict of str to numpy.ndarray
-        Of every term's coordinates and the intercept, (neuron, coordinate + 1, coordinate + 1), at a scale of 1 and the
-        strengths as they are; nan where the neuron has no such term.
+        Covariance of every term's coordinates and the intercept, (neuron, coordinate + 1, coordinate + 1), at a scale
+        of 1 and fixed strengths; nan if the neuron has no such term.
     wide : dict of str to numpy.ndarray
-        The same where the strengths that were chosen are uncertain.
+        The same, with the uncertainty of chosen strengths.
     scale : numpy.ndarray
-        Estimated, 1 for models without, (neuron,).
+        Estimated scale, 1 for models without one, (neuron,).
     """
 
     def __init__(self, n_penalties: int, n_coordinates: int, n_neurons: int, places: dict[Hashable, slice]):
@@ -68,7 +68,7 @@ class Outcome:
 
 @dataclass
 class Verdicts:
-    """How near the optimum fits are, (neuron,) each."""
+    """Status of the fits and their distance from the optimum, (neuron,) each."""
 
     status: np.ndarray
     objective: np.ndarray
@@ -78,7 +78,7 @@ class Verdicts:
 
 
 class Look(NamedTuple):
-    """What is seen of losses at some parameters, in nats and coordinates; bend is that of the Hessians, or None."""
+    """Losses and derivatives at some parameters, in nats and coordinates; bend is that of the Hessians, or None."""
 
     loss: np.ndarray
     gradient: np.ndarray
@@ -105,8 +105,8 @@ class SmoothPopulation:
     inside : numpy.ndarray, optional
         Which coordinates each neuron has, bool (coordinate, neuron).
     folds : tuple of numpy.ndarray, optional
-        Rows to fit and rows to score in every fold, bool (time, fold): strengths are chosen by the loss of these, and
-        otherwise by marginal likelihood.
+        Rows to fit and rows to score in every fold, bool (time, fold). Strengths are then chosen by the loss of the
+        latter, and otherwise by marginal likelihood.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class SmoothPopulation:
         self.parts = [Rows(*given, only) for only in parts]
         weights = np.array([rows.total_weights() for rows in self.parts]).T
         self.weight_of_parts = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)  # (neuron, part)
-        # A quarter of the rows shows the way at the start.
+        # A quarter of the rows guides the first steps.
         every = problem.n_rows // (_ROWS_EACH * (problem.n_features + 1)) and _EVERY
         self.some = self.parts[0].every(every) if every and folds is None else None
-        # Coordinates without a penalty, of every fit: with some, penalties alone do not say that there is an optimum.
+        # Coordinates of every fit without a penalty: if there are any, penalties alone do not guarantee an optimum.
         self.free = np.zeros((problem.n_neurons, space.n_coordinates), bool) | (space.sizes().sum(axis=0) == 0)
         own = np.ones(problem.n_neurons) if problem.scale is None else problem.scale
         self.nats = self.per_row * own / problem.n_rows  # of a sum over rows, whose weights have mean one
@@ -169,7 +169,7 @@ class SmoothPopulation:
     def lengths(self, step: np.ndarray, trust: np.ndarray, parts: list[Rows] | None = None) -> np.ndarray:
         """Lengths of steps (fit, coordinate + 1), shortened where predictors would move far: (fit,).
 
-        Where ``trust`` is above 1, after steps that went well, they may move further. Rates fall without harm.
+        If ``trust`` is above 1, after successful steps, they may move further. Falling rates are harmless.
         """
         rows = (parts or self.parts)[0]
         moved = self.furthest(step, rows.is_steep_upwards, parts) * (self.problem.observation.constant or 0.0)
@@ -178,7 +178,7 @@ class SmoothPopulation:
         return np.where(moved > _SAFE, np.minimum(safe, 1.0), 1.0)
 
     def fit(self, strengths: np.ndarray | None, options: LoopOptions) -> tuple[Solution, Outcome]:
-        """Fit every neuron, at strengths of mean losses (penalty, neuron) or, of None, at those chosen."""
+        """Fit every neuron, at strengths of mean losses (penalty, neuron) or, if None, at chosen ones."""
         from .group import Group
 
         began, problem, space = time.perf_counter(), self.problem, self.space
@@ -231,7 +231,7 @@ class SmoothPopulation:
         outcome.gradient[:, fits], outcome.at_end[:, fits] = search.gradient.T, search.at_end.T
 
     def _find_separable(self, verdicts: Verdicts) -> None:
-        """Say of fits without a proof that have no optimum that they have none."""
+        """Mark fits without a proof as separable if they have no optimum."""
         failed = np.flatnonzero(np.isin(verdicts.status, (Status.MAX_EPOCHS, Status.UNPROVED)))
         problem = self.problem
         given = {"weights": problem.weights, "offset": problem.offset, "own": problem.own}

@@ -1,4 +1,4 @@
-"""Search of the strengths at which a criterion of quadratic models is least: marginal likelihood, or loss held out."""
+"""Search for the strengths that minimise a criterion of quadratic models: marginal likelihood or held-out loss."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,20 +14,20 @@ _LONGEST = 3.0  # of a step, in logarithms of strengths
 _LEAST_BEND = 1e-2  # of the largest curvature of the criterion, or of 0.1: flatter directions are not trusted
 _WORSE = 1e-3  # nats that a step may lose
 _TRIES = 12
-_THOROUGH = 5  # steps: with more, ends are tried one by one, too
+_THOROUGH = 5  # steps: with more, ends are also tried one by one
 _TRIES_AT_ENDS = 2  # steps: with more the search is meant to end
 _FLAT = 0.2  # nats: slope and curvature of a criterion that may level off
-_FEW = 12  # strengths that are tried one by one
+_FEW = 12  # maximum number of strengths that are tried one by one
 _SPREAD = 2.0  # variance of Student's t with four degrees of freedom
-_PRIOR = 0.1  # precision of log strengths that is always there: a standard deviation of a factor of 24
-_WEAKEST, _STRONGEST = 10.0, 16.0  # logarithms, about where penalty and data hold a term alike
-_TINY = 1e-9  # of the largest size of a penalty: what is less counts as nothing
-_HELD = 1e-10  # of all curvature, at the least held by the data of a penalty's coordinates
+_PRIOR = 0.1  # prior precision of log strengths: a standard deviation of a factor of 24
+_WEAKEST, _STRONGEST = 10.0, 16.0  # logarithms, relative to where penalty and data hold a term alike
+_TINY = 1e-9  # of the largest size of a penalty: smaller ones count as 0
+_HELD = 1e-10  # of all curvature: least part that the data have in a penalty's coordinates
 _AT_ONCE = 32  # fits
 
 
 def in_chunks(function: Callable[[slice], Any], n_fits: int) -> list[Any]:
-    """Apply a function to some fits at a time, whose matrices stay in the cache, shared among threads."""
+    """Apply a function to chunks of fits whose matrices stay in the cache, shared among threads."""
     some = [slice(k, min(k + _AT_ONCE, n_fits)) for k in range(0, n_fits, _AT_ONCE)]
     with Fitters() as workers:
         return list(workers.each(function, some))
@@ -44,9 +44,9 @@ def improve(
 ) -> tuple[np.ndarray, Optimum, np.ndarray]:
     """Lower the criterion of quadratic models until its gradient, bounds aside, is below ``tol`` nats.
 
-    Newton steps where the criterion is convex, and otherwise those of generalised Fellner-Schall in all strengths,
-    shortened where the criterion rises. Returns strengths (fit, penalty), logarithms, the optimum there, and by how
-    much the criterion has fallen, (fit,).
+    Steps are those of Newton's method if the criterion is convex, and otherwise those of generalised Fellner-Schall in
+    all strengths, shortened if the criterion rises. Returns log strengths (fit, penalty), the optimum there, and the
+    decrease of the criterion, (fit,).
     """
 
     def some(fits):
@@ -87,7 +87,7 @@ def _improve(
 
 
 def _try_ends(model: Quadratic | HeldOut, space: Coordinates, rho, best: Optimum, low, high, most: int) -> None:
-    """Send strengths to the end of their range where the criterion falls, or stays, on the way there for ever."""
+    """Move strengths at which the criterion levels off to the end of their range, if it does not rise there."""
     slope, bend = best.gradient, np.einsum("njj->nj", best.curvature)
     inner = (rho > low + 1e-9) & (rho < high - 1e-9)
     leaving = inner & (np.abs(slope) <= _FLAT) & (np.abs(bend) <= _FLAT) & (slope != 0)
@@ -108,7 +108,7 @@ def _try_ends(model: Quadratic | HeldOut, space: Coordinates, rho, best: Optimum
 
 
 def range_of_strengths(space: Coordinates, H: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Logarithms of strengths (fit, penalty) where penalties and data, of Hessians H, hold a term alike; both ends."""
+    """Log strengths (fit, penalty) at which penalties and data, with Hessians H, hold a term alike; and both ends."""
     sizes = space.sizes()
     held = np.einsum("nii->ni", H)[:, :-1] @ (sizes > 0).T
     held = np.maximum(held, _HELD * np.einsum("nii->n", H)[:, None])  # of features that hardly vary
@@ -132,10 +132,10 @@ def derivatives(model: Quadratic | HeldOut, space: Coordinates, rho: np.ndarray)
 
 
 def with_uncertain_strengths(model: Quadratic, space: Coordinates, rho: np.ndarray, curvature) -> np.ndarray:
-    """Covariance of coordinates where log strengths are uncertain, (fit, coordinate + 1, coordinate + 1).
+    """Covariance of coordinates if log strengths are uncertain, (fit, coordinate + 1, coordinate + 1).
 
-    They have a Student's t distribution about rho, as the criterion levels off far from it, with the curvature of the
-    criterion and that of a prior at its centre. The corners of a simplex with its mean and covariance stand for it.
+    These have a Student's t distribution about rho, because the criterion levels off far from it. Its curvature at the
+    centre is that of the criterion plus a prior. The corners of a simplex with its mean and covariance represent it.
     """
     n = space.n_penalties
     values, vectors = np.linalg.eigh(np.where(np.isfinite(curvature), curvature, 0.0))
@@ -171,7 +171,7 @@ def free_of_bounds(gradient: np.ndarray, rho: np.ndarray, low: np.ndarray, high:
 
 
 def _step(here: Optimum, rho, low, high) -> tuple[np.ndarray, np.ndarray]:
-    """Choose a step of the logarithms of strengths, (fit, penalty), and say which of them are free."""
+    """Choose a step of the log strengths, (fit, penalty); returns which of them are free, and the step."""
     free = free_of_bounds(here.gradient, rho, low, high)
     gradient = np.where(free, here.gradient, 0.0)
     curvature = np.where(free[:, :, None] & free[:, None, :], here.curvature, 0.0)
