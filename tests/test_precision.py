@@ -5,6 +5,7 @@ import importlib
 import pkgutil
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -181,6 +182,8 @@ def towers():
         theta = problem.draw_params(KEY, 3, hidden, hidden, scale=0.5)
         for solver in some:
             solver.run(problem, theta, key=KEY, options=StationaryOptions(max_epochs=2))
+    with mock.patch("glmfit.pairs.descent.in_portions", lambda theta: True):
+        TowerLBFGS().run(problem, theta, key=KEY, options=StationaryOptions(max_epochs=2))
 
 
 def labelled(n_classes=5):
@@ -199,7 +202,7 @@ AREAS = {
     devices: ("engine.devices.rows", "engine.devices.descent", "engine.devices.newton"),
     coupled_columns: ("saga.joint",),
     classes: ("stochastic.class_kernels", "stochastic.class_sampler"),
-    towers: ("pairs.descent", "pairs.objective", "pairs.sampling", "pairs.stationary"),
+    towers: ("pairs.descent", "pairs.metric", "pairs.objective", "pairs.sampling", "pairs.stationary"),
 }
 
 

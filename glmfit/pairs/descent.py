@@ -1,8 +1,9 @@
-"""Descent on all parameters of a two-tower model at once: L-BFGS of optax, or Gauss-Newton by conjugate gradients."""
+"""Descent on all parameters of a two-tower model at once: L-BFGS, or Gauss-Newton by conjugate gradients."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from ..checks import check_at_least_zero, check_choice, check_real, check_whole
 from ..compilation import jit
 from ..engine.exact.quadratic import conjugate_gradients
+from .metric import Metric, metric_of
 from .objective import magnitude, norm
 from .problem import AllPairsProblem
 from .stationary import StationaryState, TwoSidedSolver
@@ -18,6 +20,7 @@ from .stationary import StationaryState, TwoSidedSolver
 _SLACK = 10  # times the rounding of the objective's terms: how far a step may seem to go uphill
 _WEIGH_EVERY = 20  # epochs between evaluations of the size of the objective's terms, if line searches are short
 _ARMIJO, _CURVATURE, _HALVINGS = 1e-4, 0.9, 20
+_MEASURE_AT = 5, 10  # early epochs at which the metric is measured again, besides those above
 _PORTION = 10  # steps of L-BFGS that a GPU takes before the host reads anything
 _FLOOR = 1e-10  # of the damping
 
@@ -26,13 +29,48 @@ class Memory(NamedTuple):
     """State of L-BFGS, in addition to that of the run."""
 
     gradient: jax.Array  # all of it in one vector
-    curvature: Any  # optax's memory
+    steps: jax.Array  # the last ones, each at its number modulo their number, (pair, parameter)
+    changes: jax.Array  # of the gradient
+    weight: jax.Array  # one over the inner product of either; 0 for pairs that do not count, (pair,)
+    number: jax.Array  # of the next step
+    metric: Metric | None
     trials: jax.Array  # of the last line search
+
+    def direction(self, precondition: Callable) -> jax.Array:
+        """Multiply the gradient by the inverse Hessian as the steps have shown it, from ``precondition`` on."""
+        n, eps = len(self.weight), jnp.finfo(self.gradient.dtype).tiny
+        order = (self.number + jnp.arange(n)) % n  # the oldest first
+
+        def back(q, at):
+            length = self.weight[at] * jnp.vdot(self.steps[at], q)
+            return q - length * self.changes[at], length
+
+        def forth(r, pair):
+            at, length = pair
+            return r + (length - self.weight[at] * jnp.vdot(self.changes[at], r)) * self.steps[at], None
+
+        q, lengths = jax.lax.scan(back, self.gradient, order, reverse=True)
+        weight, change = self.weight[order[-1]], self.changes[order[-1]]
+        first = jnp.minimum(1.0, 1 / jnp.maximum(norm(self.gradient), eps)) if self.metric is None else 1.0
+        size = weight * jnp.vdot(change, precondition(change))
+        scale = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1.0), first).astype(q.dtype)
+        return jax.lax.scan(forth, scale * precondition(q), (order, lengths))[0]
+
+    def after(self, step: jax.Array, gradient: jax.Array, keep: Any, trials: Any) -> Self:
+        """Return the memory after a step; nothing but the gradient is left of it if that is not to be kept."""
+        change, at = gradient - self.gradient, self.number % len(self.weight)
+        product = jnp.vdot(step, change)
+        curved = product > jnp.finfo(step.dtype).eps * norm(step) * norm(change)
+        weight = self.weight.at[at].set(1 / jnp.where(curved, product, 1.0))
+        return self._replace(
+            gradient=gradient, steps=self.steps.at[at].set(step), changes=self.changes.at[at].set(change),
+            weight=jnp.where(keep & curved, weight, 0.0), number=self.number + 1, trials=trials,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class TowerLBFGS(TwoSidedSolver):
-    r"""L-BFGS (optax) on all parameters of both towers at once: the default for linear towers.
+    r"""L-BFGS on all parameters of both towers at once, in a metric of their own: the default for linear towers.
 
     Parameters
     ----------
@@ -47,8 +85,9 @@ class TowerLBFGS(TwoSidedSolver):
     Wolfe conditions, or the approximate ones of Hager and Zhang where rounding hides the decrease. Deterministic; no
     learning rate.
 
-    An epoch is one iteration: one pass for the objective and its gradient, rarely two. Memory: ``2 history_size``
-    times the parameters.
+    If much is imputed, directions of linear towers start from the mean curvature of the embeddings of a side, a matrix
+    (k, k), which saves up to two thirds of the iterations (docs/theory/all_pairs.md). An epoch is one iteration: one
+    pass for the objective and its gradient, rarely two. Memory: ``2 history_size`` times the parameters.
 
     With perceptrons, its long first steps can end at large embeddings that nearly cancel, where single precision has no
     digits left: there `TowerAdam` is the default. Sources: Liu and Nocedal (1989), On the limited memory BFGS method
@@ -66,7 +105,8 @@ class TowerLBFGS(TwoSidedSolver):
         check_whole("max_line_search", self.max_line_search, 1)
 
     def prepare(self, problem: AllPairsProblem, state: StationaryState, gradient, key) -> StationaryState:
-        return state._replace(memory=_start(state.theta, gradient, self.history_size))
+        memory = _start(gradient, self.history_size)
+        return state._replace(memory=memory._replace(metric=metric_of(problem.data, state.theta)))
 
     def start_at(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Start from the current point of another method."""
@@ -77,13 +117,13 @@ class TowerLBFGS(TwoSidedSolver):
         """Take steps of length one on a GPU, up to ten at a time, and one with a line search where these end."""
         if most == 1 or not in_portions(state.theta):
             return super().advance(problem, state, target, most)
-        size, n_weighed = state.magnitude, 0
+        memory, size, n_weighed = state.memory, state.magnitude, 0
         if state.epoch % _WEIGH_EVERY >= _WEIGH_EVERY - _PORTION:
             size, n_weighed = magnitude(problem.data, state.theta), 1
+        if memory.metric is not None and (n_weighed or state.epoch <= max(_MEASURE_AT)):
+            memory = memory._replace(metric=metric_of(problem.data, state.theta) or memory.metric)
         numbers = map(state.dtype.type, (state.objective, state.gradient_norm, size, target))
-        theta, memory, trace = _unit_steps(
-            problem.data, state.theta, *numbers, min(most, _PORTION), state.memory, self.history_size
-        )
+        theta, memory, trace = _unit_steps(problem.data, state.theta, *numbers, min(most, _PORTION), memory)
         trace, size = jax.device_get((trace, size))  # the wait
         tried, taken = (int(n) for n in trace[:, 2:].sum(axis=0))
         seen = tuple((value, flat) for value, flat, *_ in trace[:taken].tolist())
@@ -97,11 +137,13 @@ class TowerLBFGS(TwoSidedSolver):
     def update(self, problem: AllPairsProblem, state: StationaryState) -> StationaryState:
         """Take one step."""
         memory, size, n_weighed = state.memory, state.magnitude, 0
-        if int(memory.trials) > 2 or (state.epoch and state.epoch % _WEIGH_EVERY == 0):
+        again = state.epoch > 0 and state.epoch % _WEIGH_EVERY == 0
+        if int(memory.trials) > 2 or again:
             size, n_weighed = float(magnitude(problem.data, state.theta)), 1
+        if memory.metric is not None and (again or state.epoch in _MEASURE_AT):
+            memory = memory._replace(metric=metric_of(problem.data, state.theta) or memory.metric)
         numbers = state.dtype.type(state.objective), state.dtype.type(size)
-        settings = self.history_size, self.max_line_search
-        point, memory = _step(problem.data, state.theta, *numbers, memory, *settings)
+        point, memory = _step(problem.data, state.theta, *numbers, memory, self.max_line_search)
         return state.at(*point, int(memory.trials) + n_weighed, magnitude=size, memory=memory)
 
 
@@ -168,22 +210,24 @@ class GaussNewton(TwoSidedSolver):
 
 
 @functools.partial(jit, static_argnames="history_size")
-def _start(theta: Any, gradient: Any, history_size: int) -> Memory:
+def _start(gradient: Any, history_size: int) -> Memory:
     """Initialise the memory with the gradient alone."""
-    import optax
-
-    x = ravel_pytree(theta)[0]
-    memory = optax.scale_by_lbfgs(history_size).init(x)
-    memory = jax.tree.map(lambda a: a.astype(x.dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, memory)
-    return Memory(ravel_pytree(gradient)[0], memory, jnp.asarray(1))
+    g = ravel_pytree(gradient)[0]
+    pairs, whole = jnp.zeros((history_size, g.size), g.dtype), jnp.int32
+    return Memory(g, pairs, pairs, pairs[:, 0], jnp.zeros((), whole), None, jnp.ones((), whole))
 
 
-@functools.partial(jit, static_argnames=("history_size", "max_line_search"))
-def _step(data, theta, value, size, memory: Memory, history_size: int, max_line_search: int):
+def _by_metric(data, back: Callable, metric: Metric | None) -> Callable:
+    """Return the product of the metric with a vector."""
+    return lambda x: x if metric is None else ravel_pytree(metric.times(data, back(x)))[0]
+
+
+@functools.partial(jit, static_argnames="max_line_search")
+def _step(data, theta, value, size, memory: Memory, max_line_search: int):
     """Take a step that meets the strong Wolfe conditions: parameters, objective and norm of the gradient; the memory.
 
     A step that would go uphill by more than the rounding of terms of that ``size`` is rejected. Then, and if the
-    curvature condition could not be met, the curvature memory is cleared.
+    curvature condition could not be met, the memory is cleared.
     """
     import optax
 
@@ -192,19 +236,15 @@ def _step(data, theta, value, size, memory: Memory, history_size: int, max_line_
     search = optax.scale_by_zoom_linesearch(
         max_line_search, initial_guess_strategy="one", approx_dec_rtol=slack / jnp.maximum(jnp.abs(value), info.tiny)
     )
-    direction, curvature = optax.scale_by_lbfgs(history_size).update(memory.gradient, memory.curvature, x)
+    direction = memory.direction(_by_metric(data, back, memory.metric))
     known = {"value": value, "grad": memory.gradient, "value_fn": lambda x: data.objective(back(x))}
     change, found = search.update(-direction, search.init(x), x, **known)
-    good = (found.value <= value + slack) & jnp.all(jnp.isfinite(found.grad))
-    keep = good & (found.info.curvature_error <= 0)
-    curvature = curvature._replace(  # pairs of weight 0 have no effect
-        count=jnp.where(keep, curvature.count, 0), weights_memory=jnp.where(keep, curvature.weights_memory, 0.0)
-    )
-    curvature = jax.tree.map(lambda new, old: new.astype(old.dtype), curvature, memory.curvature)
-    moved = jnp.where(good, x + change.astype(x.dtype), x)
+    good, change = (found.value <= value + slack) & jnp.all(jnp.isfinite(found.grad)), change.astype(x.dtype)
+    after = memory.after(change, found.grad, found.info.curvature_error <= 0, found.info.num_linesearch_steps)
+    cleared = memory._replace(weight=jnp.zeros_like(memory.weight), trials=after.trials)
+    memory = jax.tree.map(lambda new, old: jnp.where(good, new, old).astype(old.dtype), after, cleared)
     value = jnp.where(good, found.value, value)
-    gradient = jnp.where(good, found.grad, memory.gradient)
-    return (back(moved), value, norm(gradient)), Memory(gradient, curvature, found.info.num_linesearch_steps)
+    return (back(jnp.where(good, x + change, x)), value, norm(memory.gradient)), memory
 
 
 def in_portions(theta: Any) -> bool:
@@ -212,23 +252,20 @@ def in_portions(theta: Any) -> bool:
     return next(iter(jax.tree.leaves(theta)[0].devices())).platform != "cpu"
 
 
-@functools.partial(jit, static_argnames="history_size")
-def _unit_steps(data, theta, value, flat, size, target, most, memory: Memory, history_size: int):
+@jit
+def _unit_steps(data, theta, value, flat, size, target, most, memory: Memory):
     """Take up to ten steps of length one while each meets the Wolfe conditions and the gradient is above the target.
 
     There is no search, so that nothing is read in between: the first length nearly always serves. Returns parameters,
     the memory, and for every step the objective, the norm of the gradient, and whether it was tried and taken, (step,
     4). Conditions and ``size`` are those of `_step`.
     """
-    import optax
-
     (x, back), info = ravel_pytree(theta), jnp.finfo(value.dtype)
-    slack, method = _SLACK * info.eps * size, optax.scale_by_lbfgs(history_size)
+    slack, precondition = _SLACK * info.eps * size, _by_metric(data, back, memory.metric)
 
     def step(carry, k):
         x, value, flat, memory, going = carry
-        direction, curvature = method.update(memory.gradient, memory.curvature, x)
-        curvature = jax.tree.map(lambda new, old: new.astype(old.dtype), curvature, memory.curvature)
+        direction = memory.direction(precondition)
         low, up = data.value_and_gradient(back(x - direction))
         up = ravel_pytree(up)[0]
         slope, after = -jnp.vdot(memory.gradient, direction), -jnp.vdot(up, direction)
@@ -236,7 +273,7 @@ def _unit_steps(data, theta, value, flat, size, target, most, memory: Memory, hi
         lower = (low <= value + _ARMIJO * slope) | hidden
         tried = going & (flat > target) & (k < most)
         taken = tried & lower & (jnp.abs(after) <= -_CURVATURE * slope) & jnp.all(jnp.isfinite(up))
-        new = x - direction, low, norm(up), Memory(up, curvature, jnp.ones_like(memory.trials))
+        new = x - direction, low, norm(up), memory.after(-direction, up, True, jnp.ones_like(memory.trials))
         x, value, flat, memory = jax.tree.map(
             lambda new, old: jnp.where(taken, new, old), new, (x, value, flat, memory)
         )

@@ -95,7 +95,7 @@ class AllPairs(eqx.Module):
         known = self.base, self.imputation is not None, prior, self.prior_is_base
         return make_tables(*self.embeddings(theta), (s, theta.right_bias), *known)
 
-    def _imputed(self, part: Piece, z: jax.Array) -> tuple[jax.Array | None, jax.Array | None]:
+    def imputed(self, part: Piece, z: jax.Array) -> tuple[jax.Array | None, jax.Array | None]:
         """Costs of a piece's pairs in the imputation of all pairs, and differences of their z from the prior."""
         if self.imputation is None:
             return None, None
@@ -109,7 +109,7 @@ class AllPairs(eqx.Module):
     def sums(self, tables: Tables) -> tuple[jax.Array, Tables]:
         """Compute both parts of L (Proposition 1) and their gradient in the tables."""
         P, Q, S, T = tables
-        value, slopes = sum_observed(self.observed, P, Q, self.loss, self._imputed)
+        value, slopes = sum_observed(self.observed, P, Q, self.loss, self.imputed)
         if self.imputation is None:
             return value, Tables(*slopes)
         aS, bT = _weighted(tables, self.imputation)
@@ -138,7 +138,7 @@ class AllPairs(eqx.Module):
     def magnitude(self, theta: TwoTowers) -> jax.Array:
         """Size of the terms of the objective, to judge its rounding."""
         P, Q, S, T = tables = self.tables(theta)
-        size = jnp.abs(sum_observed(self.observed, P, Q, self.loss, self._imputed)[0])
+        size = jnp.abs(sum_observed(self.observed, P, Q, self.loss, self.imputed)[0])
         if self.imputation is not None:
             aS, bT = _weighted(tables, self.imputation)
             size = size + 0.5 * jnp.sum(jnp.abs((S.T @ aS) * (T.T @ bT)))  # which may cancel
@@ -146,7 +146,7 @@ class AllPairs(eqx.Module):
 
     def curvatures(self, tables: Tables) -> tuple[jax.Array, ...]:
         """Second derivatives of the observed part of L in the linear predictors, of all pieces."""
-        return observed_curvatures(self.observed, tables.P, tables.Q, self.loss, self._imputed)
+        return observed_curvatures(self.observed, tables.P, tables.Q, self.loss, self.imputed)
 
     def gauss_newton(self, theta: TwoTowers) -> Callable[[TwoTowers], TwoTowers]:
         """Return the product with the Gauss-Newton matrix at ``theta``, penalty included: positive semi-definite."""
@@ -193,7 +193,7 @@ class AllPairs(eqx.Module):
         z, imputed = inner(theta.left(self.left, left), theta.right(self.right, right)), 0.0
         if self.base is not None:
             z = z + theta.left_bias[left] + theta.right_bias[right] + self.base[right]
-        cost, off = self._imputed(Piece(left, right, None), z)
+        cost, off = self.imputed(Piece(left, right, None), z)
         if self.imputation is not None:
             a, b = self.imputation
             imputed = jnp.sum(a) * jnp.sum(b) * jnp.mean(0.5 * off[n_drawn:] ** 2)

@@ -41,15 +41,30 @@ def sum_observed(pieces: tuple[Piece, ...], P, Q, loss: Observation, imputed: Ca
 
 def observed_curvatures(pieces: tuple[Piece, ...], P, Q, loss: Observation, imputed: Callable):
     """Second derivatives in z, ``count * ell''(y, z) - a b``, of all pieces."""
+    return tuple(jax.lax.map(lambda part: _curvature(part, P, Q, loss, imputed), piece) for piece in pieces)
 
-    def one(part):
-        seen = ~jnp.isnan(part.y)
-        z = inner(P[part.left], Q[part.right])
-        curvature = loss.curvature(jnp.where(seen, part.y, 0.0), z)
-        curvature, cost = curvature if part.count is None else part.count * curvature, imputed(part, z)[0]
-        return jnp.where(seen, curvature if cost is None else curvature - cost, 0.0)
 
-    return tuple(jax.lax.map(one, piece) for piece in pieces)
+def sum_curvatures(pieces: tuple[Piece, ...], P, Q, loss: Observation, imputed: Callable):
+    """Sum the second derivatives of `observed_curvatures` over the pairs of every left, and every right entity."""
+
+    def step(sums, part):
+        of_left = of_right = _curvature(part, P, Q, loss, imputed)
+        if of_left.ndim == 3:  # (block, left, right)
+            of_left, of_right = of_left.sum(axis=2), of_right.sum(axis=1)
+        return (sums[0].at[part.left].add(of_left), sums[1].at[part.right].add(of_right)), None
+
+    sums = jnp.zeros_like(P[:, 0]), jnp.zeros_like(Q[:, 0])
+    for piece in pieces:
+        sums, _ = jax.lax.scan(step, sums, piece)
+    return sums
+
+
+def _curvature(part: Piece, P, Q, loss: Observation, imputed: Callable):
+    seen = ~jnp.isnan(part.y)
+    z = inner(P[part.left], Q[part.right])
+    curvature = loss.curvature(jnp.where(seen, part.y, 0.0), z)
+    curvature, cost = curvature if part.count is None else part.count * curvature, imputed(part, z)[0]
+    return jnp.where(seen, curvature if cost is None else curvature - cost, 0.0)
 
 
 def observed_product(pieces: tuple[Piece, ...], curvatures: tuple[jax.Array, ...], P, Q, dP, dQ):

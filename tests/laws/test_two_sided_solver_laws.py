@@ -333,6 +333,7 @@ def portions(monkeypatch):
 @pytest.mark.parametrize("solver", [TowerLBFGS(), TowerAdam(n_steps=50)], ids=name_of)
 def test_steps_in_portions_are_the_steps_one_by_one(solver, monkeypatch):
     problem, theta = make()
+    monkeypatch.setattr("glmfit.pairs.descent.metric_of", lambda data, theta: None)  # measured at other steps
     one = solver.run(problem, theta, key=KEY, options=StationaryOptions(tol=1e-6))
     monkeypatch.setattr("glmfit.pairs.descent.in_portions", lambda theta: True)
     found, again = (solver.run(problem, theta, key=KEY, options=StationaryOptions(tol=1e-6)) for _ in range(2))
@@ -367,7 +368,7 @@ def test_a_portion_asks_the_host_nothing():
     problem, theta = make(dtype=np.float32)
     state = TowerLBFGS().init_state(problem, theta, key=KEY)
     numbers = np.float32(state.objective), np.float32(state.gradient_norm), np.float32(1), np.float32(0)
-    traced = descent._unit_steps.trace(problem.data, theta, *numbers, 10, state.memory, 8)
+    traced = descent._unit_steps.trace(problem.data, theta, *numbers, 10, state.memory)
     names = [equation.primitive.name for equation in equations(traced.jaxpr)]
     assert names.count("scan") >= 1 and not {"while", "cond"} & set(names)
     traced.lower(lowering_platforms=("cuda",))
