@@ -72,20 +72,20 @@ class Visit(NamedTuple):
     negatives: Any  # drawn for them
     read: Any  # scales at which scores are taken
     write: Any  # scales at which rows are added
+    pairs: Any = None  # what `of_pairs` returns, if it was looked up before
 
     def of_pairs(self):
         """Row, label, place of the auxiliary variable, and length of the step of each pair."""
-        data, at = self.data, self.chosen
-        return data.row[at], data.label[at], data.auxiliary[at], self.span.c * data.weight[at]
+        return pairs_of(self.data, self.span, self.chosen) if self.pairs is None else self.pairs
 
     def pace(self, c):
         """Step of the auxiliary variables of rows whose step is c."""
         return c if self.solver.auxiliary_step is None else jnp.full_like(c, self.span.tau)
 
-    def of_label(self, n_classes: int):
-        """Logarithms of the weights, and shares, of some negatives and last the label, (class,)."""
-        target = jax.nn.one_hot(n_classes - 1, n_classes, dtype=self.data.weight.dtype)
-        return jnp.where(target > 0, jnp.zeros_like(target), self.span.log_a), target
+    def log_weights(self, n_classes: int):
+        """Logarithms of the weights of some negatives and last the label, (class,)."""
+        log_a = jnp.full(n_classes, self.span.log_a, self.data.weight.dtype)
+        return jnp.where(jnp.arange(n_classes) < n_classes - 1, log_a, 0)
 
     def mobility(self, i):
         """How far an implicit step along a row moves its scores."""
@@ -135,16 +135,32 @@ def take_steps(data, weights: Weights, order, negatives, span: Span, visit, solv
     # shrunk; an explicit one uses the old ones throughout.
     shrink = shrink_of(span, solver)
 
-    def step(t, carry):
-        V, u, scale = carry
-        shrunk = scale / shrink
-        chosen, drawn = jax.tree.map(lambda of_steps: of_steps[t], (order, negatives))
+    def visited(t, V, u, scale, shrunk, pairs=None):
+        chosen, drawn, pairs = jax.tree.map(lambda of_steps: of_steps[t], (order, negatives, pairs))
         chosen = t if order is None else chosen
-        at = Visit(data, span, solver, chosen, drawn, *((shrunk, scale) if solver.implicit else (scale, shrunk)))
-        return *visit(at, V, u), shrunk
+        scales = (shrunk, scale) if solver.implicit else (scale, shrunk)
+        return visit(Visit(data, span, solver, chosen, drawn, *scales, pairs), V, u)
 
-    steps = (span.start, span.stop) if n_steps is None else (0, n_steps)
-    return Weights(*jax.lax.fori_loop(*steps, step, tuple(weights)))
+    if n_steps is None:
+
+        def step(t, carry):
+            V, u, scale = carry
+            return *visited(t, V, u, scale, scale / shrink), scale / shrink
+
+        return Weights(*jax.lax.fori_loop(span.start, span.stop, step, tuple(weights)))
+    scales = weights.scale[None] / shrink[None] ** jnp.arange(n_steps + 1, dtype=shrink.dtype)[:, None]
+    pairs = None if visit is counts else pairs_of(data, span, order)  # for all steps by one kernel each
+    before, after = scales[:-1], scales[1:]
+
+    def known_step(t, carry):
+        return visited(t, *carry, before[t], after[t], pairs)
+
+    return Weights(*jax.lax.fori_loop(0, n_steps, known_step, tuple(weights[:2])), scales[-1])
+
+
+def pairs_of(data, span: Span, at):
+    """Look up what `Visit.of_pairs` returns."""
+    return data.row[at], data.label[at], data.auxiliary[at], span.c * data.weight[at]
 
 
 @jit
@@ -167,8 +183,8 @@ def one_row(at: Visit, V, u):
     i, classes, k, c = at.of_pairs()
     s = at.data.rows.score(V, i, classes, at.read)
     s = s if at.data.offset is None else s + at.data.offset[at.chosen]
-    old, (log_a, target) = at.auxiliary(u, k), at.of_label(len(classes))
-    step = at.solver.step(c, at.pace(c), log_a, s, target, at.mobility(i), old)
+    old, log_a = at.auxiliary(u, k), at.log_weights(len(classes))
+    step = at.solver.step(c, at.pace(c), log_a, s, None, at.mobility(i), old)
     return at.data.rows.add(V, i, classes, step.amount, at.write), at.moved(u, k, old, step)
 
 
@@ -189,8 +205,8 @@ def averaged(at: Visit, V, u):
     """Visit rows with negatives of their own, (row, negative)."""
     i, y, k, c = at.of_pairs()
     classes = jnp.concatenate([at.negatives, y[:, None]], axis=1)
-    log_a, target = (jnp.broadcast_to(a, classes.shape) for a in at.of_label(classes.shape[1]))
-    return _mean_step(at, V, u, i, k, c, classes, log_a, target)
+    log_a = jnp.broadcast_to(at.log_weights(classes.shape[1]), classes.shape)
+    return _mean_step(at, V, u, i, k, c, classes, log_a, None)
 
 
 def all_classes(at: Visit, V, u):
@@ -233,16 +249,16 @@ def shared(at: Visit, V, u):
     """
     (i, y, k, c), rows = at.of_pairs(), at.data.rows
     classes = jnp.column_stack([jnp.broadcast_to(at.negatives, (len(y), len(at.negatives))), y])
-    log_a, target = at.of_label(classes.shape[1])
-    log_a = jnp.broadcast_to(log_a, classes.shape)
+    n_classes = classes.shape[1]
+    log_a = jnp.broadcast_to(at.log_weights(n_classes), classes.shape)
     if not at.solver.hits:  # a row's own label among them does not count
-        log_a = jnp.where((classes == y[:, None]) & (target == 0)[None], -jnp.inf, log_a)
+        negative = jnp.arange(n_classes) < n_classes - 1
+        log_a = jnp.where((classes == y[:, None]) & negative[None], -jnp.inf, log_a)
     if at.solver.implicit:
-        target = jnp.broadcast_to(target, classes.shape)
-        return _mean_step(at, V, u, i, k, c, classes, log_a, target, rows.scores_shared, rows.add_shared)
+        return _mean_step(at, V, u, i, k, c, classes, log_a, None, rows.scores_shared, rows.add_shared)
     s = at.offset(rows.scores_shared(V, i, classes, at.read), i, classes)
     c, old = c / len(y), at.auxiliary(u, k)
-    step = jax.vmap(at.solver.step, (0, 0, 0, 0, None, None, 0))(c, at.pace(c), log_a, s, target, 0.0, old)
+    step = jax.vmap(at.solver.step, (0, 0, 0, 0, None, None, 0))(c, at.pace(c), log_a, s, None, 0.0, old)
     return rows.add_shared(V, i, classes, step.amount, at.write), at.moved(u, k, old, step)
 
 

@@ -52,6 +52,22 @@ def summed_first(array, place, change):
     return add(0, array) if len(place) == 1 else jax.lax.fori_loop(0, len(place), add, array)
 
 
+def two_lists(V, shared, own, push, pull, x):
+    """Add rows x to the classes that they share, by ``push`` (row, shared), then to one of their own, by ``pull``."""
+    V = V.at[shared].add(push.T @ x, mode="promise_in_bounds", unique_indices=True)
+    return add_all(V, own, pull * x)
+
+
+def one_list(V, shared, own, push, pull, x):
+    """Do the same with one product and one list of distinct classes: four kernels of a GPU instead of seven."""
+    m, n = len(shared), len(own)
+    classes, index = jnp.concatenate([shared, own]), jnp.arange(m + n)
+    place = jnp.argmax(own[:, None] == classes[None], axis=1)[:, None]  # the first of equal ones
+    total = (jnp.pad(push, ((0, 0), (0, n))) + jnp.where(place == index[None], pull, 0)).T @ x
+    first = jnp.concatenate([jnp.ones(m, bool), place[:, 0] == index[m:]])
+    return V.at[jnp.where(first, classes, len(V) + index)].add(total, mode="drop", unique_indices=True)
+
+
 class DenseRows(NamedTuple):
     """Features as a matrix."""
 
@@ -104,9 +120,9 @@ class DenseRows(NamedTuple):
 
     def add_shared(self, V, i, classes, amount, scale):
         """Add several rows to such classes; those that they share are distinct."""
-        x = self._times(i, 1 / scale)
-        V = V.at[classes[0, :-1]].add(amount[:, :-1].T @ x, mode="promise_in_bounds", unique_indices=True)
-        return add_all(V, classes[:, -1], amount[:, -1:] * x)
+        given = V, classes[0, :-1], classes[:, -1], amount[:, :-1], amount[:, -1:], self._times(i, 1 / scale)
+        every = one_list if len(amount) <= _TILE else two_lists
+        return jax.lax.platform_dependent(*given, cpu=two_lists, default=every)
 
     def gather(self, i, n_columns):
         """Features of several rows, (row, column)."""

@@ -82,7 +82,7 @@ class ClassSampler(ScheduledSolver):
         The step of the auxiliary variable has length tau.
 
         ``log_a`` are the logarithms of their weights, -inf for excluded classes, ``target`` the shares of its counts
-        (for a pair, all on the label, which is last), and u is the auxiliary variable before the step.
+        (None for a pair, whose label is last), and u is the auxiliary variable before the step.
         """
 
     def init_state(self, problem, params: Params | None, *, key) -> SamplerState:

@@ -88,6 +88,7 @@ class ImplicitSGD(ClassSampler):
         share = 1.0 if self.auxiliary_step is None else c / tau
         mobility = share * mobility
         if self.alpha == 1:
+            target = shares_of(target, score)
             push, after = implicit_counts(tau, log_a, score, target, mobility, u)
             return Step(c * target - share * push, u, after)
         push, pull, after = implicit_step(tau, log_a[:-1], score[:-1] - score[-1], mobility, mobility, u)
@@ -126,6 +127,11 @@ class SoftmaxProx(ClassSampler):
         return kernels.all_classes
 
 
+def shares_of(target, score):
+    """Shares of a row's classes; in a pair, whose target is None, the last class has all."""
+    return jax.nn.one_hot(len(score) - 1, len(score), dtype=score.dtype) if target is None else target
+
+
 class _Explicit(ClassSampler):
     """Gradient steps of a member of the family of sampled double sums."""
 
@@ -138,7 +144,8 @@ class _Explicit(ClassSampler):
         Scores are relative to their mean over the target (alpha = 0), absolute (1), or in between.
         """
         alpha = float(self.alpha)
-        relative = score - (1 - alpha) * jnp.sum(target * score)
+        relative = score - (1 - alpha) * (score[-1] if target is None else jnp.sum(target * score))
+        target = shares_of(target, score)
         if self.delta < math.inf:
             # Distinct classes only: repeated ones would prove too much.
             proved = jax.nn.logsumexp(jnp.where(log_a > -jnp.inf, relative, -jnp.inf))

@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..engine.exact.quadratic import conjugate_gradients
 
 _MOST = 30  # Newton steps: two or three suffice for ordinary numbers, a dozen for extreme ones
-_USUAL = 5  # steps taken without a test, in single precision
+_ALIKE_STEPS = 3  # of the scalar equation that gives the start
+_USUAL = 4  # steps taken without a test, in single precision
 
 
 class Limits(NamedTuple):
@@ -110,10 +112,54 @@ class Impulse(NamedTuple):
     u: jax.Array  # auxiliary variable after the step
 
 
-def _climb(newton, start):
-    """Solve a concave increasing equation by Newton's method from the left."""
+class Alike(NamedTuple):
+    """Classes of one level, in place of those of a row: as many, of the same total weight, as these are worth.
+
+    Their push is one scalar equation, whose root is close to that of the row.
+    """
+
+    level: jax.Array  # of each
+    log_number: jax.Array
+    mobility: jax.Array
+    log_total: jax.Array  # logarithm of the sum of exp(level) over the row
+
+    @classmethod
+    def of(cls, level, mobility):
+        """Find those of levels (class,); of several mobilities take the largest, which pushes least."""
+        top = jnp.max(level)
+        share = jnp.exp(level - jnp.where(top > -jnp.inf, top, 0.0))
+        total, square = jnp.sum(share), jnp.sum(share * share)
+        log_total = jnp.where(total > 0, top + jnp.log(total), -jnp.inf)
+        log_number = jnp.where(total > 0, 2 * jnp.log(total) - jnp.log(square), 0.0)
+        return cls(log_total - log_number, log_number, jnp.max(mobility), log_total)
+
+    def pushes(self, t):
+        """Sum of their pushes, and minus its slope."""
+        p, moved = p_of(self.level - t, self.mobility)
+        number = jnp.exp(self.log_number)
+        return number * p, number * (p / (1 + moved))
+
+    def together(self, pull):
+        """Return the t at which all weight on a single class pushes this much: never above that of the row."""
+        return self.log_total - self.mobility * pull - jnp.log(pull)
+
+
+def _climb(newton, lowest, alike: Alike, level, mobility):
+    """Solve a concave increasing equation by Newton's method, from the root for classes that are alike.
+
+    ``newton(t, pull, slope)`` takes a step, given the sum of the pushes at t and minus its slope. From wherever it
+    starts, all points but the first are left of the root, and no point is below ``lowest``, which is.
+    """
+
+    def of_row(t, sums):
+        p, moved = p_of(level - t, mobility)
+        return jnp.maximum(lowest, newton(t, *sums(p, p / (1 + moved))))
+
+    start = lowest
+    for _ in range(_ALIKE_STEPS):
+        start = jnp.maximum(lowest, newton(start, *alike.pushes(start)))
     return jax.lax.platform_dependent(
-        start, cpu=lambda start: until_rounding(newton, start), default=lambda start: known_number(newton, start)
+        start, cpu=lambda start: until_rounding(of_row, start), default=lambda start: known_number(of_row, start)
     )
 
 
@@ -123,16 +169,30 @@ def until_rounding(newton, start):
     close = 1e-4 if start.dtype.itemsize == 4 else 30 * jnp.finfo(start.dtype).eps
 
     def goes_on(at):  # number, the one before, and how many steps were taken
-        return (at[0] - at[1] > close * (1 + jnp.abs(at[0]))) & (at[2] < _MOST)
+        return (jnp.abs(at[0] - at[1]) > close * (1 + jnp.abs(at[0]))) & (at[2] < _MOST)
 
-    return jax.lax.while_loop(goes_on, lambda at: (newton(at[0]), at[0], at[2] + 1), (start, start - jnp.inf, 0))[0]
+    def step(at):
+        return newton(at[0], sums_apart), at[0], at[2] + 1
+
+    return jax.lax.while_loop(goes_on, step, (start, start - jnp.inf, 0))[0]
 
 
 def known_number(newton, start):
     """Take enough steps for all but extreme numbers: with a test, a GPU would ask the host after each of them."""
     for _ in range(_USUAL if start.dtype.itemsize == 4 else _USUAL + 2):
-        start = newton(start)
+        start = newton(start, sums_together)
     return start
+
+
+def sums_apart(a, b):
+    """Sum two arrays, (class,) each: a CPU adds up several numbers at once."""
+    return jnp.sum(a), jnp.sum(b)
+
+
+def sums_together(a, b):
+    """Sum two arrays by one reduction: a GPU then computes what they have in common once, in one kernel."""
+    zero = np.zeros((), a.dtype)
+    return jax.lax.reduce((a, b), (zero, zero), lambda x, y: (x[0] + y[0], x[1] + y[1]), (0,))
 
 
 def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
@@ -142,7 +202,6 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
     log(c a_k) + delta_k - t``, and the remaining equation is ``v + c (1 - exp(-v)) = u + pull``.
     """
     level = log_of(c, delta) + log_a + delta
-    mobility = jnp.broadcast_to(mobility, delta.shape)
     lowest = jnp.minimum(u, 0.0)
 
     def safe_exp(x):
@@ -154,23 +213,21 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
         slope = safe_exp(-inside)
         return slope * (v - inside) - jnp.expm1(-inside), slope
 
-    def newton(t):
-        p, moved = p_of(level - t, mobility)
-        pull, slope = jnp.sum(p), jnp.sum(p / (1 + moved))
+    def newton(t, pull, slope):
         v = t - mobility_label * pull
         rise, e = relaxed(v)
         value = c * rise + v - u - pull
         return t - value / ((1 + c * e) * (1 + mobility_label * slope) + slope)
 
-    # v is at least what it would be without a push, and at most what the scores would have it; each push is at most
-    # what it would be alone. From the largest pull follows the smallest t.
+    # v is at least what it would be without a push, and at most what the scores would have it. All weight on a single
+    # class pushes less than the row does: from its largest pull follows a t on the left.
     least = jnp.maximum(u / (1 + c), u - c)
-    highest = jnp.maximum(log1p_sum_exp(log_a + delta), u)
-    alone = p_of(level - least, mobility + mobility_label)[0]
+    alike = Alike.of(level, mobility)
+    highest = jnp.maximum(jnp.logaddexp(0.0, alike.log_total - log_of(c, delta)), u)
     most = jnp.maximum(c * -jnp.expm1(-highest) + highest - u, 0.0)
-    most = jnp.maximum(jnp.minimum(most, jnp.sum(alone)), limits(delta).smallest)
-    start = jax.nn.logsumexp(level - mobility * jnp.minimum(alone, most)) - jnp.log(most)
-    t = _climb(newton, jnp.maximum(least, start))
+    alone = p_of(alike.log_total - least, alike.mobility + mobility_label)[0]
+    most = jnp.maximum(jnp.minimum(most, alone), limits(delta).smallest)
+    t = _climb(newton, jnp.maximum(least, alike.together(most)), alike, level, mobility)
     p = p_of(level - t, mobility)[0]
     pull = jnp.sum(p)
     v = t - mobility_label * pull
@@ -185,13 +242,13 @@ def _balance(level, mobility, most, wanted, lowest=-jnp.inf):
     The sum is at most ``most``, and z at least ``lowest``; ``wanted`` returns the value and slope of the sum at z.
     """
 
-    def newton(z):
-        p, moved = p_of(level - z, mobility)
+    def newton(z, pushed, slope):
         total, rise = wanted(z)
-        slope = rise + jnp.sum(p / (1 + moved))
-        return jnp.where(slope > 0, z + (jnp.sum(p) - total) / jnp.where(slope > 0, slope, 1.0), z)
+        slope = rise + slope
+        return jnp.where(slope > 0, z + (pushed - total) / jnp.where(slope > 0, slope, 1.0), z)
 
-    z = _climb(newton, jnp.maximum(lowest, jax.nn.logsumexp(level - mobility * most) - jnp.log(most)))
+    alike = Alike.of(level, mobility)
+    z = _climb(newton, jnp.maximum(lowest, alike.together(most)), alike, level, mobility)
     return p_of(level - z, mobility)[0], z
 
 
@@ -201,7 +258,7 @@ def implicit_counts(c, log_a, score, target, mobility, v):
     Minimises ``c (z - sum_j target_j s_j + exp(-z) sum_j a_j exp(s_j)) + (z - v)^2 / 2`` plus half the squared change
     of the weights, ``w_j += (c target_j - push_j) x``.
     """
-    mobility, log_c = jnp.broadcast_to(mobility, score.shape), log_of(c, score)
+    log_c = log_of(c, score)
     level = log_c + log_a + score + mobility * c * target
     most = uprox(c, jax.nn.logsumexp(level) - log_c, v) - v + c
     return _balance(level, mobility, jnp.maximum(most, limits(score).smallest), lambda z: (z - v + c, 1.0), v - c)
@@ -209,7 +266,6 @@ def implicit_counts(c, log_a, score, target, mobility, v):
 
 def softmax_prox(c, score, target, mobility):
     """Proximal step of ``c (logsumexp(s) - sum_k target_k s_k)`` over all classes: pushes (class,), which sum to c."""
-    mobility = jnp.broadcast_to(mobility, score.shape)
     level = log_of(c, score) + score + mobility * c * target
     return _balance(level, mobility, jnp.maximum(c, limits(score).smallest), lambda z: (c, 0.0))[0]
 

@@ -235,6 +235,35 @@ def test_changes_of_repeated_places_add_up_on_every_device(shape, tile, monkeypa
         np.testing.assert_allclose(jax.jit(add)(jnp.asarray(array), place, jnp.asarray(change)), wanted, atol=1e-14)
 
 
+def test_one_list_of_distinct_classes_adds_what_two_lists_add(rng, x64):
+    """Labels that repeat, that are shared classes, and that are both."""
+    V, x, push, pull = (rng.normal(size=size) for size in ((9, 2), (6, 2), (6, 3), (6, 1)))
+    shared, own = jnp.asarray([4, 0, 7]), jnp.asarray([2, 4, 2, 8, 4, 0])
+    wanted = V.copy()
+    for i, label in enumerate(np.asarray(own)):
+        np.add.at(wanted, np.append(shared, label), np.append(push[i], pull[i])[:, None] * x[i])
+    for add in (class_rows.one_list, class_rows.two_lists):
+        np.testing.assert_allclose(jax.jit(add)(*map(jnp.asarray, (V, shared, own, push, pull, x))), wanted, atol=1e-14)
+
+
+@pytest.mark.parametrize("solver", [UMax(3, 4), ImplicitSGD(3, 4, "shared")], ids=["umax", "implicit"])
+def test_steps_looked_up_before_are_those_looked_up_in_turn(solver, features, rng, x64):
+    """With a ridge, whose scales are then known as well."""
+    data, n_steps = make(rng, features), 5
+    order = jnp.asarray(rng.permutation(len(data.label))[: 4 * n_steps].reshape(n_steps, 4).astype(np.int32))
+    negatives = jnp.asarray(np.stack([rng.choice(K, 3, replace=False) for _ in range(n_steps)]).astype(np.int32))
+    span = schedule(n_steps, 0.3, 0.1)
+    args = data, order, negatives, sampling.measure(data, span, solver)
+    ends = []
+    for known in (None, n_steps):
+        V, u = start(np.random.default_rng(3))
+        at = sampling.take_steps(args[3], weights(V, u), order, negatives, span, sampling.shared, solver, known)
+        ends.append([np.asarray(a) for a in at])
+    for one, other in zip(*ends, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11)
+    assert np.all(ends[0][2][:-1] != 1)  # the ridge has shrunk something
+
+
 @pytest.mark.parametrize("solver", [UMax(8, 16), ImplicitSGD(8, 16, "shared")], ids=["umax", "implicit"])
 def test_a_gpu_takes_all_steps_of_a_portion_without_a_question(solver):
     """One loop of a known length, and nothing in it that the host has to decide."""

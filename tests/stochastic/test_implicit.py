@@ -120,6 +120,31 @@ def test_log1p_sum_exp(x64):
     assert got[0] == 0 and got[4] == 0 and got[1] > 0
 
 
+@pytest.mark.parametrize("uneven", [0.0, 1.0, 6.0])
+def test_the_start_from_classes_alike_is_near_and_the_bound_on_the_left(uneven, rng, x64):
+    """The bound is below the root; classes that are alike, or a single one, have the very root."""
+    n, m = 300, 20
+    level, mobility = uneven * rng.normal(size=(n, m)) + rng.uniform(-4, 8, (n, 1)), np.exp(2 * rng.normal(size=(n, 1)))
+    level[::3, 1:] = -np.inf
+    t = rng.uniform(-3, 6, n)
+    alike = jax.vmap(implicit.Alike.of)(level, mobility)
+    pull = np.asarray(jnp.sum(implicit.p_of(level - t[:, None], mobility)[0], axis=1))
+    of_alike = np.asarray(jax.vmap(implicit.Alike.pushes)(alike, t)[0])
+    same = slice(None) if uneven == 0 else slice(None, None, 3)
+    np.testing.assert_allclose(of_alike[same], pull[same], rtol=1e-10)
+    assert np.all(np.asarray(jax.vmap(implicit.Alike.together)(alike, pull)) <= t + 1e-9)
+    assert np.median(np.abs(np.log(of_alike / pull))) < 1
+
+
+def test_a_row_without_negatives_pushes_nothing(x64):
+    none = jnp.full(4, -jnp.inf)
+    for alike in (implicit.Alike.of(none, 0.5), implicit.Alike.of(none, jnp.ones(4))):
+        assert float(alike.pushes(0.3)[0]) == 0 and float(alike.log_total) == -np.inf
+    step = implicit.implicit_step(2.0, none, jnp.zeros(4), 0.5, 0.5, jnp.asarray(1.0))
+    assert not np.any(step.push) and float(step.pull) == 0
+    assert float(step.u) == pytest.approx(float(implicit.hsolve(jnp.asarray(2.0), jnp.asarray(1.0))), abs=1e-9)
+
+
 @every_dtype
 def test_a_known_number_of_steps_suffices(dtype, monkeypatch, rng, x64):
     """What a GPU takes, for which a test would wait: of ordinary numbers the same, of absurd ones finite."""
@@ -134,7 +159,7 @@ def test_a_known_number_of_steps_suffices(dtype, monkeypatch, rng, x64):
         return [*jax.vmap(implicit.implicit_step)(*of), *jax.vmap(implicit.implicit_counts)(*counts)]
 
     wanted = solve(numbers)
-    monkeypatch.setattr(implicit, "_climb", implicit.known_number)
+    monkeypatch.setattr(implicit, "until_rounding", implicit.known_number)
     for found, exact in zip(solve(numbers), wanted, strict=True):
         np.testing.assert_allclose(
             found, exact, rtol=1e-4 if dtype == np.float32 else 1e-9, atol=1e-5 * (dtype == np.float32)
