@@ -14,14 +14,14 @@ import re
 import tempfile
 from dataclasses import dataclass, field
 
-DUMP = tempfile.mkdtemp(prefix="glmfit-gpu-")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the plugin of CUDA is loaded, and not asked for devices
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={DUMP} --xla_dump_hlo_as_text"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={tempfile.mkdtemp(prefix='glmfit-gpu-')}"
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 
+DUMP = os.environ["XLA_FLAGS"].rpartition("=")[2]  # where the compiler writes machine code
 LAUNCH, WAIT = 4e-6, 15e-6
 BANDWIDTH = 4.8e12
 H200 = f"""

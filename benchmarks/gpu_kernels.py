@@ -2,8 +2,9 @@
 
     pip install jax-cuda12-plugin jax-cuda12-pjrt nvidia-cuda-nvcc-cu12   # of the version of jax; no driver, no GPU
     python benchmarks/gpu_kernels.py [--sections p1,wide,classes]
+    python benchmarks/gpu_kernels.py --compare   # with the committed figures: 1 if any differs by more than a fifth
 
-XLA compiles to machine code for an H200 described in words (`_gpu_model.py` says what that leaves open). Counted are the
+XLA compiles to machine code for an H200 described in words (`_gpu_model.py` says what that leaves open). Counted are
 kernels of one step of conjugate gradients (a fit makes ten with one wait for the device), of an iteration of Newton's
 method, of a step of two towers, or of a batch of sampled classes (an epoch's are one program); loops whose number of
 turns the host would have to read; products in TF32; and bytes. Times are modelled, nothing here is measured.
@@ -11,6 +12,7 @@ turns the host would have to read; products in TF32; and bytes. Times are modell
 
 from __future__ import annotations
 
+import json
 import sys
 
 from _gpu_model import Program, compiled, shapes_there  # first: it says what jax is to load
@@ -18,7 +20,7 @@ from _gpu_model import Program, compiled, shapes_there  # first: it says what ja
 import jax  # isort: skip
 import jax.numpy as jnp
 import numpy as np
-from _common import Section, run_sections
+from _common import RESULTS, Section, environment, run_sections
 
 from glmfit import observations
 from glmfit.engine.devices import descent as device_cg
@@ -150,5 +152,35 @@ SECTIONS = {
     "open_field_coupling": iteration(43_789, 196, 49),
 }
 
+FILE, MOST_CHANGE = "gpu_kernels.json", 0.2
+
+
+def numbers(figures, path=()):
+    """Yield every number of nested figures, with where it is."""
+    if isinstance(figures, int | float):
+        yield ", ".join(path), figures
+    elif figures:
+        items = figures.items() if isinstance(figures, dict) else enumerate(figures)
+        for name, value in items:
+            yield from numbers(value, (*path, str(name)))
+
+
+def compare() -> int:
+    """Compile all sections, and print which figures differ from the committed ones by more than a fifth."""
+    committed, changed = json.loads((RESULTS / FILE).read_text())["sections"], 0
+    print("versions now:", environment()["versions"], flush=True)
+    for name, section_of in SECTIONS.items():
+        section = Section(name)
+        section_of(None, 1.0, section)
+        now, before = (dict(numbers(figures)) for figures in (section.figures, committed[name]["figures"]))
+        for what in sorted(now.keys() | before.keys()):
+            old, new = before.get(what), now.get(what)
+            if old is None or new is None or abs(new - old) > MOST_CHANGE * abs(old):
+                print(f"{name}, {what}: {old} before, {new} now", flush=True)
+                changed += 1
+    print(f"{changed} figures changed by more than {MOST_CHANGE:.0%}")
+    return int(changed > 0)
+
+
 if __name__ == "__main__":
-    sys.exit(run_sections(__doc__, SECTIONS, "gpu_kernels.json"))
+    sys.exit(compare() if sys.argv[1:] == ["--compare"] else run_sections(__doc__, SECTIONS, FILE))
