@@ -88,6 +88,7 @@ class Program:
         """Make it ready for JSON; the loops are those of the program itself."""
         return {
             "kernels": len(self.whole.kernels),
+            "launches": self.whole.launches,
             "kernels_of_a_turn": [loop.launches for loop in self.whole.inner],
             "modelled_ms": 1e3 * self.whole.seconds,
             "modelled_ms_of_a_turn": [1e3 * loop.seconds for loop in self.whole.inner],

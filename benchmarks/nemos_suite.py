@@ -36,7 +36,7 @@ REASONS = (
         r"|\w*reference_point)'",
     ),
     ("asks SVRG for its own errors", r"svrg", r"DID NOT RAISE"),
-    ("wants as many iterations as it allows", r"maxiter", r"num_steps|reached_max_steps"),
+    ("wants as many iterations as it allows", r"maxiter|convergence_callback", r"num_steps|reached_max_steps"),
     ("gives an option that only NeMoS' own solver has", r"", r"not a kwarg for|unexpected keyword argument"),
 )
 

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from _format import DESIGNS, HEAD, provenance, row
+from _kernels_table import render_kernels
 from _peers_table import (
     draw_peers,
     render_losses,
@@ -44,6 +45,8 @@ COMPILE_START, COMPILE_END = "<!-- compilations table -->", "<!-- end of compila
 SUITE = ROOT / "benchmarks" / "results" / "nemos_suite.json"
 SUITE_START, SUITE_END = "<!-- NeMoS suite table -->", "<!-- end of NeMoS suite table -->"
 REASONS_START, REASONS_END = "<!-- NeMoS suite reasons -->", "<!-- end of NeMoS suite reasons -->"
+KERNELS = ROOT / "benchmarks" / "results" / "gpu_kernels.json"
+KERNELS_START, KERNELS_END = "<!-- GPU kernels table -->", "<!-- end of GPU kernels table -->"
 FIGURE = ROOT / "docs" / "figures" / "comparison.png"
 _FITS = {
     "glmfit": "glmfit",
@@ -165,6 +168,7 @@ TABLES = {
     FULL_START: (RECORDINGS, render_recordings_in_full, FULL_END),
     SUITE_START: (SUITE, render_suite, SUITE_END),
     REASONS_START: (SUITE, render_reasons, REASONS_END),
+    KERNELS_START: (KERNELS, render_kernels, KERNELS_END),
     NESTED_START: (QUESTIONS, render_question("nested", nested_lines), NESTED_END),
     COUPLING_START: (QUESTIONS, render_question("coupling", coupling_lines), COUPLING_END),
     COMPILE_START: (QUESTIONS, render_question("compile", compile_lines), COMPILE_END),

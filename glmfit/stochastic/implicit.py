@@ -22,8 +22,8 @@ import numpy as np
 from ..engine.exact.quadratic import conjugate_gradients
 
 _MOST = 30  # Newton steps: two or three suffice for ordinary numbers, a dozen for extreme ones
-_ALIKE_STEPS = 3  # of the scalar equation that gives the start
-_USUAL = 4  # steps taken without a test, in single precision
+_ALIKE_STEPS, _MORE_ALIKE_STEPS = 3, 5  # of the scalar equation that gives the start
+_USUAL = 3  # steps taken without a test, in single precision
 
 
 class Limits(NamedTuple):
@@ -155,11 +155,17 @@ def _climb(newton, lowest, alike: Alike, level, mobility):
         p, moved = p_of(level - t, mobility)
         return jnp.maximum(lowest, newton(t, *sums(p, p / (1 + moved))))
 
-    start = lowest
-    for _ in range(_ALIKE_STEPS):
-        start = jnp.maximum(lowest, newton(start, *alike.pushes(start)))
+    def solve(lowest, n_alike, finish):
+        start = lowest
+        for _ in range(n_alike):
+            start = jnp.maximum(lowest, newton(start, *alike.pushes(start)))
+        return finish(of_row, start)
+
+    # On a GPU, steps of the scalar equation of all rows are one kernel.
     return jax.lax.platform_dependent(
-        start, cpu=lambda start: until_rounding(of_row, start), default=lambda start: known_number(of_row, start)
+        lowest,
+        cpu=lambda lowest: solve(lowest, _ALIKE_STEPS, until_rounding),
+        default=lambda lowest: solve(lowest, _MORE_ALIKE_STEPS, known_number),
     )
 
 
