@@ -1,11 +1,10 @@
 """Sections of peers.py on very many classes: softmaxes of all classes without sampling, compared with glmfit.
 
 What one writes in JAX without sampling, the softmax of all classes in single precision, some rows at a time: L-BFGS on
-all rows, and Adam on batches of rows at three rates. glmfit has its default, which may be exact, and samples classes by
-implicit steps and U-max; the
-seconds of its fits are those of ``fit``, the search for a step included, one fit per setting. All see the same
-ridge, and every solver has several settings. What counts is the log-loss of rows that are held out: seconds until it is within 1 % (of what class frequencies
-leave of the least that anyone reached) of the least.
+all rows, and Adam on batches of rows at three rates. glmfit has its default, which may be exact, at three tolerances,
+and samples classes by implicit steps and U-max for three numbers of epochs; the seconds are those of ``fit``, the
+search for a step included. All see the same ridge. What counts is the log-loss of rows that are held out: seconds until
+it is within 1 % (of what class frequencies leave of the least that anyone reached) of the least.
 """
 
 from __future__ import annotations
