@@ -31,5 +31,7 @@ def _turn(figures: dict) -> tuple[int, float]:
 
 
 def _row(what: str, figures: dict, kernels: int, milliseconds: float, waits: str) -> str:
+    if figures["loops_of_unknown_length"]:
+        waits = "in every turn"
     memory = (figures["bytes"] + figures["bytes_of_arguments"]) / 2**30
     return f"| {what} | {kernels} | {waits} | {milliseconds:.2g} ms | {memory:.2g} GiB |"

@@ -6,7 +6,7 @@
 
 XLA compiles to machine code for an H200 described in words (`_gpu_model.py` says what that leaves open). Counted are
 kernels of one step of conjugate gradients (a fit makes ten with one wait for the device), of an iteration of Newton's
-method, of a step of two towers, or of a batch of sampled classes (an epoch's are one program); loops whose number of
+method, or of a batch of sampled classes (an epoch's are one program); loops whose number of
 turns the host would have to read; products in TF32; and bytes. Times are modelled, nothing here is measured.
 """
 

@@ -183,7 +183,7 @@ def towers():
         for solver in some:
             solver.run(problem, theta, key=KEY, options=StationaryOptions(max_epochs=2))
     with mock.patch("glmfit.pairs.descent.in_portions", lambda theta: True):
-        TowerLBFGS().run(problem, theta, key=KEY, options=StationaryOptions(max_epochs=2))
+        TowerLBFGS().run(problem, theta, key=KEY, options=StationaryOptions(max_epochs=30))
 
 
 def labelled(n_classes=5):

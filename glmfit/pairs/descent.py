@@ -56,15 +56,18 @@ class Memory(NamedTuple):
         scale = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1.0), first).astype(q.dtype)
         return jax.lax.scan(forth, scale * precondition(q), (order, lengths))[0]
 
-    def after(self, step: jax.Array, gradient: jax.Array, keep: Any, trials: Any) -> Self:
-        """Return the memory after a step; nothing but the gradient is left of it if that is not to be kept."""
+    def after(self, step: jax.Array, gradient: jax.Array, taken: Any, keep: Any, trials: Any) -> Self:
+        """Return the memory after a step that may not have been taken; without ``keep`` only the gradient is left."""
         change, at = gradient - self.gradient, self.number % len(self.weight)
         product = jnp.vdot(step, change)
         curved = product > jnp.finfo(step.dtype).eps * norm(step) * norm(change)
-        weight = self.weight.at[at].set(1 / jnp.where(curved, product, 1.0))
+        weight = self.weight.at[at].set(jnp.where(taken & curved, 1 / jnp.where(curved, product, 1.0), self.weight[at]))
         return self._replace(
-            gradient=gradient, steps=self.steps.at[at].set(step), changes=self.changes.at[at].set(change),
-            weight=jnp.where(keep & curved, weight, 0.0), number=self.number + 1, trials=trials,
+            gradient=jnp.where(taken, gradient, self.gradient),
+            steps=self.steps.at[at].set(jnp.where(taken, step, self.steps[at])),
+            changes=self.changes.at[at].set(jnp.where(taken, change, self.changes[at])),
+            weight=jnp.where(keep & (curved | ~taken), weight, 0.0),
+            number=self.number + taken, trials=jnp.asarray(trials, self.trials.dtype),
         )  # fmt: skip
 
 
@@ -115,22 +118,23 @@ class TowerLBFGS(TwoSidedSolver):
 
     def advance(self, problem: AllPairsProblem, state: StationaryState, target: float, most: int) -> StationaryState:
         """Take steps of length one on a GPU, up to ten at a time, and one with a line search where these end."""
-        if most == 1 or not in_portions(state.theta):
+        # After a search that had to shorten a step, the next one may have to as well.
+        if most == 1 or not in_portions(problem.data) or int(state.memory.trials) > 1:
             return super().advance(problem, state, target, most)
         memory, size, n_weighed = state.memory, state.magnitude, 0
         if state.epoch % _WEIGH_EVERY >= _WEIGH_EVERY - _PORTION:
             size, n_weighed = magnitude(problem.data, state.theta), 1
         if memory.metric is not None and (n_weighed or state.epoch <= max(_MEASURE_AT)):
             memory = memory._replace(metric=metric_of(problem.data, state.theta) or memory.metric)
-        numbers = map(state.dtype.type, (state.objective, state.gradient_norm, size, target))
+        numbers = (jnp.asarray(x, state.dtype) for x in (state.objective, state.gradient_norm, size, target))
         theta, memory, trace = _unit_steps(problem.data, state.theta, *numbers, min(most, _PORTION), memory)
         trace, size = jax.device_get((trace, size))  # the wait
         tried, taken = (int(n) for n in trace[:, 2:].sum(axis=0))
         seen = tuple((value, flat) for value, flat, *_ in trace[:taken].tolist())
         last = seen[-1] if taken else (state.objective, state.gradient_norm)
-        state = state.at(theta, *last, tried + n_weighed, magnitude=float(size), memory=memory)
+        state = state.at(theta, *last, _PORTION + n_weighed, magnitude=float(size), memory=memory)
         state = state._replace(epoch=state.epoch + taken, passed=seen[:-1])
-        if tried == taken:
+        if 0 < tried == taken:
             return state
         return super().advance(problem, state, target, most - taken)._replace(passed=seen)
 
@@ -214,12 +218,13 @@ def _start(gradient: Any, history_size: int) -> Memory:
     """Initialise the memory with the gradient alone."""
     g = ravel_pytree(gradient)[0]
     pairs, whole = jnp.zeros((history_size, g.size), g.dtype), jnp.int32
-    return Memory(g, pairs, pairs, pairs[:, 0], jnp.zeros((), whole), None, jnp.ones((), whole))
+    two = jnp.full((), 2, whole)  # the first step is searched for
+    return Memory(g, pairs, pairs, pairs[:, 0], jnp.zeros((), whole), None, two)
 
 
-def _by_metric(data, back: Callable, metric: Metric | None) -> Callable:
+def _by_metric(back: Callable, metric: Metric | None) -> Callable:
     """Return the product of the metric with a vector."""
-    return lambda x: x if metric is None else ravel_pytree(metric.times(data, back(x)))[0]
+    return lambda x: x if metric is None else ravel_pytree(metric.times(back(x)))[0]
 
 
 @functools.partial(jit, static_argnames="max_line_search")
@@ -236,20 +241,19 @@ def _step(data, theta, value, size, memory: Memory, max_line_search: int):
     search = optax.scale_by_zoom_linesearch(
         max_line_search, initial_guess_strategy="one", approx_dec_rtol=slack / jnp.maximum(jnp.abs(value), info.tiny)
     )
-    direction = memory.direction(_by_metric(data, back, memory.metric))
+    direction = memory.direction(_by_metric(back, memory.metric))
     known = {"value": value, "grad": memory.gradient, "value_fn": lambda x: data.objective(back(x))}
     change, found = search.update(-direction, search.init(x), x, **known)
     good, change = (found.value <= value + slack) & jnp.all(jnp.isfinite(found.grad)), change.astype(x.dtype)
-    after = memory.after(change, found.grad, found.info.curvature_error <= 0, found.info.num_linesearch_steps)
-    cleared = memory._replace(weight=jnp.zeros_like(memory.weight), trials=after.trials)
-    memory = jax.tree.map(lambda new, old: jnp.where(good, new, old).astype(old.dtype), after, cleared)
+    keep, trials = good & (found.info.curvature_error <= 0), found.info.num_linesearch_steps
+    memory = memory.after(change, found.grad, good, keep, trials)
     value = jnp.where(good, found.value, value)
     return (back(jnp.where(good, x + change, x)), value, norm(memory.gradient)), memory
 
 
-def in_portions(theta: Any) -> bool:
-    """Whether parameters are on a device whose work the host should not interrupt after every step."""
-    return next(iter(jax.tree.leaves(theta)[0].devices())).platform != "cpu"
+def in_portions(data: Any) -> bool:
+    """Whether data are on a device whose work the host should not interrupt after every step."""
+    return next(iter(data.strength.devices())).platform != "cpu"
 
 
 @jit
@@ -261,7 +265,7 @@ def _unit_steps(data, theta, value, flat, size, target, most, memory: Memory):
     4). Conditions and ``size`` are those of `_step`.
     """
     (x, back), info = ravel_pytree(theta), jnp.finfo(value.dtype)
-    slack, precondition = _SLACK * info.eps * size, _by_metric(data, back, memory.metric)
+    slack, precondition = _SLACK * info.eps * size, _by_metric(back, memory.metric)
 
     def step(carry, k):
         x, value, flat, memory, going = carry
@@ -273,10 +277,9 @@ def _unit_steps(data, theta, value, flat, size, target, most, memory: Memory):
         lower = (low <= value + _ARMIJO * slope) | hidden
         tried = going & (flat > target) & (k < most)
         taken = tried & lower & (jnp.abs(after) <= -_CURVATURE * slope) & jnp.all(jnp.isfinite(up))
-        new = x - direction, low, norm(up), memory.after(-direction, up, True, jnp.ones_like(memory.trials))
-        x, value, flat, memory = jax.tree.map(
-            lambda new, old: jnp.where(taken, new, old), new, (x, value, flat, memory)
-        )
+        memory = memory.after(-direction, up, taken, True, memory.trials)
+        x = jnp.where(taken, x - direction, x)
+        value, flat = jnp.where(taken, low, value), jnp.where(taken, norm(up), flat)
         return (x, value, flat, memory, taken), jnp.stack([value, flat, tried, taken]).astype(value.dtype)
 
     start = x, value, flat, memory, jnp.asarray(True)

@@ -148,14 +148,15 @@ def take_steps(data, weights: Weights, order, negatives, span: Span, visit, solv
             return *visited(t, V, u, scale, scale / shrink), scale / shrink
 
         return Weights(*jax.lax.fori_loop(span.start, span.stop, step, tuple(weights)))
-    scales = weights.scale[None] / shrink[None] ** jnp.arange(n_steps + 1, dtype=shrink.dtype)[:, None]
     pairs = None if visit is counts else pairs_of(data, span, order)  # for all steps by one kernel each
-    before, after = scales[:-1], scales[1:]
+
+    def scale_at(t):
+        return weights.scale / shrink ** jnp.asarray(t, shrink.dtype)
 
     def known_step(t, carry):
-        return visited(t, *carry, before[t], after[t], pairs)
+        return visited(t, *carry, scale_at(t), scale_at(t) / shrink, pairs)
 
-    return Weights(*jax.lax.fori_loop(0, n_steps, known_step, tuple(weights[:2])), scales[-1])
+    return Weights(*jax.lax.fori_loop(0, n_steps, known_step, tuple(weights[:2])), scale_at(n_steps))
 
 
 def pairs_of(data, span: Span, at):

@@ -150,7 +150,7 @@ class ClassSampler(ScheduledSolver):
         data = kernels.measure(data, span, self)
         # Inputs are laid out for some steps at a time: for all steps they would need more memory than the data.
         n_steps, width = n_visits // n, int(np.diff(problem.first_pairs).max()) if self.visit == "row" else 0
-        a_step = n + m if self._shares(n) else n * (m + max(width, 1)) + problem.n_features
+        a_step = 5 * n + m if self._shares(n) else n * (m + max(width, 1)) + problem.n_features
         most = max(1, _PORTION // a_step)
         size = -(-n_steps // -(-n_steps // most))
         for_order, for_classes = jax.random.split(jax.random.fold_in(jax.random.key(state.seed), state.epoch))

@@ -113,9 +113,10 @@ class Impulse(NamedTuple):
 
 
 class Alike(NamedTuple):
-    """Classes of one level, in place of those of a row: as many, of the same total weight, as these are worth.
+    """Classes of one level that stand for those of a row: of the same total weight, and of the same sum of squares.
 
-    Their push is one scalar equation, whose root is close to that of the row.
+    They push at most as much as the row does (Jensen), and nearly as much: the root of their scalar equation is a bound
+    on the left of the row's.
     """
 
     level: jax.Array  # of each
@@ -145,21 +146,21 @@ class Alike(NamedTuple):
 
 
 def _climb(newton, lowest, alike: Alike, level, mobility):
-    """Solve a concave increasing equation by Newton's method, from the root for classes that are alike.
+    """Solve a concave increasing equation by Newton's method from the left, first for classes that are alike.
 
-    ``newton(t, pull, slope)`` takes a step, given the sum of the pushes at t and minus its slope. From wherever it
-    starts, all points but the first are left of the root, and no point is below ``lowest``, which is.
+    ``newton(t, pull, slope)`` takes a step, given the sum of the pushes at t and minus its slope. ``lowest`` is left of
+    either root; from the right of it, after rounding, the first step leads there.
     """
 
     def of_row(t, sums):
         p, moved = p_of(level - t, mobility)
-        return jnp.maximum(lowest, newton(t, *sums(p, p / (1 + moved))))
+        return newton(t, *sums(p, p / (1 + moved)))
 
     def solve(lowest, n_alike, finish):
         start = lowest
         for _ in range(n_alike):
-            start = jnp.maximum(lowest, newton(start, *alike.pushes(start)))
-        return finish(of_row, start)
+            start = newton(start, *alike.pushes(start))
+        return finish(of_row, jnp.maximum(lowest, start))
 
     # On a GPU, steps of the scalar equation of all rows are one kernel.
     return jax.lax.platform_dependent(
@@ -172,7 +173,7 @@ def _climb(newton, lowest, alike: Alike, level, mobility):
 def until_rounding(newton, start):
     """Take steps until only rounding is left."""
     # In single precision one step earlier: steps shrink quadratically, and the rest is rounding.
-    close = 1e-4 if start.dtype.itemsize == 4 else 30 * jnp.finfo(start.dtype).eps
+    close = 3e-5 if start.dtype.itemsize == 4 else 30 * jnp.finfo(start.dtype).eps
 
     def goes_on(at):  # number, the one before, and how many steps were taken
         return (jnp.abs(at[0] - at[1]) > close * (1 + jnp.abs(at[0]))) & (at[2] < _MOST)
@@ -184,7 +185,10 @@ def until_rounding(newton, start):
 
 
 def known_number(newton, start):
-    """Take enough steps for all but extreme numbers: with a test, a GPU would ask the host after each of them."""
+    """Take enough steps for ordinary numbers: with a test, a GPU would ask the host after each of them.
+
+    If scores of hundreds of negatives differ by ten or more and steps are long, pushes can be some percent too large.
+    """
     for _ in range(_USUAL if start.dtype.itemsize == 4 else _USUAL + 2):
         start = newton(start, sums_together)
     return start
@@ -230,10 +234,14 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
     least = jnp.maximum(u / (1 + c), u - c)
     alike = Alike.of(level, mobility)
     highest = jnp.maximum(jnp.logaddexp(0.0, alike.log_total - log_of(c, delta)), u)
-    most = jnp.maximum(c * -jnp.expm1(-highest) + highest - u, 0.0)
+    upper = jnp.maximum(c * -jnp.expm1(-highest) + highest - u, 0.0)
     alone = p_of(alike.log_total - least, alike.mobility + mobility_label)[0]
-    most = jnp.maximum(jnp.minimum(most, alone), limits(delta).smallest)
-    t = _climb(newton, jnp.maximum(least, alike.together(most)), alike, level, mobility)
+    most = jnp.maximum(jnp.minimum(upper, alone), limits(delta).smallest)
+    start = jnp.maximum(least, alike.together(most))
+    if jnp.ndim(mobility):  # unlike ones: each push is at most what it would be alone
+        each = p_of(level - least, mobility + mobility_label)[0]
+        start = jnp.maximum(start, _apart(level, mobility, each, jnp.minimum(upper, jnp.sum(each))))
+    t = _climb(newton, start, alike, level, mobility)
     p = p_of(level - t, mobility)[0]
     pull = jnp.sum(p)
     v = t - mobility_label * pull
@@ -242,10 +250,16 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
     return Impulse(p, pull, jnp.where(better, hsolve(c, u + pull), v))
 
 
-def _balance(level, mobility, most, wanted, lowest=-jnp.inf):
+def _apart(level, mobility, each, most):
+    """Bound the root from the left, given the most that each class pushes and that all do together."""
+    most = jnp.maximum(most, limits(level).smallest)
+    return jax.nn.logsumexp(level - mobility * jnp.minimum(each, most)) - jnp.log(most)
+
+
+def _balance(level, mobility, alike: Alike, most, wanted):
     """Return the pushes of ``log p_k + mobility_k p_k = level_k - z`` with the wanted sum at z, and z.
 
-    The sum is at most ``most``, and z at least ``lowest``; ``wanted`` returns the value and slope of the sum at z.
+    All weight on a single class pushes at most ``most``; ``wanted`` returns the value and slope of the sum at z.
     """
 
     def newton(z, pushed, slope):
@@ -253,8 +267,10 @@ def _balance(level, mobility, most, wanted, lowest=-jnp.inf):
         slope = rise + slope
         return jnp.where(slope > 0, z + (pushed - total) / jnp.where(slope > 0, slope, 1.0), z)
 
-    alike = Alike.of(level, mobility)
-    z = _climb(newton, jnp.maximum(lowest, alike.together(most)), alike, level, mobility)
+    lowest = alike.together(jnp.maximum(most, limits(level).smallest))
+    if jnp.ndim(mobility):
+        lowest = jnp.maximum(lowest, _apart(level, mobility, most, most))
+    z = _climb(newton, lowest, alike, level, mobility)
     return p_of(level - z, mobility)[0], z
 
 
@@ -264,16 +280,16 @@ def implicit_counts(c, log_a, score, target, mobility, v):
     Minimises ``c (z - sum_j target_j s_j + exp(-z) sum_j a_j exp(s_j)) + (z - v)^2 / 2`` plus half the squared change
     of the weights, ``w_j += (c target_j - push_j) x``.
     """
-    log_c = log_of(c, score)
-    level = log_c + log_a + score + mobility * c * target
-    most = uprox(c, jax.nn.logsumexp(level) - log_c, v) - v + c
-    return _balance(level, mobility, jnp.maximum(most, limits(score).smallest), lambda z: (z - v + c, 1.0), v - c)
+    level = log_of(c, score) + log_a + score + mobility * c * target
+    alike = Alike.of(level, mobility)
+    alone = p_of(alike.log_total - v + c, alike.mobility + 1)[0]  # the root itself for a single class
+    return _balance(level, mobility, alike, alone, lambda z: (z - v + c, 1.0))
 
 
 def softmax_prox(c, score, target, mobility):
     """Proximal step of ``c (logsumexp(s) - sum_k target_k s_k)`` over all classes: pushes (class,), which sum to c."""
     level = log_of(c, score) + score + mobility * c * target
-    return _balance(level, mobility, jnp.maximum(c, limits(score).smallest), lambda z: (c, 0.0))[0]
+    return _balance(level, mobility, Alike.of(level, mobility), c, lambda z: (c, 0.0))[0]
 
 
 class Batch(NamedTuple):

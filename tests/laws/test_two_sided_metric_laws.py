@@ -57,11 +57,11 @@ def floored(h):
 def test_the_metric_is_the_inverse_of_the_mean_curvature_of_an_entity(loss, prior, biases, omega, layout):
     problem, theta = make(loss, prior, biases, layout, omega=omega)
     found, (left, right, *of_biases) = metric_of(problem.data, theta), blocks(problem, theta)
-    np.testing.assert_allclose(np.linalg.inv(found.left), floored(mean_block(left, M)), rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(np.linalg.inv(found.right), floored(mean_block(right, N)), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(np.linalg.inv(found.left.weight), floored(mean_block(left, M)), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(np.linalg.inv(found.right.weight), floored(mean_block(right, N)), rtol=1e-9, atol=1e-12)
     if biases:
         exact = [np.mean(np.diag(whole)) for whole in of_biases]
-        np.testing.assert_allclose([1 / found.left_bias, 1 / found.right_bias], exact, rtol=1e-9)
+        np.testing.assert_allclose([1 / found.left.bias, 1 / found.right.bias], exact, rtol=1e-9)
 
 
 @pytest.mark.usefixtures("x64")
@@ -69,14 +69,17 @@ def test_features_and_constants_count_as_often_as_they_are_there():
     """All entities alike: the curvature of a weight is that of an entity times the sum of its squared feature."""
     rng = np.random.default_rng(0)
     sides, y = (np.sign(rng.normal(size=(M, 4))), N), rng.normal(size=(M, N))
-    how = {"prior": "zero", "strength": 1e-9, "biases": False, "layout": "dense", "dtype": np.float64}
+    how = {"prior": "zero", "strength": 40.0, "biases": False, "layout": "dense", "dtype": np.float64}
     problem = AllPairsProblem(*sides, y, "squared", 0.5, **how)
     theta = problem.draw_params(jax.random.key(1), K, scale=0.7)
     weight, constant, _ = blocks(problem, theta)
-    up = metric_of(problem.data, theta).times(problem.data, jax.tree.map(jnp.ones_like, theta)).left.maps[0]
+    up = metric_of(problem.data, theta).times(jax.tree.map(jnp.ones_like, theta)).left.maps[0]
     exact = np.linalg.solve(mean_block(weight, 4), np.ones(K))
     np.testing.assert_allclose(up.weight, np.tile(exact, (4, 1)), rtol=1e-2)
     np.testing.assert_allclose(up.constant, np.linalg.solve(constant, np.ones(K)), rtol=1e-2)
+    nothing = AllPairsProblem(np.zeros((M, 2)), N, y, "squared", 0.5, **how)  # the ridge alone
+    up = metric_of(nothing.data, nothing.draw_params(jax.random.key(1), K)).left.weight
+    np.testing.assert_allclose(up, np.eye(K) / 40, rtol=1e-3)
 
 
 @pytest.mark.usefixtures("x64")
@@ -88,7 +91,7 @@ def test_perceptrons_little_imputation_and_numbers_that_are_not_finite_have_no_m
     assert metric_of(problem.data, problem.draw_params(jax.random.key(0), K, (4,), (4,))) is None
     problem, theta = make()
     broken = metric_of(problem.data, jax.tree.map(lambda leaf: leaf.at[0].set(jnp.inf), theta))
-    np.testing.assert_array_equal(broken.left, np.eye(K))
+    np.testing.assert_array_equal(broken.left.weight, np.eye(K))
 
 
 def test_the_metric_saves_iterations(monkeypatch):
