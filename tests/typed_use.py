@@ -24,7 +24,8 @@ def a_population(X: np.ndarray, y: np.ndarray) -> np.ndarray:
     again = glmfit.PopulationGLM.load(Path("model.npz"))
     model.fit(X, y, exposures=1.0)  # type: ignore[call-arg]
     glmfit.PopulationGLM(tol="small")  # type: ignore[arg-type]
-    return again.predict(X)
+    rate: np.ndarray = again.predict(X)
+    return rate
 
 
 def strengths(X: np.ndarray, y: np.ndarray) -> None:
@@ -40,7 +41,8 @@ def classes(X: np.ndarray, labels: list[str]) -> np.ndarray:
     report: glmfit.ClassReport = model.report_
     assert report.status is not glmfit.Status.NON_FINITE
     solvers.UMax(5, batch_size=2)
-    return model.predict_proba(X)
+    probability: np.ndarray = model.predict_proba(X)
+    return probability
 
 
 def sessions() -> float:
