@@ -48,6 +48,7 @@ def floored(h):
     return h + _FLOOR * np.mean(np.diag(h - 0.4 * np.eye(K))) * np.eye(K)
 
 
+@pytest.mark.thorough(cases=3)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("layout", ["triples", "dense"])
 @pytest.mark.parametrize(
