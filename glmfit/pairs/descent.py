@@ -89,7 +89,7 @@ class TowerLBFGS(TwoSidedSolver):
     learning rate.
 
     If much is imputed, directions of linear towers start from the mean curvature of the embeddings of a side, a matrix
-    (k, k), which saves up to two thirds of the iterations (docs/theory/all_pairs.md). An epoch is one iteration: one
+    (k, k), which saves iterations (docs/theory/all_pairs.md). An epoch is one iteration: one
     pass for the objective and its gradient, rarely two. Memory: ``2 history_size`` times the parameters.
 
     With perceptrons, its long first steps can end at large embeddings that nearly cancel, where single precision has no

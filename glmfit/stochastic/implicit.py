@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..engine.exact.quadratic import conjugate_gradients
 
@@ -152,9 +151,9 @@ def _climb(newton, lowest, alike: Alike, level, mobility):
     either root; from the right of it, after rounding, the first step leads there.
     """
 
-    def of_row(t, sums):
+    def of_row(t):
         p, moved = p_of(level - t, mobility)
-        return newton(t, *sums(p, p / (1 + moved)))
+        return newton(t, jnp.sum(p), jnp.sum(p / (1 + moved)))
 
     def solve(lowest, n_alike, finish):
         start = lowest
@@ -178,10 +177,7 @@ def until_rounding(newton, start):
     def goes_on(at):  # number, the one before, and how many steps were taken
         return (jnp.abs(at[0] - at[1]) > close * (1 + jnp.abs(at[0]))) & (at[2] < _MOST)
 
-    def step(at):
-        return newton(at[0], sums_apart), at[0], at[2] + 1
-
-    return jax.lax.while_loop(goes_on, step, (start, start - jnp.inf, 0))[0]
+    return jax.lax.while_loop(goes_on, lambda at: (newton(at[0]), at[0], at[2] + 1), (start, start - jnp.inf, 0))[0]
 
 
 def known_number(newton, start):
@@ -190,19 +186,8 @@ def known_number(newton, start):
     If scores of hundreds of negatives differ by ten or more and steps are long, pushes can be some percent too large.
     """
     for _ in range(_USUAL if start.dtype.itemsize == 4 else _USUAL + 2):
-        start = newton(start, sums_together)
+        start = newton(start)
     return start
-
-
-def sums_apart(a, b):
-    """Sum two arrays, (class,) each: a CPU adds up several numbers at once."""
-    return jnp.sum(a), jnp.sum(b)
-
-
-def sums_together(a, b):
-    """Sum two arrays by one reduction: a GPU then computes what they have in common once, in one kernel."""
-    zero = np.zeros((), a.dtype)
-    return jax.lax.reduce((a, b), (zero, zero), lambda x, y: (x[0] + y[0], x[1] + y[1]), (0,))
 
 
 def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
