@@ -1,4 +1,4 @@
-"""What every benchmark needs: the record of the machine, timings, memory, fresh processes, results as JSON."""
+"""Common tools of the benchmarks: record of the machine, timings, memory, fresh processes, results as JSON."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def environment() -> dict:
 
 
 def commit(checkout: Path) -> dict:
-    """Commit of a checkout, and whether the code is another one; results of earlier sections do not make it so.
+    """Commit of a checkout, and whether the code differs from it; changes in the results do not count.
 
-    A copy of a commit on another machine, without its history, is told which by the variable GLMFIT_COMMIT.
+    On another machine, a copy without git history takes the commit from the variable GLMFIT_COMMIT.
     """
     told = os.environ.get("GLMFIT_COMMIT")
     return {
@@ -103,9 +103,9 @@ def timed(call: Callable) -> tuple[float, object]:
 
 
 def interleaved(calls: dict[str, Callable], repeats: int, settle_s: float = 0.1) -> dict[str, list[float]]:
-    """Time calls in turns, a b a b ..., so that a slow spell of the machine hits all of them alike.
+    """Time calls in turns, a b a b ..., so that a slow phase of the machine affects all of them equally.
 
-    A short sleep before each lets the threads of the one before stop spinning.
+    A short sleep before each call lets the threads of the previous call stop spinning.
     """
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
@@ -121,7 +121,7 @@ def median(values) -> float:
 
 
 class CompileCount:
-    """Counts programs jax compiles inside a ``with`` block, by jax's own events."""
+    """Count of the programs that jax compiles inside a ``with`` block, by jax's own events."""
 
     def __enter__(self):
         import jax
@@ -132,7 +132,7 @@ class CompileCount:
         return self
 
     def __exit__(self, *_):
-        self._on = False  # listeners cannot be taken off
+        self._on = False  # listeners cannot be removed
 
     def _listen(self, event: str, _seconds: float, **_facts) -> None:
         if self._on and event == "/jax/core/compile/backend_compile_duration":
@@ -151,9 +151,9 @@ def memory_bytes(field: str) -> int:
 
 
 def start_fresh(task: str, *, checkout: Path = ROOT, tree=None, stdin=None, **arguments) -> subprocess.Popen:
-    """Start a task of _worker.py in a fresh process, nothing compiled before, with the glmfit of a checkout.
+    """Start a task of _worker.py in a fresh process, with nothing compiled yet, using the glmfit of a checkout.
 
-    The source under ``tree`` goes before the packages that are installed.
+    The source under ``tree`` takes precedence over installed packages.
     """
     environment_ = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
     environment_["GLMFIT_CHECKOUT"] = str(checkout)
@@ -173,10 +173,10 @@ def fresh(task: str, **arguments) -> dict:
 
 
 class Contender:
-    """A fresh process that fits whenever it is told to, in turns with others; the first fit is the first it makes.
+    """A fresh process that fits on request, in turns with others; its first fit is the first of the process.
 
-    ``compiles`` says whether a later fit differs from the first. A fit that takes longer than ``limit_s`` is ended, and
-    the contender with it.
+    ``compiles`` states whether a later fit differs from the first. A fit that takes longer than ``limit_s`` is ended,
+    together with the contender.
     """
 
     def __init__(self, limit_s: float, *, task: str = "contend", compiles: bool = True, **arguments):
@@ -189,9 +189,9 @@ class Contender:
         self._hear(600.0)
 
     def fit(self, **changes) -> None:
-        """Fit once more, with other parameters than before where they are given."""
+        """Fit once more, optionally with changed parameters."""
         if self.ended is None:
-            with contextlib.suppress(BrokenPipeError):  # it has died; there is nothing to hear
+            with contextlib.suppress(BrokenPipeError):  # the process has died; there is no reply
                 self.process.stdin.write(json.dumps(changes) + "\n")
                 self.process.stdin.flush()
             if told := self._hear(self.limit_s):
@@ -199,14 +199,14 @@ class Contender:
                 self.told = told
 
     def has_time(self, repeats: int) -> bool:
-        """Whether another fit is due: one later fit at least, ``repeats`` if they fit into the limit."""
+        """Whether to fit again: at least one later fit, up to ``repeats`` if they fit into the limit."""
         if self.ended or not self.seconds or len(self.seconds) > repeats:
             return False
         must = self.compiles and len(self.seconds) == 1
         return must or sum(self.seconds) + self.seconds[-1] <= self.limit_s
 
     def figures(self) -> dict:
-        """Seconds of every fit, what the last one reported, and how it ended where it did before its time."""
+        """Seconds of every fit, the report of the last one, and the reason if the process ended early."""
         ended = {} if self.ended is None else {"ended": self.ended}
         return {"seconds": self.seconds} | self.told | ended
 
@@ -250,7 +250,7 @@ def write_json(path: Path, content: dict) -> None:
 
 
 def plain(value):
-    """Rounded Python numbers of nested NumPy and Python values; what is not finite becomes text."""
+    """Rounded Python numbers of nested NumPy and Python values; non-finite values become text."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if hasattr(value, "tolist"):
@@ -263,13 +263,13 @@ def plain(value):
 
 
 class Section:
-    """Figures and verdicts of one section; every verdict is printed when it falls."""
+    """Figures and verdicts of one section; every verdict is printed immediately."""
 
     def __init__(self, name: str):
         self.name = name
         self.figures: dict = {}
         self.requirements: list[dict] = []
-        self.save: Callable = lambda: None  # writes what there is so far
+        self.save: Callable = lambda: None  # writes the results so far
 
     def note(self, **figures) -> None:
         """Keep figures and print them."""
@@ -290,7 +290,7 @@ class Section:
         at_least: bool = False,
         aim: bool = False,
     ) -> None:
-        """Judge ``ours / reference`` against a limit (1 where the reference is itself the limit, which may be 0)."""
+        """Judge ``ours / reference`` against a limit (1 if the reference is itself the limit, which may be 0)."""
         ours, reference = float(ours), float(reference)
         ratio = ours / reference if reference else 1.0 + ours
         met = ratio >= limit if at_least else ratio <= limit
@@ -311,7 +311,7 @@ class Section:
         print("  " + describe(entry), flush=True)
 
     def content(self) -> dict:
-        """What goes into the JSON file."""
+        """Content of the section in the JSON file."""
         return {"figures": self.figures, "requirements": self.requirements}
 
 
@@ -331,10 +331,10 @@ def _short(value) -> str:
 
 
 def run_sections(doc: str, sections: dict[str, Callable], file_name: str, arguments=None, resume: bool = False) -> int:
-    """Run the sections a user names, all if none, and keep their figures: 0 if every requirement is met, aims aside.
+    """Run the sections a user names (default all) and store their figures; return 0 if every requirement is met.
 
-    A section is called with the folder of cached data, the scale of the problem, and the `Section` to fill. With
-    ``resume`` it begins with the figures it has already, if the same code made them on the same machine. Results of
+    Aims do not count. A section is called with the folder of cached data, the scale of the problem, and the `Section`
+    to fill. With ``resume`` it keeps existing figures if the same code made them on the same machine. Results of
     sections that no longer exist are dropped.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])

@@ -1,4 +1,4 @@
-"""Seven designs of recordings people share: place, history, coupling and movement, as features and counts.
+"""Seven designs of shared recordings: place, history, coupling and movement, as features and counts.
 
 The recordings are not shipped; ``folder`` has w_maze.npz, place_cells.npz and m1_reach.npz.
 """
@@ -27,7 +27,7 @@ def _maps(n_splines: int, *bounds):
 
 
 def w_maze(folder: Path, n_splines: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """Place on a W-shaped track while the animal runs, bins of 50 ms; some corners are hardly ever visited."""
+    """Place on a W-shaped track while the animal runs, bins of 50 ms; some corners are rarely visited."""
     import pynapple as nap
 
     z = np.load(folder / "w_maze.npz")

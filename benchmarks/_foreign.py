@@ -1,6 +1,6 @@
-"""Fits in another Python, whose packages do not go with ours: arrays there and back as .npz, clocks around fits only.
+"""Fits in another Python whose packages conflict with ours: arrays are exchanged as .npz, only fits are timed.
 
-The functions that run there are those of _foreign_fits.py.
+The functions that run there are in _foreign_fits.py.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ FITS = Path(__file__).with_name("_foreign_fits.py")
 
 
 class Foreign:
-    """A Python of one's own or another, whose processes fit.
+    """A Python interpreter, our own or another, that fits in fresh processes.
 
     Parameters
     ----------
     python : str or Path, optional
-        The interpreter; None is the one that runs this.
+        The interpreter; None is the current one.
     package : str
-        What it must have.
+        Package that it must have.
     limit_s : float
-        Seconds until a process is ended.
+        Time limit of a process, in seconds.
 
     Raises
     ------
     LookupError
-        If the interpreter is not there or has not got the package.
+        If the interpreter does not exist or does not have the package.
     """
 
     def __init__(self, python, package: str, limit_s: float = 1800.0):
@@ -45,7 +45,7 @@ class Foreign:
             raise LookupError(f"{package} is not there: {str(error)[-200:]}") from None
 
     def call(self, fit: str, arrays: dict | None = None, **arguments) -> dict[str, np.ndarray]:
-        """Call a function of _foreign_fits.py in a fresh process with arrays and plain arguments; what it returns."""
+        """Call a function of _foreign_fits.py in a fresh process with arrays and plain arguments; return its result."""
         with tempfile.TemporaryDirectory() as folder:
             given, made = Path(folder, "given.npz"), Path(folder, "made.npz")
             np.savez(given, **(arrays or {}))
@@ -65,9 +65,9 @@ class Foreign:
 
 @functools.cache
 def find(pythons, package: str, limit_s: float = 1800.0) -> Foreign | None:
-    """Return the first of some Pythons, and of our own, that has a package, or None.
+    """Return the first Python that has a package, or None; our own is tried last.
 
-    ``pythons`` is a path, several of them with commas between, or None.
+    ``pythons`` is a path, several paths separated by commas, or None.
     """
     for python in [*(p for p in str(pythons or "").split(",") if p), None]:
         try:

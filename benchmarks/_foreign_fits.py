@@ -1,7 +1,7 @@
-"""What runs in the Python of another package: python _foreign_fits.py FUNCTION GIVEN.npz MADE.npz ARGUMENTS.
+"""Fits that run in the Python of another package: python _foreign_fits.py FUNCTION GIVEN.npz MADE.npz ARGUMENTS.
 
-Nothing here needs more than NumPy and the package that is measured. Every function takes the arrays that it is given
-by name and plain arguments, and returns arrays; ``seconds`` are of fits alone, data in memory and libraries imported.
+Only NumPy and the measured package are needed. Every function takes a dictionary of arrays and plain arguments, and
+returns arrays; ``seconds`` cover the fits only, with data in memory and libraries imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 
 def version(given, package: str) -> dict:
-    """Version of a package, once it has been imported."""
+    """Import a package and return its version."""
     from importlib import import_module, metadata
 
     import_module(package)
@@ -27,11 +27,11 @@ def version(given, package: str) -> dict:
 
 
 def adelie_paths(given, tol: float, precision: str, n_threads: int, limit_s: float, repeats: int = 1) -> dict:
-    """Path of strengths of every neuron, one after the other, by adelie; nan where it gives up or takes too long.
+    """Path of strengths of every neuron, one after the other, by adelie; nan if it fails or takes too long.
 
     An offset at the mean rate puts the null model at an intercept of 0, from which adelie starts; the model is the
-    same. Its early ending by explained deviance is off: all strengths are asked for. Rounding can keep it from ever
-    ending in single precision, where coordinate descent is given 2 000 rounds; a signal ends what takes too long.
+    same. Early stopping by explained deviance is off, because all strengths are needed. In single precision, rounding
+    can prevent convergence, so coordinate descent is limited to 2 000 rounds; a signal ends fits that take too long.
     """
     import adelie
 
@@ -91,7 +91,7 @@ def glmfit_paths(given, tol: float, repeats: int = 1) -> dict:
 def softmax(
     given, package: str, solver: str, precision: str, tols: list, strength: float, repeats: int, limit_s: float
 ):
-    """Softmax with a ridge at one tolerance after the other, until a fit takes too long, or ten of them all together.
+    """Softmax with a ridge at one tolerance after another, until a fit exceeds the limit or all fits ten times it.
 
     Returns arrays (tolerance, ...).
     """
@@ -142,7 +142,7 @@ def _glmfit(solver, strength, _n):
 
 
 def himalaya_bands(given, precision: str, n_folds: int, repeats: int) -> dict:
-    """Choose a share of every band and a strength for every response among those given, and fit; by himalaya."""
+    """Choose the shares of the bands and a strength for every response among the candidates, and fit, by himalaya."""
     from himalaya.ridge import solve_group_ridge_random_search
     from sklearn.model_selection import KFold
 
@@ -161,7 +161,7 @@ def himalaya_bands(given, precision: str, n_folds: int, repeats: int) -> dict:
 
 
 def himalaya_ridge(given, precision: str, solver: str, repeats: int) -> dict:
-    """Banded ridge at the strengths given, one of each band, by himalaya."""
+    """Banded ridge at given strengths, one per band, by himalaya."""
     from himalaya.ridge import Ridge
 
     X, Y = np.ascontiguousarray(given["X"], precision), np.ascontiguousarray(given["Y"], precision)
@@ -179,7 +179,7 @@ def himalaya_ridge(given, precision: str, solver: str, repeats: int) -> dict:
 
 
 def implicit_als(given, precision: str, cg: bool, confidence: float, regularization: float, limit_s: float) -> dict:
-    """Alternating least squares of implicit from given embeddings: those of every iteration, and its seconds."""
+    """Alternating least squares of implicit from given embeddings: embeddings and seconds of every iteration."""
     import scipy.sparse
     from implicit.cpu.als import AlternatingLeastSquares
 

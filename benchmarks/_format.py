@@ -1,4 +1,4 @@
-"""How results are put into words: numbers with units, ratios, names of designs, and where a result is from."""
+"""Format results as text: numbers with units, ratios, names of designs, and the provenance of a result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def row(e: dict) -> str:
 
 
 def provenance(sections: list[dict]) -> str:
-    """Say when, where and with which versions sections were measured; without a full stop."""
+    """State when, where and with which versions sections were measured; without a full stop."""
     records = [s["environment"] for s in sections]
 
     def one(get):
@@ -58,7 +58,7 @@ def provenance(sections: list[dict]) -> str:
 
 def fraction(ratio: float) -> str:
     """Write a ratio below one half as one over its inverse."""
-    if float(ratio) == math.inf:  # written as text, since it is no JSON
+    if float(ratio) == math.inf:  # stored as text, because JSON has no infinity
         return "–"
     if 0 < ratio < 0.5:
         return f"1/{1 / ratio:.3g}"
@@ -66,7 +66,7 @@ def fraction(ratio: float) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """Give a number its unit, readable; what took forever was not reached."""
+    """Format a number with its unit; an infinite time was not reached."""
     if float(value) == math.inf:
         return "not reached"
     if unit == "s" and value < 1e-4:

@@ -1,9 +1,9 @@
-"""Programs compiled by XLA for a GPU that is not there: their kernels, waits, bytes, and the time they should take.
+"""Programs compiled by XLA for a GPU without having one: their kernels, waits, bytes and modelled time.
 
-What a compiler cannot do without the device is to try products in several ways: it takes defaults, and on the device
-their kernels may be others. Seconds are a model: XLA's own estimate of each kernel, at least `LAUNCH`; of an update in
-place, which XLA prices as the whole array, the bytes that it touches; and `WAIT` wherever the host reads a number.
-Kernels of NVIDIA's libraries (factorisations) have no estimate, and count as a launch.
+Without the device, the compiler cannot autotune matrix products: it takes defaults, and the kernels on the device may
+differ. Seconds are a model: XLA's own estimate of each kernel, at least `LAUNCH`; for an update in place, which XLA
+prices as the whole array, the bytes that it touches; and `WAIT` whenever the host reads a number. Kernels of NVIDIA's
+libraries (factorisations) have no estimate, and count as a launch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import tempfile
 from dataclasses import dataclass, field
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the plugin of CUDA is loaded, and not asked for devices
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the CUDA plugin is loaded, but no devices are requested
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={tempfile.mkdtemp(prefix='glmfit-gpu-')}"
 
 import jax
@@ -43,7 +43,7 @@ FREE = {
 
 
 def shapes_there():
-    """Make shapes of arrays on the device that is not there."""
+    """Make shapes of arrays on the absent device."""
     topology = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=H200)
     there = jax.sharding.SingleDeviceSharding(topology.devices[0])
     return lambda *shape, dtype=jnp.float32: jax.ShapeDtypeStruct(shape, dtype, sharding=there)
@@ -51,33 +51,33 @@ def shapes_there():
 
 @dataclass
 class Loop:
-    """A loop of a compiled program, or the program itself, which has one turn."""
+    """A loop of a compiled program, or the program itself (one iteration)."""
 
-    turns: int | None = 1  # None: the host reads after every turn whether there is another
+    turns: int | None = 1  # None: the host checks the condition after every iteration
     kernels: list[float] = field(default_factory=list)  # seconds, as XLA estimates them
     names: list[str] = field(default_factory=list)
     inner: list[Loop] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
-        """Of one turn; a loop of unknown length counts as one turn that is waited for."""
+        """Seconds of one iteration; a loop of unknown length counts as one iteration and a wait."""
         own = sum(max(s, LAUNCH) for s in self.kernels)
         return own + sum(loop.seconds * loop.turns if loop.turns else loop.seconds + WAIT for loop in self.inner)
 
     @property
     def launches(self) -> int:
-        """Kernels of one turn, those of inner loops as often as they turn."""
+        """Kernels of one iteration, with those of inner loops times their iterations."""
         return len(self.kernels) + sum(loop.launches * (loop.turns or 1) for loop in self.inner)
 
     @property
     def unknown(self) -> int:
-        """Loops and branches within that the host waits for."""
+        """Number of inner loops and branches that the host waits for."""
         return sum(loop.unknown + (loop.turns is None) for loop in self.inner)
 
 
 @dataclass(frozen=True)
 class Program:
-    """What a compiled function does on the device."""
+    """Work of a compiled function on the device."""
 
     whole: Loop
     bytes_of_arguments: int
@@ -85,7 +85,7 @@ class Program:
     tf32: int  # instructions of tensor cores that round to TF32
 
     def figures(self) -> dict:
-        """Make it ready for JSON; the loops are those of the program itself."""
+        """Figures for JSON; the loops are those of the program itself."""
         return {
             "kernels": len(self.whole.kernels),
             "launches": self.whole.launches,
@@ -100,7 +100,7 @@ class Program:
 
 
 def compiled(function, *args) -> Program:
-    """Compile a jitted function for shapes; others of its arguments are as they are."""
+    """Compile a jitted function for shapes; other arguments are passed unchanged."""
     for old in glob.glob(f"{DUMP}/*"):
         os.unlink(old)
     done = function.lower(*args).compile(compiler_options={"xla_gpu_collect_cost_model_stats": True})
@@ -130,7 +130,7 @@ def _loop(bodies: dict, body: str, turns: int | None) -> Loop:
             known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', line)
             inside = re.search(r"body=%([^\s,]+)", line)[1]
             loop.inner.append(_loop(bodies, inside, int(known[1]) if known else None))
-        elif code == "conditional":  # the longest branch, and the host reads which
+        elif code == "conditional":  # the longest branch; the host reads which one
             given = re.search(r"branch_computations=\{([^}]*)\}|true_computation=(.*)", line)[0]
             branches = [_loop(bodies, part, None) for part in re.findall(r"%([^\s,}]+)", given) if part in bodies]
             loop.inner.append(max(branches, key=lambda branch: branch.seconds))
@@ -143,7 +143,7 @@ def _loop(bodies: dict, body: str, turns: int | None) -> Loop:
 
 
 def _seconds(bodies: dict, line: str) -> float:
-    """Seconds of a kernel as XLA has them; of what is written in place, by the bytes touched."""
+    """Seconds of a kernel by XLA's estimate; for updates in place, by the bytes touched."""
     cost = re.search(r'"reification_cost":\[\{[^}]*?"exec_time_us":([\d.e+-]+),"compute_time_us":([\d.e+-]+)', line)
     total, compute = (1e-6 * float(x) for x in cost.groups()) if cost else (0.0, 0.0)
     called = re.search(r"calls=%([^\s,]+)", line)

@@ -26,7 +26,7 @@ def render_kernels(content: dict) -> str:
 
 
 def _turn(figures: dict) -> tuple[int, float]:
-    """Kernels and modelled milliseconds of a turn of the loop."""
+    """Kernels and modelled milliseconds of one iteration of the loop."""
     return figures["kernels_of_a_turn"][-1], figures["modelled_ms_of_a_turn"][-1]
 
 

@@ -1,4 +1,4 @@
-"""Fits by R's package mgcv, for comparison: data go there and back as files of plain float64 in a temporary folder."""
+"""Fits by R's package mgcv, for comparison: data are exchanged as plain float64 files in a temporary folder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Run:
         self._folder.cleanup()
 
     def give(self, name: str, array) -> str:
-        """Hand over an array under a name of R."""
+        """Pass an array to R under a name."""
         array = np.asarray(array, np.float64)
         array.ravel(order="F").tofile(self.path / name)
         shape = f", {array.shape[0]}, {array.shape[1]}" if array.ndim == 2 else ""
@@ -53,7 +53,7 @@ class Run:
         return name
 
     def call(self, script: str, limit_s: float = 3600.0) -> None:
-        """Run a script that has these arrays; what it puts is then there to take."""
+        """Run a script with these arrays; the arrays that it puts can then be taken."""
         if version() is None:
             raise SystemExit("There is no R with its package mgcv, which this section needs (Debian: r-cran-mgcv).")
         file = self.path / "script.R"
@@ -65,20 +65,20 @@ class Run:
             raise RuntimeError(f"R ended with status {done.returncode}: {done.stderr.strip()}")
 
     def take(self, name: str, *shape: int) -> np.ndarray:
-        """What the script put under a name."""
+        """Array that the script put under a name."""
         found = np.fromfile(self.path / name)
         return found.reshape(shape, order="F") if shape else found
 
 
 class Parametric:
-    """A term as mgcv's paraPen takes it: columns without the constant, of full rank where data and penalties leave it.
+    """A term as mgcv's paraPen takes it: columns without the constant if data and penalties do not determine it.
 
     Parameters
     ----------
     features : numpy.ndarray
-        Of the term, (time, feature).
+        Features of the term, (time, feature).
     penalties : sequence of numpy.ndarray
-        Of the term, (feature, feature).
+        Penalties of the term, (feature, feature).
     """
 
     def __init__(self, features: np.ndarray, penalties):
@@ -92,5 +92,5 @@ class Parametric:
         self.X, self.penalties = X - X.mean(axis=0), [self.turn.T @ S @ self.turn for S in penalties]
 
     def coef(self, found: np.ndarray) -> np.ndarray:
-        """Coefficients of the features, (feature,); a constant is missing."""
+        """Coefficients of the features, (feature,); the curve is determined up to a constant."""
         return self.turn @ found

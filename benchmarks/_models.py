@@ -1,4 +1,4 @@
-"""The models that are compared, each made by name, and what their fits report."""
+"""The compared models, created by name, and the facts that their fits report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def make_model(kind: str, link: str = "softplus", strength=STRENGTH, **parameter
     """Make an unfitted model.
 
     "glmfit"; "nemos" (L-BFGS, 400 iterations); "nemos+glmfit" (NeMoS with our solver); "sklearn" (one neuron, exp).
-    "cv" (strengths of a ridge by cross-validation) and "separate" (its fits one by one); neuron by neuron in float64
+    "cv" (strengths of a ridge by cross-validation) and "separate" (its fits one by one). Neuron by neuron, in float64:
     "each-newton" (ridge, NumPy), "each-sklearn" (ridge, exp) and "each-glum" (exp).
     """
     if kind == "glmfit":
@@ -61,7 +61,7 @@ def make_model(kind: str, link: str = "softplus", strength=STRENGTH, **parameter
 
 
 class Each:
-    """Models of one neuron, for all neurons one after the other, in float64."""
+    """A single-neuron model fitted to all neurons one after the other, in float64."""
 
     def __init__(self, make):
         self.make = make
@@ -76,7 +76,7 @@ class Each:
 
 
 class NumPyNewton:
-    """Damped Newton of the ridge per neuron, in float64; it stops where the gap is about 1e-8 nats."""
+    """Damped Newton for a ridge, neuron by neuron in float64; it stops at a gap of about 1e-8 nats."""
 
     def __init__(self, link: str, strength: float):
         self.link, self.strength = link, strength
@@ -89,16 +89,16 @@ class NumPyNewton:
 
 
 class SeparateFits:
-    """Fits of every strength without every fold, one by one, to the tolerance of `PopulationGLMCV`.
+    """The fits of a cross-validation one by one, to the tolerance of `PopulationGLMCV`.
 
-    Its fits to all rows, its scores and its last fit are not made.
+    The fits to all rows, the scores and the final fit are omitted.
     """
 
     def __init__(self, link: str):
         self.link = link
 
     def fit(self, X, Y):
-        """Fit the eight strengths without each of five blocks of rows; the last one is kept."""
+        """Fit eight strengths with each of five blocks of rows held out; keep the last model."""
         for fold in np.array_split(np.arange(len(X)), 5):
             x, y = np.delete(X, fold, axis=0), np.delete(Y, fold, axis=0)
             for strength in np.logspace(-6, 0, 8):
@@ -108,7 +108,7 @@ class SeparateFits:
 
 
 def fit_quietly(model, X, y, **more):
-    """Fit, wait until the answer is there, drop warnings (the figures say what did not converge)."""
+    """Fit, wait for the result, drop warnings (the figures report what did not converge)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(X, y, **more)
@@ -123,7 +123,7 @@ def timed_fit(kind: str, problem: Problem, **parameters):
 
 
 def fit_summary(model) -> dict:
-    """Say how a fit went: much for glmfit, iterations for NeMoS, nothing for other models."""
+    """Summarise a fit: the report for glmfit, iterations for NeMoS, nothing for other models."""
     report = getattr(model, "report_", None)
     if report is None:
         info = getattr(model, "optim_info_", None)
@@ -155,7 +155,7 @@ def judge(model, problem: Problem, optimum: np.ndarray) -> dict:
     facts = fit_summary(model) | true
     report = getattr(model, "report_", None)
     if report is not None:
-        # Both objectives are rounded: what is sure of their difference is this much less.
+        # Both objectives are rounded: subtract the rounding error from their difference.
         sure = distance - 1e-14 * (1 + np.abs(optimum))
         cover = np.where(sure > 0, report.gap / np.where(sure > 0, sure, 1.0), np.inf)
         cover = cover[report.gap_is_bound]

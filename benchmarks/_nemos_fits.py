@@ -1,4 +1,4 @@
-"""Fits inside NeMoS that nemos_backend.py times in a process of their own, with the NeMoS of a source tree."""
+"""NeMoS fits that nemos_backend.py times in a separate process, with the NeMoS of a source tree."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def glm_hmm(repeats: int) -> dict:
 
 
 def stochastic(x_file: str, y_file: str, out: str, strength: float, batch_size: int) -> dict:
-    """Fit from a data loader by ours, and by the variance reduced gradients of NeMoS with as many passes and more."""
+    """Fit from a data loader by our solver, and by NeMoS's variance-reduced gradients with the same limit on passes."""
     import jax
     import nemos
     from nemos.batching import ArrayDataLoader

@@ -1,7 +1,7 @@
-"""Pytest plugin of nemos_suite.py: NeMoS' tests run with a solver of glmfit under every name of NeMoS' own.
+"""Pytest plugin of nemos_suite.py: NeMoS' tests run with a solver of glmfit under the names of NeMoS' own solvers.
 
-Loaded by ``-p _nemos_plugin``. The environment says which solver (none: NeMoS' own), how many cases of every test, the
-share of these, and the file that gets a line of JSON for every test.
+Loaded by ``-p _nemos_plugin``. Environment variables set the solver (none: NeMoS' own), the number of cases per test,
+the share of the tests, and the file that gets a line of JSON for every test.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ALGORITHM = os.environ.get("GLMFIT_SUITE_ALGORITHM", "")
 CASES = int(os.environ.get("GLMFIT_SUITE_CASES", "4"))
 SHARE = float(os.environ.get("GLMFIT_SUITE_SHARE", "1"))
 REPORT = os.environ.get("GLMFIT_SUITE_REPORT", os.devnull)
-_ENTRIES = ("run", "update", "stochastic_run")  # methods by which NeMoS has a solver work
-_FILES = ("test_stochastic.py",)  # of solvers, too, though not marked so
-_ABOUT_OTHERS = ("test_optimize_solver_params",)  # thousands of cases, of step sizes of SVRG; nothing is fitted
+_ENTRIES = ("run", "update", "stochastic_run")  # methods through which NeMoS runs a solver
+_FILES = ("test_stochastic.py",)  # also about solvers, but without the mark
+_ABOUT_OTHERS = ("test_optimize_solver_params",)  # thousands of cases about step sizes of SVRG; nothing is fitted
 _ran: list[str] = []
 
 
 def pytest_configure(config) -> None:
-    """Put the solver into NeMoS' registry, in the place of every other whose penalties it takes."""
+    """Replace every solver in NeMoS' registry whose penalties ours supports."""
     from nemos import regularizer
     from nemos.solvers import _solver_registry
 
@@ -46,7 +46,7 @@ def _noting(solver: type) -> type:
     """Solver that keeps a record of having been used."""
 
     def noting(name):
-        @functools.wraps(getattr(solver, name))  # NeMoS looks at signatures
+        @functools.wraps(getattr(solver, name))  # NeMoS inspects signatures
         def method(self, *args, **kwargs):
             _ran.append(name)
             return getattr(solver, name)(self, *args, **kwargs)
@@ -58,7 +58,7 @@ def _noting(solver: type) -> type:
 
 
 def pytest_collection_modifyitems(config, items) -> None:
-    """Keep tests of solvers, of every test some cases: by a hash of their names, the same ones in every run."""
+    """Keep some cases of every test of solvers, chosen by a hash of their names, so the same in every run."""
     seen, kept = Counter(), []
     for item in sorted(items, key=lambda item: zlib.crc32(item.nodeid.encode())):
         function = item.nodeid.split("[")[0]
@@ -73,12 +73,12 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 
 def pytest_runtest_logstart(nodeid, location) -> None:
-    """Forget what the test before used."""
+    """Clear the record of the previous test."""
     _ran.clear()
 
 
 def pytest_runtest_logreport(report) -> None:
-    """Write the outcome of a test, and what went wrong where it failed."""
+    """Write the outcome of a test, and the error if it failed."""
     if report.when != "call" and report.outcome == "passed":
         return
     line = {"test": report.nodeid, "outcome": "xfailed" if hasattr(report, "wasxfail") else report.outcome}

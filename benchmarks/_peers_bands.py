@@ -1,14 +1,14 @@
 """Sections of peers.py on banded ridge of measured responses: himalaya, compared with glmfit.
 
-Square roots of spike counts of motor cortex, from the velocity of the hand and the history of all neurons: a band of
-features each. F = mean of (y - eta)^2 / 2 + sum over bands of strength/2 times the square of its coefficients,
-intercepts free; himalaya's is 2 T times that. Features are centred and divided by their deviation in the rows fitted.
+Responses are square roots of spike counts of motor cortex; the velocity of the hand and the history of all neurons are
+the two bands of features. F = mean of (y - eta)^2 / 2 + sum over bands of strength/2 times the squared coefficients,
+with free intercepts; himalaya's is 2 T times that. Features are standardised on the training rows.
 
 "bands-given": the same strengths of both bands for all neurons; both packages solve a linear system.
-"bands-chosen": for every neuron one of 20 shares of the bands times one of 10 strengths, which predict left-out blocks
-of rows best. himalaya's search is given these candidates; glmfit has no such search, and tries the shares one after
-the other, each one `PopulationGLMCV` of scaled features. `PopulationGAM` looks for the strengths of both bands itself,
-by marginal likelihood or cross-validation, without candidates. Held-out R2 is that of the last fifth of the rows.
+"bands-chosen": every neuron gets the pair of a share of the bands (of 20) and a strength (of 10) that predicts held-out
+blocks of rows best. himalaya's search is given these candidates; glmfit has no such search, so it tries the shares one
+after another, each by `PopulationGLMCV` on scaled features. `PopulationGAM` finds the strengths of both bands itself,
+by marginal likelihood or cross-validation, without candidates. Held-out R2 is computed on the last fifth of the rows.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from _foreign import find
 from _models import fit_quietly
 
 N_SHARES, ALPHAS, FOLDS = 20, np.logspace(-4, 1, 10), 5
-STRENGTH = np.array([1e-3, 3e-2])  # of the two bands, where they are given
+STRENGTH = np.array([1e-3, 3e-2])  # of the two bands, in "bands-given"
 
 
 class Bands:
-    """Features of both bands and responses, of rows to fit and rows to predict."""
+    """Features of both bands, and responses, for training and held-out rows."""
 
     def __init__(self, velocity, history, Y):
         X, split = np.hstack([velocity, history]), 4 * len(Y) // 5
@@ -45,7 +45,7 @@ class Bands:
         return cls(velocity[some], history[some], np.sqrt(counts[some]))
 
     def spread(self, strengths):
-        """Values per feature of values per band."""
+        """Expand values per band to values per feature."""
         return np.repeat(np.asarray(strengths), self.sizes, axis=0)
 
     def objective(self, coef, intercept, strength) -> float:
@@ -55,7 +55,7 @@ class Bands:
         return float((left**2).mean(axis=0).sum() / 2 + strength @ np.sum(coef**2, axis=1) / 2)
 
     def optimum(self, strength) -> float:
-        """The least of it, from the normal equations in float64."""
+        """Minimum of the objective, from the normal equations in float64."""
         X, Y = self.X.astype(np.float64), self.Y.astype(np.float64)
         mean, middle = X.mean(axis=0), Y.mean(axis=0)
         H = (X - mean).T @ (X - mean) / len(X) + np.diag(strength)
@@ -63,7 +63,7 @@ class Bands:
         return self.objective(coef, middle - mean @ coef, strength)
 
     def r2(self, coef, intercept) -> float:
-        """Median R2 of the rows to predict, over the neurons that vary there."""
+        """Median R2 on the held-out rows, over the neurons that vary there."""
         left = self.Y_held - self.X_held @ np.asarray(coef) - np.asarray(intercept)
         varies = self.Y_held.var(axis=0) > 0
         return float(np.median(1 - np.mean(left**2, axis=0)[varies] / self.Y_held.var(axis=0)[varies]))
@@ -146,7 +146,7 @@ def chosen(cache, scale: float, section: Section, data=None, other_python=None) 
 
 
 def search(bands: Bands, shares) -> tuple:
-    """Try shares one after the other, strengths and folds together; fit every neuron at its best ones."""
+    """Try shares one after another, with all strengths and folds at once; fit every neuron at its best ones."""
     from glmfit import PopulationGLM, PopulationGLMCV
 
     best, strength = np.full(bands.Y.shape[1], -np.inf), np.ones((bands.X.shape[1], bands.Y.shape[1]))
@@ -164,7 +164,7 @@ def search(bands: Bands, shares) -> tuple:
 
 
 def additive(bands: Bands, how: str) -> tuple:
-    """Let `PopulationGAM` choose."""
+    """Let `PopulationGAM` choose the strengths."""
     from glmfit import PopulationGAM
 
     ends = np.cumsum(bands.sizes)

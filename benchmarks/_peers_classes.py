@@ -1,9 +1,9 @@
 """Sections of peers.py on softmax of few classes: cyanure and scikit-learn, compared with glmfit.
 
-F = mean of -log p(label) + strength/2 ||W||^2, intercepts free, the same for all. cyanure is a package of
+All packages minimise F = mean of -log p(label) + strength/2 ||W||^2, with free intercepts. cyanure is a package of
 incremental and quasi-Newton solvers with duality gaps; every solver of every package climbs a ladder of tolerances in
-both precisions (glmfit has rows of single precision). A gap is relative to the improvement on class frequencies,
-and counts from below: with intercepts at their best F* is at least F - ||slope||^2 / (2 strength).
+both precisions (glmfit only in single precision). A gap is relative to the improvement on class frequencies, and is
+measured from a lower bound of F*: with optimal intercepts, F* is at least F - ||slope||^2 / (2 strength).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from _foreign import find
 
 GOALS = (1e-4, 1e-6)
 TOLS = tuple(10.0**-k for k in range(2, 11))
-LIMIT_S, PROCESS_S = 8.0, 240.0  # of a fit that is not the last of its solver; of all fits of a solver
+LIMIT_S, PROCESS_S = 8.0, 240.0  # of one fit (a longer one is the last); of all fits of a solver
 SOLVERS = {
     "glmfit": ("auto",),
     "cyanure": ("auto", "qning-svrg", "catalyst-miso", "acc-svrg"),
@@ -33,7 +33,7 @@ def digits(_data, _scale: float):
 
 
 def places(data, scale: float):
-    """Which of 36 squares of a box the animal is in, from the spikes of all neurons in half a second."""
+    """Position in one of 36 squares of a box, from the spikes of all neurons in half a second."""
     with np.load(Path(data) / "place_cells.npz") as z:
         counts, xy = z["counts"].astype(np.float32), z["xy"]
     n = round(scale * len(xy))
@@ -50,7 +50,7 @@ WINDOW = 10  # bins
 
 
 class Gaps:
-    """Gaps of softmax answers in float64, from below."""
+    """Gaps of softmax fits in float64, measured from a lower bound."""
 
     def __init__(self, X, y, strength: float):
         self.X, self.y, self.strength = X.astype(np.float64), y, strength
@@ -59,20 +59,20 @@ class Gaps:
         self.null, self.lower = -float(self.share @ np.log(self.share)), -np.inf
 
     def value(self, coef, intercept) -> float:
-        """F of an answer, with the intercepts that it has; what it says of the optimum raises ``lower``."""
+        """F of a fit with its own intercepts; its lower bound of the optimum may raise ``lower``."""
         coef, b = np.asarray(coef, np.float64), np.asarray(intercept, np.float64)
         if not (np.all(np.isfinite(coef)) and np.all(np.isfinite(b))):
             return np.inf
         scores = self.X @ coef
         found, best = self._loss(scores, b, coef)[0], None
-        for _ in range(200):  # intercepts at their best: shares of the classes as they are
+        for _ in range(200):  # optimal intercepts: predicted shares of the classes equal the true ones
             best, p = self._loss(scores, b, coef)
             ratio = self.share / p.mean(axis=0)
             if np.abs(ratio - 1).max() < 1e-12:
                 break
             b = b + np.log(ratio)
         slope = self.X.T @ (p - self.hit) / len(self.y) + self.strength * coef
-        left = np.abs(p.mean(axis=0) - self.share).sum() * np.abs(b).max()  # of the intercepts, to first order
+        left = np.abs(p.mean(axis=0) - self.share).sum() * np.abs(b).max()  # error of the intercepts, to first order
         self.lower = max(self.lower, best - np.sum(slope**2) / (2 * self.strength) - left)
         return found
 
@@ -90,7 +90,7 @@ class Gaps:
 
 
 def few(name: str, load):
-    """Section that compares the packages on one set."""
+    """Section that compares the packages on one data set."""
 
     def measure(cache, scale: float, section: Section, data=None, other_python=None) -> None:
         if load is places and data is None:
@@ -138,7 +138,7 @@ def few(name: str, load):
 
 
 def rows(at: dict, found: dict, other_python, arrays: dict, strength: float) -> dict:
-    """Rows of peers: seconds of later fits to every gap, and of first fits of the fastest solver of a package."""
+    """Rows of peers: seconds of later fits to every gap, and of first fits of each package's fastest solver."""
     peers = {}
     for package, solver in dict.fromkeys(key[:2] for key in at):
         row = {"package": package, "solver": solver, "warm": {}, "cold": {}, "setting": {}, "ended": None}
@@ -162,7 +162,7 @@ def rows(at: dict, found: dict, other_python, arrays: dict, strength: float) -> 
 
 
 def judge(section: Section, what: str, peers: dict) -> None:
-    """Say the ratio of glmfit to the fastest solver of every other package."""
+    """Judge the ratio of glmfit to the fastest solver of every other package."""
     for when in ("warm", "cold"):
         for goal in (f"{goal:g}" for goal in GOALS):
             ours = peers["glmfit auto"][when].get(goal, np.inf)

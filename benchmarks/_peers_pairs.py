@@ -1,13 +1,15 @@
 """Sections of peers.py on all pairs with squared loss: alternating least squares of implicit, compared with glmfit.
 
-The same objective: implicit's, with confidence c of positive pairs and 1 of all others and regularisation r,
+Both minimise the same objective. That of implicit, with confidence c of positive pairs, 1 of all others, and
+regularisation r,
 
     sum over positive pairs of c (1 - z)^2 + sum over the others of z^2 + r (|P|^2 + |Q|^2),
 
-is 2 / omega times glmfit's with c = 1 / omega and r = strength / omega, no biases and a prior of zero. Both begin with
-the same embeddings; it is not convex, so that they may end apart. Seconds until the objective, in float64, is within a
-part of the least that anyone found; evaluations are not counted, nor is what compiles. implicit solves its rows by
-three steps of conjugate gradients or by factorisation, in single and double precision; the fastest of them counts.
+is 2 / omega times glmfit's with c = 1 / omega and r = strength / omega, no biases and a prior of zero. Both start from
+the same embeddings; the problem is not convex, so they may end at different optima. Measured are the seconds until the
+objective, in float64, is within a given share of the lowest one found; evaluations and compilation are not counted.
+implicit solves its rows by three steps of conjugate gradients or by factorisation, in single and double precision; the
+fastest of them counts.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """Sections of peers.py: paths of lasso and group lasso of adelie, compared with glmfit.
 
 Both minimise mean(exp(eta) - y eta) + strength * (sum of |w|, or sum over groups of sqrt(size) times their norm), the
-intercept free, nothing standardised, at the same 30 strengths of every neuron: from 0.95 of the smallest that leaves
-nothing down to a thousandth of it. adelie has the log link only, so P1 means its features and its counts here.
+intercept free, nothing standardised, at the same 30 strengths of every neuron: from 0.95 down to 0.001 times the
+smallest strength that removes all features. adelie has only the log link, so P1 here means its features and counts.
 
-adelie goes down the path of one neuron after the other, each strength from the one before. Every neuron counts with
-its fastest setting that reaches a gap: a tolerance (of coordinate descent and of IRLS), in single precision or, where
-that does not get there, in double; with one thread or, one neuron alone, two. Its loop runs on one core; two processes
-would halve its seconds on two. Neurons that no setting brings there are counted, and cost adelie nothing: where spikes
-are few it gives up, with an "IRLS lambda" that is infinite. glmfit's
-`PopulationGLM.path` fits all of them, and all count.
+adelie fits the path of one neuron after another, each strength from the previous solution. Every neuron counts with
+its fastest setting that reaches a gap: a tolerance (of coordinate descent and of IRLS), in single precision or, if that
+does not reach it, in double precision; with one thread or, for a single neuron, two. Its loop runs on one core; two
+processes would halve its seconds on two. Neurons for which no setting reaches the gap are counted, and cost adelie
+nothing: if spikes are few, it fails with an infinite "IRLS lambda". glmfit's `PopulationGLM.path` fits all neurons, and
+all count.
 
-Gaps are true ones in float64: above the largest dual value that any answer gives, over the improvement on the null
-model at that strength, or over a hundredth of a nat over the recording if that is more. "every fit" is the worst
-strength of a neuron; "together" the sum of its distances over the sum of its improvements.
+Gaps are true gaps in float64: the distance from the largest dual value of any fit, relative to the improvement on the
+null model at that strength, or to a hundredth of a nat over the recording if that is more. "every fit" is the worst
+strength of a neuron; "together" is the sum of its distances over the sum of its improvements.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHUNK = 4096
 
 
 class Paths:
-    """Strengths of every neuron, (strength, neuron), and the float64 gaps of answers at all of them."""
+    """Strengths of every neuron, (strength, neuron), and the float64 gaps of fits at all of them."""
 
     def __init__(self, X, Y, labels=None):
         self.X, self.Y = X, Y
@@ -52,7 +52,7 @@ class Paths:
         self.lower = np.full(self.strengths.shape, -np.inf)
 
     def arrays(self) -> dict:
-        """What a process that fits is given."""
+        """Arrays for a process that fits."""
         return {"X": self.X, "Y": self.Y, "strengths": self.strengths, "groups": self.starts}
 
     def _norms(self, coef):
@@ -65,10 +65,10 @@ class Paths:
         return sum(self.X[p].T.astype(np.float64) @ residual[p] for p in parts) / len(self.X)
 
     def values(self, coef, intercept, neurons=None) -> np.ndarray:
-        """F of answers (strength, feature, neuron) of some neurons, (strength, neuron); ``lower`` rises by their duals.
+        """F of fits (strength, feature, neuron) of some neurons, (strength, neuron); their dual values raise ``lower``.
 
-        The dual point: the intercept at its best makes residuals add up to zero, and they are shrunk until the slope
-        fits the penalty; then -mean of the conjugate, (r + y) log(r + y) - (r + y), is below the optimum.
+        The dual point: the optimal intercept makes the residuals sum to zero, and they are shrunk until the slope is
+        feasible; then -mean of the conjugate, (r + y) log(r + y) - (r + y), is a lower bound of the optimum.
         """
         neurons = np.arange(self.Y.shape[1]) if neurons is None else neurons
         objective = np.full((len(self.strengths), len(neurons)), np.inf)
@@ -105,10 +105,10 @@ class Paths:
 
 
 def climb_ours(paths: Paths, repeats: int) -> list[dict]:
-    """Fits by glmfit, looser tolerances first, until every fit is good enough."""
+    """Fit by glmfit, looser tolerances first, until every fit is good enough."""
     rungs, ours = [], Foreign(None, "glmfit")
     best = ours.call("glmfit_paths", paths.arrays(), tol=1e-12)
-    paths.values(best["coef"], best["intercept"])  # how low the optimum may be
+    paths.values(best["coef"], best["intercept"])  # a lower bound of the optimum
     for tol in OURS:
         made = ours.call("glmfit_paths", paths.arrays(), tol=tol, repeats=repeats + 1)
         objective = paths.values(made["coef"], made["intercept"])
@@ -122,10 +122,10 @@ def climb_ours(paths: Paths, repeats: int) -> list[dict]:
 
 
 def climb_theirs(paths: Paths, adelie: Foreign, repeats: int, n_threads: int) -> list[dict]:
-    """Paths by adelie of the neurons that are not good enough yet, one setting after the other."""
+    """Paths by adelie of the neurons that are not good enough yet, one setting after another."""
     rungs, todo = [], np.arange(paths.Y.shape[1])
     for precision in ("float32", "float64"):
-        able = todo  # of this precision
+        able = todo  # neurons left to this precision
         for tol in TOLS:
             if not len(able):
                 break
@@ -149,7 +149,7 @@ def climb_theirs(paths: Paths, adelie: Foreign, repeats: int, n_threads: int) ->
 
 
 def least_seconds(paths: Paths, rungs: list[dict], kind: str, goal: float) -> np.ndarray:
-    """Seconds of the fastest setting that brings a neuron to a gap, (neuron,); infinite where none does."""
+    """Seconds of the fastest setting that reaches a gap, (neuron,); infinite if none does."""
     least = np.full(paths.Y.shape[1], np.inf)
     for rung in rungs:
         there = paths.gaps(rung["objective"], rung["neurons"])[kind] <= goal
@@ -159,7 +159,7 @@ def least_seconds(paths: Paths, rungs: list[dict], kind: str, goal: float) -> np
 
 
 def compare(paths: Paths, other_python, section: Section, what: str, limit: float, scale: float) -> None:
-    """Seconds to have all strengths of all neurons below a gap: adelie's loop, and glmfit."""
+    """Seconds until all strengths of all neurons are below a gap: adelie's loop, and glmfit."""
     adelie = find(other_python, "adelie")
     if adelie is None:
         section.note(absent={"adelie": "in no Python given (--other-python); it needs numpy < 2"})

@@ -1,6 +1,6 @@
 """Problems of peers.py: recorded and simulated designs with many neurons and with one, softmax of ten classes.
 
-A section is a design and a link, "w_maze_place-exp", with "-one" for the neuron in the middle of the counts; or
+A section is a design and a link, "w_maze_place-exp", with "-one" for the neuron with the median count; or
 "softmax-digits" and "softmax-10". Gaps are against Newton's method in float64; nothing here imports glmfit.
 """
 
@@ -68,7 +68,7 @@ class Classes:
 def make_problem(name: str, cache: Path, scale: float, data: Path | None):
     """Make the problem of a section and write its arrays for fresh processes to read.
 
-    "softmax-standardised" and "softmax-unscaled" are the digits as well, which "softmax-digits" has from 0 to 1.
+    "softmax-standardised" and "softmax-unscaled" are other scalings of the digits; "softmax-digits" is from 0 to 1.
     """
     kind, what, *one = name.split("-")
     if kind == "softmax":
@@ -85,7 +85,7 @@ def make_problem(name: str, cache: Path, scale: float, data: Path | None):
 
 
 def _design(name: str, cache: Path, scale: float, data: Path | None):
-    """Features and counts of the first rows; of neurons with spikes there."""
+    """Features and counts of the first rows, for neurons with spikes there."""
     if name == "P1":
         problem = _problems.load(name, cache, scale)
         X, Y = problem.X, problem.Y
@@ -97,7 +97,7 @@ def _design(name: str, cache: Path, scale: float, data: Path | None):
 
 
 def _classes(name: str, what: str, scale: float) -> Classes:
-    """Digits of scikit-learn, or independent features and as many classes as the name says."""
+    """Digits of scikit-learn, or independent features with the number of classes in the name."""
     if what.isdigit():
         rng, n_rows, d, n_classes = np.random.default_rng(0), max(1000, round(N_ROWS * scale)), 64, int(what)
         X = rng.normal(size=(n_rows, d)).astype(np.float32)
@@ -116,7 +116,7 @@ def _classes(name: str, what: str, scale: float) -> Classes:
 
 
 class Gap:
-    """Relative gaps of answers, (F - F*) / (F_null - F*), with sums over the neurons that were fitted."""
+    """Relative gaps, (F - F*) / (F_null - F*), with sums over the fitted neurons."""
 
     def __init__(self, problem, cache: Path):
         self.problem = problem
@@ -126,7 +126,7 @@ class Gap:
             self.best, self.null = _problems.reference(problem, cache), _problems.null_objective(problem)
 
     def __call__(self, coef, intercept, neurons=None) -> tuple[float, float | None]:
-        """Gap of the population, and of its worst neuron, which is relative to a hundredth of a nat at least."""
+        """Gap of the population, and of its worst neuron, which is relative to at least a hundredth of a nat."""
         problem, best, null = self.problem, self.best, self.null
         if problem.link == "softmax":
             return _finite((problem.objective(coef, intercept) - best) / (null - best)), None
@@ -158,7 +158,7 @@ def newton(problem: Classes) -> float:
                 H[:, a, :, b] = H[:, b, :, a] = block
         H = H.reshape(d * n_classes, -1) + np.diag(np.repeat(ridge.ravel(), n_classes))
         shift = np.zeros((d, n_classes))
-        shift[-1] = 1.0  # all intercepts together change nothing
+        shift[-1] = 1.0  # a shift of all intercepts changes nothing
         step = np.linalg.solve(H + np.outer(shift.ravel(), shift.ravel()), g.ravel()).reshape(W.shape)
         decrement, length, value = float(np.sum(g * step)), 1.0, problem.objective(W[:-1], W[-1])
         if decrement < 1e-18:

@@ -1,10 +1,10 @@
 """Sections of peers.py on very many classes: softmaxes of all classes without sampling, compared with glmfit.
 
-What one writes in JAX without sampling, the softmax of all classes in single precision, some rows at a time: L-BFGS on
-all rows, and Adam on batches of rows at three rates. glmfit has its default, which may be exact, at three tolerances,
-and samples classes by implicit steps and U-max for three numbers of epochs; the seconds are those of ``fit``, the
-search for a step included. All see the same ridge. What counts is the log-loss of rows that are held out: seconds until
-it is within 1 % (of what class frequencies leave of the least that anyone reached) of the least.
+The rival is what one would write in JAX without sampling: the softmax of all classes in single precision, some rows at
+a time, by L-BFGS on all rows and by Adam on batches of rows at three rates. glmfit runs its default, which may be
+exact, at three tolerances, and samples classes by implicit steps and U-max for three numbers of epochs; the seconds are
+those of ``fit``, including the search for a step. All use the same ridge. The measure is the log-loss of held-out rows:
+seconds until it is within 1 % of the lowest one reached, relative to the improvement on class frequencies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ N_HELD, LIMIT_S, BATCH = 5000, 150.0, 256
 
 
 def softmax_data(n: int, d: int, K: int):
-    """Rows around the mean of their class, with its label, and the ridge that is the prior of the means; last: held."""
+    """Rows around the mean of their class, their labels, and the ridge that is the prior of the means.
+
+    The last `N_HELD` rows are to be held out.
+    """
     from softmax_fits import simulate
 
     problem = simulate(n + N_HELD, d, K)
@@ -30,7 +33,7 @@ def softmax_data(n: int, d: int, K: int):
 
 
 class HeldOut:
-    """Log-loss of rows that no fit has seen."""
+    """Log-loss of held-out rows."""
 
     def __init__(self, X, label, n_classes: int):
         self.X, self.label, self.n_classes = X, label, n_classes
@@ -46,7 +49,7 @@ class HeldOut:
         return total / len(self.X)
 
     def of_model(self, model) -> float:
-        """Log-loss of a fitted SoftmaxGLM, whose rows may lack some classes."""
+        """Log-loss of a fitted SoftmaxGLM, whose training rows may lack some classes."""
         coef = np.zeros((self.X.shape[1], self.n_classes), np.float32)
         intercept = np.full(self.n_classes, -20.0, np.float32)
         coef[:, model.classes_], intercept[model.classes_] = model.coef_, model.intercept_
@@ -54,7 +57,7 @@ class HeldOut:
 
 
 def sample(X, label, strength: float, held: HeldOut, solver: str, limit_s: float) -> list:
-    """Seconds and held-out loss of fits with more and more epochs, of the default to smaller and smaller tolerances."""
+    """Seconds and held-out loss of fits with more and more epochs; the default at tighter and tighter tolerances."""
     import warnings
 
     from glmfit import SoftmaxGLM
@@ -73,7 +76,7 @@ def sample(X, label, strength: float, held: HeldOut, solver: str, limit_s: float
 
 
 def adam(X, label, strength: float, held: HeldOut, rate: float, limit_s: float) -> list:
-    """Adam on batches of rows and all classes, in float32: seconds, evaluation aside, and held-out loss by turns."""
+    """Adam on batches of rows and all classes, in float32: seconds without evaluation, held-out loss by turns."""
     import jax
     import jax.numpy as jnp
 
@@ -107,13 +110,13 @@ def adam(X, label, strength: float, held: HeldOut, rate: float, limit_s: float) 
         made = np.asarray(state[0])
         trace.append((spent, held.loss(made[:-1], made[-1])))
         losses = [loss for _, loss in trace]
-        if min(losses[-8:]) > min(losses) or not np.isfinite(losses[-1]):  # two epochs without a better one
+        if min(losses[-8:]) > min(losses) or not np.isfinite(losses[-1]):  # no improvement for two epochs
             break
     return trace
 
 
 def lbfgs(X, label, strength: float, held: HeldOut, limit_s: float) -> list:
-    """L-BFGS on all rows and classes, in float32: seconds, evaluation aside, and held-out loss by iterations."""
+    """L-BFGS on all rows and classes, in float32: seconds without evaluation, held-out loss by iterations."""
     import jax.numpy as jnp
     import scipy.optimize
     from softmax_fits import Chunked

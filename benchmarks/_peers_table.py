@@ -1,7 +1,7 @@
-"""Tables and the figure of results/peers.json: seconds to equal gaps, rows that glmfit does not win among them.
+"""Tables and the figure of results/peers.json: seconds to equal gaps, including rows that glmfit does not win.
 
-A section is in them if its figures have "peers", rows by name with a package, a solver, and seconds to gaps ("warm" a
-later fit, "cold" the first one of a process), and "problem", which has a "title" or is a design of `_format.DESIGNS`.
+A section is included if its figures have "peers", rows by name with a package, a solver, and seconds to gaps ("warm" is
+a later fit, "cold" the first fit of a process), and "problem", which has a "title" or is a design of `_format.DESIGNS`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def shown(content: dict) -> dict[str, dict]:
 
 
 def packages(content: dict) -> dict[str, str]:
-    """Names of the packages of all sections: those that every section may have, then others."""
+    """Names of the packages of all sections: first those of `PACKAGES`, then others."""
     others = {row["package"] for s in shown(content).values() for row in s["figures"]["peers"].values()}
     there = [name for name in PACKAGES if name in others]
     return {name: PACKAGES.get(name, name) for name in (*there, *sorted(others - set(PACKAGES)))}
@@ -76,19 +76,19 @@ def power(goal: str) -> str:
 
 
 def seconds(row: dict, when: str, goal: str) -> float:
-    """Seconds to a gap; infinite where it was not reached, nan where nothing was timed."""
+    """Seconds to a gap; infinite if it was not reached, nan if nothing was timed."""
     return float(row[when].get(goal, "nan"))
 
 
 def fastest(peers: dict, package: str, when: str, goal: str) -> float:
-    """Least seconds of a package, of glmfit those of "auto"; infinite where nothing reached the gap."""
+    """Fewest seconds of a package, for glmfit those of "auto"; infinite if no solver reached the gap."""
     rows = [row for row in peers.values() if row["package"] == package]
     rows = [row for row in rows if row["solver"] == "auto"] if package == "glmfit" else rows
     return min((s for row in rows if not math.isnan(s := seconds(row, when, goal))), default=math.inf)
 
 
 def losses(content: dict) -> tuple[list[dict], int]:
-    """List where another package is faster than "auto", and count the comparisons."""
+    """List the comparisons in which another package is faster than "auto", and count all of them."""
     found, compared = [], 0
     for name, section in shown(content).items():
         peers = section["figures"]["peers"]
@@ -108,7 +108,7 @@ def losses(content: dict) -> tuple[list[dict], int]:
 
 
 def render_losses(content: dict) -> str:
-    """Say in how many comparisons glmfit is fastest, and list the others."""
+    """State in how many comparisons glmfit is fastest, and list the others."""
     found, compared = losses(content)
     said = f"glmfit's `auto` is fastest in {compared - len(found)} of {compared} comparisons"
     if not found:
@@ -132,7 +132,7 @@ def render_losses(content: dict) -> str:
 def render_peers_in_short(content: dict) -> str:
     """Make one table of seconds of later fits: a row per problem, the fastest solver of every package."""
     sections, names = shown(content), packages(content)
-    others = [name for name in names if name not in PACKAGES]  # of few sections: they share a column
+    others = [name for name in names if name not in PACKAGES]  # these occur in few sections, so they share a column
     columns = [name for name in names if name in PACKAGES]
     steps = goals(next(iter(sections.values()))["figures"]["peers"])
     head = [f"seconds to gaps of {', '.join(map(power, steps))}", *(names[name] for name in columns)]
@@ -156,7 +156,7 @@ def render_some_peers(content: dict) -> str:
 
 
 def _in_short(peers: dict, package: str, least: list[float]) -> str:
-    """Seconds to every gap; a dash where it was not reached, nothing where the package has no row."""
+    """Seconds to every gap; a dash if it was not reached, empty if the package has no row."""
     rows = [row for row in peers.values() if row["package"] == package]
     if not rows:
         return ""
@@ -171,19 +171,19 @@ def _in_short(peers: dict, package: str, least: list[float]) -> str:
 
 
 def _is_part(row: dict, peers: dict) -> bool:
-    """Whether a solver was timed on some of the neurons."""
+    """Whether a solver was timed on only some of the neurons."""
     timed = [other.get("neurons_timed") or 0 for other in peers.values()]
     return 0 < (row.get("neurons_timed") or 0) < max(timed)
 
 
 def render_peers(content: dict) -> str:
-    """Make one table per problem: seconds to each gap by every solver, the least of a column in bold."""
+    """Make one table per problem: seconds to each gap by every solver, the fastest of a column in bold."""
     parts = [_table_of(name, section) for name, section in shown(content).items()]
     return "\n\n".join([*parts, _provenance(content)])
 
 
 def render_others(content: dict) -> str:
-    """Make one table of the verdicts of sections without rows of peers: models that few packages have."""
+    """Make one table of the verdicts of sections without rows of peers (models that few packages offer)."""
     sections = {k: content["sections"][k] for k in content["order"] if k in content["sections"]}
     others = [s for k, s in sections.items() if k not in shown(content)]
     entries = [e for s in others for e in s["requirements"]]
@@ -269,7 +269,7 @@ def draw_peers(content: dict, path: Path) -> None:
             if (name, when) in lost:
                 ax.axhspan(y - 0.5, y + 0.5, color="#F6DCD6", lw=0, zorder=0)
             missing = [p for p in colors if not _draw_dot(ax, y, section["figures"]["peers"], p, when, colors[p])]
-            for k, package in enumerate(missing):  # at the edge, one below the other
+            for k, package in enumerate(missing):  # at the edge, one below another
                 at = y + 0.2 * (k - (len(missing) - 1) / 2)
                 ax.plot(1, at, ">", color=colors[package], ms=4, clip_on=False, transform=ax.get_yaxis_transform())
         ax.set(xscale="log", xlabel="seconds", title="later fits" if when == "warm" else "first fit of a process")
@@ -297,9 +297,9 @@ def draw_peers(content: dict, path: Path) -> None:
 
 
 def _draw_dot(ax, y: int, peers: dict, package: str, when: str, color: str) -> bool:
-    """Draw a dot at the tightest gap with a line from the one before, a ring where only that one was reached.
+    """Draw a dot at the tightest gap with a line from the second tightest, or a ring if only the latter was reached.
 
-    False where a package that has rows reached neither.
+    False if a package that has rows reached neither.
     """
     loose, tight = (fastest(peers, package, when, goal) for goal in goals(peers)[-2:])
     size, front = (8, 4) if package == "glmfit" else (6.5, 3)

@@ -64,7 +64,7 @@ def draw_counts(X: np.ndarray, n_neurons: int, link: str, seed: int = 0, n_basis
 
 @dataclass(frozen=True)
 class Problem:
-    """Data of one problem and the files they lie in (for fresh processes)."""
+    """Data of one problem and the files that hold them (for fresh processes)."""
 
     name: str
     link: str
@@ -75,12 +75,12 @@ class Problem:
     y_file: Path | None = None
 
     def select(self, neurons) -> Problem:
-        """Return the problem of some neurons, not on file."""
+        """Return the problem of some neurons, without files."""
         Y = np.ascontiguousarray(self.Y[:, neurons])
         return Problem(f"{self.name}[{Y.shape[1]}]", self.link, self.strength, self.X, Y)
 
     def fingerprint(self) -> str:
-        """Name the data by their content."""
+        """Hash of the data."""
         digest = hashlib.sha256(f"{self.link} {self.strength}".encode())
         for array in (self.X, self.Y):
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -132,7 +132,7 @@ def objective(problem: Problem, coef, intercept, l1=None) -> np.ndarray:
     for start in range(0, len(problem.X), _CHUNK):
         rows = slice(start, start + _CHUNK)
         eta = problem.X[rows].astype(np.float64) @ coef + intercept
-        # Along the last axis NumPy adds in pairs: the rounding of 1e5 terms stays below that of ten.
+        # NumPy sums pairwise along the last axis: the rounding of 1e5 terms stays below that of ten.
         total += np.ascontiguousarray(_loss(problem.link, eta, problem.Y[rows]).T).sum(1)
     penalty = 0.5 * problem.strength * (coef**2).sum(0) if l1 is None else l1 * np.abs(coef).sum(0)
     return total / len(problem.X) + penalty
@@ -185,8 +185,8 @@ def _reference(problem: Problem) -> dict:
 def newton(problem: Problem, start=None, stop: float = 1e-12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Damped Newton in float64, neuron by neuron, until one step after the squared decrement is below ``stop``.
 
-    ``start`` and what is found are coefficients with the intercept in the last row, (feature + 1, neuron); F and the
-    squared decrement that is left, (neuron,). The strength is a number or one per neuron.
+    ``start`` and the solution are coefficients with the intercept in the last row, (feature + 1, neuron). Also returned
+    are F and the final squared decrement, (neuron,). The strength is a number or one per neuron.
     """
     X1, n_neurons = _with_ones(problem.X), problem.Y.shape[1]
     found = null_parameters(problem) if start is None else np.array(start, np.float64)
@@ -199,7 +199,7 @@ def newton(problem: Problem, start=None, stop: float = 1e-12) -> tuple[np.ndarra
 
 
 def _newton(X1, y, link, ridge, w, stop):
-    """Damped Newton for one neuron: parameters, F, and the squared decrement left."""
+    """Damped Newton for one neuron: parameters, F, and the final squared decrement."""
     value, g, H = _expand(X1, y, link, ridge, w)
     last = False
     for _ in range(60):
@@ -343,7 +343,7 @@ def reach_problem(file: Path, n_lags: int = 10, n_basis: int = 5) -> tuple[Probl
 
     A bin's features are the movement in that bin and the nine after it (motor cortex leads the hand), every signal
     through five raised cosines; signals that never change are dropped (the hand moves in a plane). The last fifth
-    of the recording is held out, ten bins between the two; features are standardised by their training mean and
+    of the recording is held out, after a gap of ten bins; features are standardised by their training mean and
     deviation.
     """
     with np.load(file, allow_pickle=False) as recording:
@@ -364,7 +364,7 @@ def reach_problem(file: Path, n_lags: int = 10, n_basis: int = 5) -> tuple[Probl
 
 
 def raised_cosines(n_lags: int, n_basis: int) -> np.ndarray:
-    """Raised cosines evenly over the lags, (lag, basis); they add up to a constant."""
+    """Raised cosines spaced evenly over the lags, (lag, basis); they sum to a constant."""
     centres = np.linspace(0, n_lags - 1, n_basis)
     angle = np.pi * (np.arange(n_lags)[:, None] - centres) / (centres[1] - centres[0])
     return np.where(np.abs(angle) < np.pi, 0.5 + 0.5 * np.cos(angle), 0.0)
@@ -386,7 +386,7 @@ def deviance_explained(problem: Problem, coef, intercept) -> np.ndarray:
 
 
 def implicit_feedback(seed: int = 0, m: int = 942, n: int = 1447, share: float = 0.4, rank: int = 6) -> tuple:
-    """Positive pairs like those of MovieLens-100K: left entities of very unlike activity, right ones of unlike fame."""
+    """Positive pairs like those of MovieLens-100K: activity of left and popularity of right entities vary widely."""
     rng = np.random.default_rng(seed)
     taste = 1.1 * rng.normal(size=(m, rank)) @ rng.normal(size=(rank, n)) / np.sqrt(rank)
     fame = -1.1 * np.log(rng.permutation(n) + 5.0)

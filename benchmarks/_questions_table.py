@@ -1,4 +1,4 @@
-"""Tables of the pages that answer questions of NeMoS's users, from nemos_questions.json."""
+"""Tables, from nemos_questions.json, of the pages that answer questions of NeMoS's users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from _format import provenance, quantity
 
 
 def render_question(name: str, lines_of) -> Callable:
-    """Make a renderer of one section of nemos_questions.json: lines, and where they were measured."""
+    """Make a renderer of one section of nemos_questions.json: lines, and their provenance."""
 
     def render(content: dict) -> str:
         section = content["sections"].get(name)

@@ -1,8 +1,8 @@
 """True gaps of ridge, lasso and group lasso fits, against optima in float64; nothing here imports glmfit.
 
-F is that of `_problems`; with groups its penalty is strength sum_g sqrt(|g|) ||w_g||, of which groups of one feature
-are the lasso. The optimum is sought from an answer that is given, by Newton's method, proximal where the penalty has a
-kink; what says that it is one, the squared decrement or the residual of the subgradient, is computed here.
+F is that of `_problems`; with groups its penalty is strength sum_g sqrt(|g|) ||w_g||, which is the lasso for groups of
+one feature. The optimum is found from a given fit by Newton's method, or by its proximal version for a non-smooth
+penalty. The evidence of optimality, the squared decrement or the residual of the subgradient, is computed here.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy as np
 from _problems import Problem
 from scipy.linalg import cho_factor, cho_solve
 
-RESIDUAL = 1e-7  # of the subgradient over the strength, at which a reference with a kink is done
+RESIDUAL = 1e-7  # of the subgradient over the strength, at which a non-smooth reference has converged
 
 
 class Reference:
-    """Optima of a problem, found once for every strength that is asked for, and the gaps of answers to them."""
+    """Optima of a problem, found once for every requested strength, and the gaps of fits to them."""
 
     def __init__(self, problem: Problem, groups=None):
         self.problem, self.groups, self._optima = problem, groups, {}
 
     def gaps(self, coef, intercept, strength=None) -> dict:
-        """Relative gap of the population and of its worst neuron, and what is left of the reference's own.
+        """Relative gap of the population and of its worst neuron, and the remaining error of the reference.
 
         The worst neuron is relative to its improvement over the best constant rate, or to a hundredth of a nat over the
-        recording where it improves by less.
+        recording if it improves by less.
         """
         problem = self.problem if strength is None else replace(self.problem, strength=np.asarray(strength))
         key = np.asarray(problem.strength).tobytes()
@@ -44,7 +44,7 @@ class Reference:
 
 
 def objective(problem: Problem, groups, coef, intercept) -> np.ndarray:
-    """F per neuron in float64, (neuron,); infinite where parameters are not finite."""
+    """F per neuron in float64, (neuron,); infinite if parameters are not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         if groups is None:
             value = _problems.objective(problem, coef, intercept)
@@ -55,14 +55,17 @@ def objective(problem: Problem, groups, coef, intercept) -> np.ndarray:
 
 
 def optimum(problem: Problem, groups, start) -> tuple[np.ndarray, np.ndarray]:
-    """F* of every neuron, and the squared decrement or the residual left, (neuron,), from where a start is better."""
+    """F* of every neuron, and the final squared decrement or residual, (neuron,).
+
+    Each neuron starts from ``start``, or from its null model if that is better.
+    """
     null = _problems.null_parameters(problem)
     worse = objective(problem, groups, start[:-1], start[-1]) >= _problems.null_objective(problem)
     start = np.where(worse, null, start)
     if groups is None:
         return _problems.newton(problem, start)[1:]
     X1, pull = _problems._with_ones(problem.X), np.append(_threshold(problem, groups), 0.0)
-    labels = np.append(groups, max(groups) + 1)  # the intercept is a group that nothing pulls
+    labels = np.append(groups, max(groups) + 1)  # the intercept is a group without a penalty
     found = [
         _proximal_newton(X1, y.astype(np.float64), problem.link, labels, pull, w)
         for y, w in zip(problem.Y.T, start.T, strict=True)
@@ -85,7 +88,7 @@ def _norms(w, labels) -> np.ndarray:
 
 
 def _proximal_newton(X1, y, link, labels, pull, w):
-    """F* of one neuron, and the residual left, over the least strength of a group."""
+    """F* of one neuron, and the final residual over the smallest strength of a group."""
     flat, best = np.zeros(len(w)), np.inf
     for _ in range(40):
         value, g, H = _problems._expand(X1, y, link, flat, w)
@@ -104,7 +107,7 @@ def _proximal_newton(X1, y, link, labels, pull, w):
 
 
 def _subgradient(w, g, labels, pull):
-    """The smallest one: of a group at zero what exceeds its pull."""
+    """The smallest subgradient: for a group at zero, the part that exceeds its penalty."""
     size, slope = _norms(w, labels)[labels], _norms(g, labels)[labels]
     pull = pull[labels]
     at_zero = g * np.maximum(1 - pull / np.where(slope > 0, slope, 1), 0)
@@ -112,7 +115,7 @@ def _subgradient(w, g, labels, pull):
 
 
 def _least_quadratic(H, c, labels, pull, w):
-    """Minimise x'Hx/2 + c'x + sum_g pull_g ||x_g||: alternating directions, and Newton on the groups they leave."""
+    """Minimise x'Hx/2 + c'x + sum_g pull_g ||x_g||: by ADMM, then Newton on the non-zero groups."""
     weight = np.median(np.diag(H))
     factor = cho_factor(H + weight * np.eye(len(w)))
     z, dual = w, -(H @ w + c) / weight
@@ -130,7 +133,7 @@ def _least_quadratic(H, c, labels, pull, w):
 
 
 def _on_groups(H, c, labels, pull, z):
-    """The minimum if exactly the groups that are not zero in ``z`` are not zero in it; None otherwise."""
+    """The minimum if its non-zero groups are exactly those of ``z``; None otherwise."""
     on = (_norms(z, labels) > 0)[labels]
     A, b, groups, x = H[np.ix_(on, on)], c[on], labels[on], z[on].copy()
     together = groups[:, None] == groups

@@ -1,7 +1,8 @@
-"""Solvers of packages that minimise the objectives of _peers_problems.py, and the settings that each one climbs.
+"""Solvers of packages that minimise the objectives of _peers_problems.py, and their ladders of settings.
 
-A ladder is a precision and settings, loosest first; one process climbs it. NeMoS' settings are numbers of iterations:
-no tolerance of its own says when a gap is reached. Its development branch, from its source, has tolerances of Newton.
+A ladder is a precision and settings, loosest first; one process climbs it. NeMoS' settings are numbers of iterations,
+because its tolerance does not tell when a gap is reached. The Newton solvers of its development branch have
+tolerances.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ SOLVERS["exp"] = SOLVERS["softplus"] | {
 
 @dataclass(frozen=True)
 class Rival:
-    """A solver of a package, its ladders, and how it goes about many neurons and later fits."""
+    """A solver of a package, its ladders, and how it treats many neurons and later fits."""
 
     package: str
     solver: str
     ladders: tuple = field(compare=False)  # (precision, settings)
-    tree: Path | None = None  # source that stands for the package that is installed
+    tree: Path | None = None  # source that replaces the installed package
 
     @property
     def name(self) -> str:
-        """How results call it."""
+        """Name in the results."""
         return f"{self.package} {self.solver}"
 
     @property
     def compiles(self) -> bool:
-        """Whether a fit with another setting may compile what a later one does not."""
+        """Whether the first fit with a setting may compile."""
         return self.package.startswith(("glmfit", "nemos"))
 
     @property
@@ -60,7 +61,7 @@ class Rival:
 
 
 def rivals(link: str, nemos_tree: Path | None = None) -> list[Rival]:
-    """Solvers of the packages that are installed, and of NeMoS' development branch where its source is given."""
+    """Solvers of the installed packages, and of NeMoS' development branch if its source is given."""
     found = []
     for package, solvers in SOLVERS[link].items():
         if find_spec(package):
@@ -74,16 +75,16 @@ def rivals(link: str, nemos_tree: Path | None = None) -> list[Rival]:
 
 
 def _ladders(package: str) -> tuple:
-    if package == "glmfit":  # which has rows of single precision
+    if package == "glmfit":  # single precision only
         return (("float32", TOLS),)
-    if package == "statsmodels":  # whose tolerance cannot be chosen
+    if package == "statsmodels":  # its tolerance is fixed
         return (("float64", ({},)),)
     settings = ITERATIONS if package == "nemos" else TOLS
     return (("float32", settings), ("float64", settings))
 
 
 def why_absent(link: str, nemos_tree: Path | None = None) -> dict[str, str]:
-    """Packages without a row, and why."""
+    """Packages without a row, and the reasons."""
     there, absent = {rival.package for rival in rivals(link, nemos_tree)}, {}
     for package in PACKAGES:
         if package == "nemos-development" and package not in there:
@@ -99,7 +100,7 @@ def why_absent(link: str, nemos_tree: Path | None = None) -> dict[str, str]:
 
 
 def solver(package: str, name: str, link: str, strength: float, precision: str) -> Callable:
-    """Return what fits features and counts, or labels, by a setting; its package is imported by then."""
+    """Return a function that fits features and counts, or labels, by a setting, and import its package."""
     if package.startswith("nemos"):
         import jax
 

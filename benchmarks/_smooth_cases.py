@@ -1,4 +1,4 @@
-"""Additive models of recorded and simulated neurons on which glmfit and mgcv are compared, and how they differ."""
+"""Additive models of recorded and simulated neurons on which glmfit and mgcv are compared."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from _mgcv import Parametric, Run
 
 RUNS = "control=list(epsilon=1e-10, newton=list(conv.tol=1e-9))"  # more exact than mgcv's default of 1e-6
-SMALL_RANGE, SMALL_DEGREES = 0.1, 0.5  # of a log rate, and of freedom: differences of less are relative to these
+SMALL_RANGE, SMALL_DEGREES = 0.1, 0.5  # log rate, degrees of freedom: least scales of relative differences
 
 
 class Case(NamedTuple):
-    """A model of one neuron; ``own`` is mgcv's formula for the same, where its own bases make it too."""
+    """A model of one neuron; ``own`` is mgcv's formula for it, if its own bases can express it."""
 
     name: str
     make: Callable[[Path], data.Recording]
@@ -25,7 +25,7 @@ class Case(NamedTuple):
 
 
 def _neuron(recording: Callable[[Path], data.Recording], count: int, n_bins: int = 12_000):
-    """First bins of a recording with the neuron that has most nearly so many spikes in all of it."""
+    """First bins of a recording, with the neuron whose total number of spikes is closest to ``count``."""
 
     def make(folder: Path) -> data.Recording:
         whole = recording(folder)
@@ -138,7 +138,7 @@ CASES = (
 
 
 class Fitted(NamedTuple):
-    """What both packages are compared by: curves by term, degrees of freedom by term, strengths."""
+    """Result of a package for the comparison: curves by term, degrees of freedom by term, strengths."""
 
     curves: dict[str, np.ndarray]  # at the bins and, after them, on a grid
     edf: dict[str, float]
@@ -162,13 +162,13 @@ def _curve(X, term, coef) -> np.ndarray:
     at_bins = X[:, list(term.features)] @ coef
     n = 100 if term.basis.n_inputs == 1 else 30
     grid = term.basis.on_grid(*term.basis.axes(n)) @ coef
-    if term.basis.kind.startswith("raised"):  # a filter: its values count, whatever the mean of the features
+    if term.basis.kind.startswith("raised"):  # a filter: compare its values on the grid without centring
         return np.append(at_bins - at_bins.mean(), grid)
     return np.append(at_bins, grid) - at_bins.mean()
 
 
 def by_mgcv(X, y, basis, strengths: np.ndarray) -> tuple[Fitted, float, float]:
-    """The same matrices through paraPen; scores of REML at its strengths and at those given, lower is better."""
+    """The same matrices through paraPen; REML scores at its strengths and at the given ones, lower is better."""
     terms = {name: Parametric(X[:, list(t.features)], t.penalties) for name, t in basis.terms.items()}
     with Run() as run:
         free, held, at = [], [], 0
@@ -225,7 +225,7 @@ def by_own_bases(recording: data.Recording, basis, formula: str) -> Fitted:
 
 
 def _single(basis) -> list:
-    """Bases of one value that a basis is made of."""
+    """One-dimensional bases that a basis is made of."""
     parts = getattr(basis, "members", None) or getattr(basis, "factors", None)
     return [one for part in parts for one in _single(part)] if parts else [basis]
 

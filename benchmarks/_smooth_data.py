@@ -1,4 +1,4 @@
-"""Recordings and simulations of additive models: what animals did, and counts, in bins.
+"""Recordings and simulations for additive models: behaviour and counts, in bins.
 
 The recordings are not shipped; ``folder`` has w_maze.npz, linear_track.npz, place_cells.npz and m1_reach.npz.
 """
@@ -21,13 +21,13 @@ class Recording(NamedTuple):
     counts: np.ndarray
 
     def of(self, basis) -> tuple[np.ndarray, np.ndarray]:
-        """Features of a basis whose inputs are called as the values are, and counts, in bins of known features."""
+        """Features of a basis whose inputs are named like the values, and counts, in bins with known features."""
         X = basis.features(*(self.values[name] for name in inputs(basis)))
         known = np.isfinite(X).all(axis=1)
         return X[known], self.counts[known]
 
     def part(self, n_bins: int, neurons=None) -> Recording:
-        """First bins, and neurons, all or some."""
+        """First bins, and all neurons or some."""
         counts = self.counts[:n_bins] if neurons is None else self.counts[:n_bins, neurons]
         return Recording({name: of[:n_bins] for name, of in self.values.items()}, counts)
 
@@ -42,7 +42,7 @@ def inputs(basis) -> list[str]:
 
 
 def w_maze(folder: Path) -> Recording:
-    """Place and speed on a W-shaped track while the animal runs; some corners are hardly ever visited."""
+    """Place and speed on a W-shaped track while the animal runs; some corners are rarely visited."""
     return _tracked(folder, "w_maze")
 
 
@@ -74,7 +74,7 @@ def motor_cortex(folder: Path) -> Recording:
 
 
 def with_history(recording: Recording, neuron: int) -> Recording:
-    """One neuron of a recording, its own counts among the values as ``history``."""
+    """One neuron of a recording, with its own counts as the value ``history``."""
     counts = recording.counts[:, [neuron]]
     return Recording(recording.values | {"history": counts[:, 0]}, counts)
 
@@ -101,7 +101,7 @@ def _tracked(folder: Path, name: str) -> Recording:
 
 
 def walk(n_bins: int, memory: float, rng: np.random.Generator) -> np.ndarray:
-    """Normal values of variance 1, (time,), that remember the one before."""
+    """Autoregressive normal values of variance 1, (time,)."""
     from scipy.signal import lfilter
 
     burn = 2000
@@ -109,9 +109,9 @@ def walk(n_bins: int, memory: float, rng: np.random.Generator) -> np.ndarray:
 
 
 def place_cells(n_bins: int, n_neurons: int, rate: float, seed: int = 0) -> Recording:
-    """Cells with a field in a box, that follow speed, the phase of a rhythm, and a state that all of them share.
+    """Cells with a field in a box, modulated by speed, the phase of a rhythm, and a shared state.
 
-    Rates are log-normal around ``rate`` per bin. ``history`` is the population's count, which tells of the state.
+    Rates are log-normal around ``rate`` per bin. ``history`` is the population's count, which reflects the state.
     """
     from scipy.stats import norm
 
@@ -132,7 +132,7 @@ def place_cells(n_bins: int, n_neurons: int, rate: float, seed: int = 0) -> Reco
 
 
 def curves(n_bins: int, rate: float, seed: int) -> Recording:
-    """One neuron that follows a wave of ``position`` and the ``phase`` of a rhythm, and not ``speed``."""
+    """One neuron tuned to a wave of ``position`` and the ``phase`` of a rhythm, but not to ``speed``."""
     from scipy.stats import norm
 
     rng = np.random.default_rng(seed)
@@ -146,7 +146,7 @@ def curves(n_bins: int, rate: float, seed: int) -> Recording:
 def random_tuning(basis, n_bins: int, n_neurons: int, seed: int) -> tuple[Recording, dict, np.ndarray]:
     """Neurons with random smooth tuning, their functions by term, and rates where these are 0; 0.02 to 2 per bin.
 
-    Functions are sums of waves that become weaker with their frequency; no basis of splines has them exactly.
+    Functions are sums of waves that become weaker with their frequency; no spline basis represents them exactly.
     """
     from scipy.stats import norm
 

@@ -55,7 +55,7 @@ def _row(tree: str, solver: str, found: dict) -> str:
 
 
 def _without_nemos(section: dict) -> dict:
-    """Record of a section but the NeMoS that is installed, which is not the one that is tested."""
+    """Record of a section without the installed NeMoS, which is not the tested one."""
     record = section["environment"]
     versions = {name: version for name, version in record["versions"].items() if name in ("jax", "numpy")}
     return {"environment": record | {"versions": versions}}

@@ -1,7 +1,6 @@
 """Runs one task in a fresh process: ``python _worker.py TASK JSON``; the last line it prints is its report as JSON.
 
-Seconds are those of ``fit`` alone: imports are done and the data in memory before the clock starts, compilation is
-inside.
+Seconds are those of ``fit`` alone: imports and loading of data come before the clock starts, compilation is included.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from _problems import implicit_feedback
 
 
 def fit(kind: str, x_file: str, y_file: str, out: str | None = None, fits: int = 1, **parameters) -> dict:
-    """Fit ``fits`` times; seconds of each, memory before the data and at its peak, parameters to ``out``."""
+    """Fit ``fits`` times; report seconds of each, memory before the data and peak memory; parameters go to ``out``."""
     make_model(kind, **parameters)  # imports
     before = memory_bytes("VmRSS")
     X, Y = np.load(x_file), np.load(y_file)
@@ -34,7 +33,7 @@ def fit(kind: str, x_file: str, y_file: str, out: str | None = None, fits: int =
 
 
 def contend(kind: str, x_file: str, y_file: str, out: str, **parameters) -> dict:
-    """Fit once for every line of stdin, with the parameters that it changes; the last answer is in ``out``."""
+    """Fit once for every line of stdin, which may change parameters; write the last result to ``out``."""
     import glmfit
 
     if CHECKOUT.resolve() not in Path(glmfit.__file__).resolve().parents:
@@ -54,12 +53,12 @@ def contend(kind: str, x_file: str, y_file: str, out: str, **parameters) -> dict
 
 
 def rival(x_file: str, y_file: str, out: str, precision: str, **how) -> dict:
-    """Fit by a solver of _rivals.py once for every line of stdin: a setting, and neurons where not all are due."""
+    """Fit by a solver of _rivals.py once for every line of stdin: a setting and, optionally, some of the neurons."""
     from _rivals import solver
 
     solve = solver(precision=precision, **how)
     X, Y = np.load(x_file).astype(precision, copy=False), np.load(y_file)
-    Y = Y if Y.dtype.kind == "i" else Y.astype(precision, copy=False)  # labels stay what they are
+    Y = Y if Y.dtype.kind == "i" else Y.astype(precision, copy=False)  # labels stay integers
 
     def fit(setting: dict, neurons: list | None = None) -> dict:
         y = Y if neurons is None else np.ascontiguousarray(Y[:, neurons])
@@ -71,12 +70,12 @@ def rival(x_file: str, y_file: str, out: str, precision: str, **how) -> dict:
 
 
 def _take_turns(fit: Callable) -> dict:
-    """Call ``fit`` with the JSON of every line of stdin; a line of JSON when ready and for every call."""
+    """Call ``fit`` with the JSON of every line of stdin; print a line of JSON when ready and for every call."""
     _tell({"ready": True})
     for line in sys.stdin:
         try:
             told = fit(**json.loads(line))
-        except Exception as error:  # of whatever package: a figure that says so
+        except Exception as error:  # from any package: reported as a figure
             _tell({"error": f"{type(error).__name__}: {str(error)[:200]}"})
             break
         _tell(told)
@@ -88,7 +87,7 @@ def _tell(facts: dict) -> None:
 
 
 def classes(file: str, out: str, fits: int = 2, **parameters) -> dict:
-    """Fit a softmax model of features, dense or CSR, and labels; seconds of every fit, the answer to ``out``."""
+    """Fit a softmax model of features (dense or CSR) and labels; report seconds; parameters go to ``out``."""
     import scipy.sparse
 
     import glmfit
@@ -112,7 +111,7 @@ def classes(file: str, out: str, fits: int = 2, **parameters) -> dict:
 
 
 def stream(x_file: str, y_file: str, checkpoint: str | None = None, out: str | None = None, **parameters) -> dict:
-    """Fit memory-mapped files; seconds, and the most anonymous memory held, looked at twenty times a second."""
+    """Fit memory-mapped files; report seconds, and the peak of anonymous memory, sampled twenty times a second."""
     model = make_model("glmfit", **parameters)
     highest, ended = [memory_bytes("RssAnon")], threading.Event()
 
@@ -133,7 +132,7 @@ def stream(x_file: str, y_file: str, checkpoint: str | None = None, out: str | N
 
 
 def warm_fits(files: list[str], **parameters) -> dict:
-    """Fit every file twice, so that the second time nothing is compiled; seconds of the second time."""
+    """Fit every file twice, so that the second fit compiles nothing; report its seconds."""
     from glmfit import PopulationGLM
 
     seconds = []
@@ -147,7 +146,7 @@ def warm_fits(files: list[str], **parameters) -> dict:
 
 
 def many_fits(kind: str, n_fits: int, n_rows: int, n_features: int, n_neurons: int) -> dict:
-    """Fit fresh models of one shape again and again; memory after the first tenth and at the end."""
+    """Fit new models of one shape repeatedly; report memory after the first fit, the first tenth and all fits."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n_rows, n_features)).astype(np.float32)
     after = []
@@ -161,7 +160,7 @@ def many_fits(kind: str, n_fits: int, n_rows: int, n_features: int, n_neurons: i
 
 
 def which_neuron(n_spikes: int, n_units: int, n_covariates: int = 16, n_states: int = 4000) -> dict:
-    """Fit which unit fired each spike, given covariates; score spikes at states of the covariates never seen.
+    """Fit which unit fired each spike, given covariates; score spikes at held-out states of the covariates.
 
     Units fire with log-rates linear in the covariates; a tenth of the states is held out.
     """
@@ -231,14 +230,14 @@ def all_pairs_pass(n: int, k: int = 32, repeats: int = 5) -> dict:
 
 
 def pairs(solver: str, epochs: int = 20) -> dict:
-    """Fit embeddings of positive pairs for some epochs, again and again; seconds of later runs, and the objective."""
+    """Fit embeddings of positive pairs for some epochs, repeatedly; seconds of later runs, and the objective."""
     import jax
 
     import glmfit.solvers
 
     try:
         from glmfit.pairs import AllPairsProblem, Triples
-    except ImportError:  # where they were in version 0.1
+    except ImportError:  # their location in version 0.1
         from glmfit.problems import AllPairsProblem, Triples
     left, right, m, n = implicit_feedback()
     given = {"loss": "squared", "imputation_weight": 0.03, "prior": "zero", "biases": False, "strength": 3.0}
@@ -281,5 +280,5 @@ TASKS = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    sys.stdout = sys.stderr  # replies alone go to who asked
+    sys.stdout = sys.stderr  # only replies go to the real stdout
     _tell(TASKS[sys.argv[1]](**json.loads(sys.argv[2])))

@@ -1,8 +1,8 @@
-"""All stimuli by all neurons: cost of a pass, solvers in turns, sampled pairs: see README.md in this folder.
+"""All stimuli by all neurons: cost of a pass, interleaved solvers, sampled pairs; see README.md in this folder.
 
 python benchmarks/all_pairs.py [--sections scaling,blocks,linear,mlp,negatives]
 
-The section "negatives" needs bibtex_train.npz in ../shared/data next to the checkout for its recorded set.
+The section "negatives" needs bibtex_train.npz in ../shared/data next to the checkout for its real data set.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def scaling(cache, scale: float, section: Section) -> None:
     """Objective and gradient at m = n = 2 000 to 200 000, k = 32, 20 (m + n) scattered pairs: time, memory."""
     sizes = [int(size * scale) for size in (2_000, 20_000, 200_000)]
     reports = [fresh("all_pairs_pass", n=n) for n in sizes]
-    again = [fresh("all_pairs_pass", n=n) for n in sizes]  # in turns, so that a slow spell shows
+    again = [fresh("all_pairs_pass", n=n) for n in sizes]  # interleaved, so that a slow phase is visible
     seconds = [min(a["seconds"], b["seconds"]) for a, b in zip(reports, again, strict=True)]
     section.note(
         sizes=sizes,
@@ -57,7 +57,7 @@ N_STIMULI, N_SESSIONS, N_NEURONS = 20_000, 20, 200
 
 
 def sessions(rng, n_shown: int) -> list[SessionBlock]:
-    """Sessions that each show some stimuli to 200 neurons of their own."""
+    """Sessions that each show some stimuli to 200 different neurons."""
     blocks = []
     for s in range(N_SESSIONS):
         stimuli = np.sort(rng.choice(N_STIMULI, n_shown, replace=False))
@@ -67,7 +67,7 @@ def sessions(rng, n_shown: int) -> list[SessionBlock]:
 
 
 def blocks(cache, scale: float, section: Section) -> None:
-    """4 million pairs as 20 session blocks, as our triples, and as triples gathered at once and derived by JAX."""
+    """4 million pairs as 20 session blocks, as our triples, and as triples gathered at once, differentiated by JAX."""
     data, n_neurons = sessions(np.random.default_rng(0), int(1_000 * scale)), N_SESSIONS * N_NEURONS
     problems = {how: AllPairsProblem(N_STIMULI, n_neurons, data, layout=how) for how in ("blocks", "triples")}
     theta = problems["blocks"].draw_params(jax.random.key(0), 32)
@@ -110,11 +110,11 @@ def blocks(cache, scale: float, section: Section) -> None:
     )  # fmt: skip
 
 
-IN_A_ROW = 5  # as in a fit, where one pass follows the other
+IN_A_ROW = 5  # as in a fit, where passes follow one another
 
 
 def in_a_row(function, given) -> None:
-    """Call a function again and again."""
+    """Call a function several times in a row."""
     for _ in range(IN_A_ROW):
         jax.block_until_ready(function(*given))
 
@@ -130,17 +130,17 @@ def gathered(theta, data, i, j, y, loss):
 
 
 def ratings(pairs, omega: float = 0.03, strength: float = 3.0, **more) -> AllPairsProblem:
-    """Squared loss on positive pairs, all others drawn to 0: the problem of the section on solvers."""
+    """Squared loss on positive pairs, with all others pulled to 0: the problem of the section on solvers."""
     left, right, m, n = pairs
     given = {"loss": "squared", "imputation_weight": omega, "prior": "zero", "biases": False, "strength": strength}
     return AllPairsProblem(m, n, Triples(left, right, np.ones(len(left))), **(given | {"layout": "triples"} | more))
 
 
-_WARM_UP = 4.0  # seconds, in which everything is compiled
+_WARM_UP = 4.0  # seconds of a first run that compiles everything
 
 
 def trace(solver, problem, theta, seconds: float, max_epochs: int = 100_000) -> dict:
-    """Run for some seconds; times (without the evaluations made here) and objectives, of a second run."""
+    """Run twice for some seconds; return times (without evaluation) and objectives of the second run."""
 
     def once(seconds):
         told = {"seconds": [0.0], "objective": [float(objective(problem.data, theta))]}
@@ -214,7 +214,7 @@ RATES = (0.003, 0.01, 0.03)
 
 
 def compare(section, problem, theta, budget: float, extra=(), name="") -> dict:
-    """Time to within parts of the best objective anyone found, for every solver."""
+    """Time to within given shares of the best objective found, for every solver."""
     runs = {
         "LBFGS": TowerLBFGS(),
         "GaussNewton": GaussNewton(),
@@ -274,7 +274,7 @@ def mlp(cache, scale: float, section: Section) -> None:
 
 
 def recall(params, problem, held, k: int = 20) -> float:
-    """Mean over left entities of hits among the k best pairs not trained on, over what could be hit."""
+    """Mean over left entities of hits among the k best pairs not trained on, over the largest possible number."""
     P, Q = (np.asarray(e) for e in jax.jit(lambda d, t: d.embeddings(t))(problem.data, params))
     score = P @ Q.T
     triples = problem.triples
@@ -288,7 +288,7 @@ def recall(params, problem, held, k: int = 20) -> float:
 
 
 def words() -> tuple:
-    """Words of documents (Bibtex): positive pairs of words and documents that have five words at least."""
+    """Words of documents (Bibtex): positive pairs of words and documents with at least five words."""
     with np.load(BIBTEX, allow_pickle=False) as z:
         X = scipy.sparse.csr_array((z["data"], z["indices"], z["indptr"]), shape=tuple(z["shape"]))
     X = X[np.diff(X.indptr) >= 5]

@@ -1,9 +1,9 @@
-"""Newton and SAGA over a grid of shapes, warm, and what the rule of ``solver_name="auto"`` makes of it.
+"""Newton and SAGA over a grid of shapes, warm, and the choices of the rule of ``solver_name="auto"``.
 
     python benchmarks/auto_rule.py [--links softplus,exp] [--resume] [--score-only]
 
-Every cell is written as it is measured; --resume goes on where a run was broken off. The rule lives in
-glmfit/estimators/parameters.py and is asked for its choice where conjugate gradients are none: without a penalty, on
+Every cell is written as soon as it is measured; --resume continues an interrupted run. The rule is in
+glmfit/estimators/parameters.py; its choice is evaluated without conjugate gradients as an option: without a penalty, on
 features that do not have full rank. Regret is the time of its choice over that of the faster solver.
 """
 
@@ -30,7 +30,7 @@ MOST_WORK = 2e11  # multiplications per round of Newton's Hessians beyond which 
 
 
 def measure(problem: Problem, repeats: int) -> dict:
-    """First-fit and warm seconds of each solver on one problem; None for what was not tried."""
+    """First-fit and warm seconds of each solver on one problem; None for a solver that was not tried."""
     work = problem.Y.shape[1] * problem.X.shape[0] * (problem.X.shape[1] + 1) ** 2
     tried = [name for name in SOLVERS if name != "Newton" or work <= MOST_WORK]
     first, models = {}, {}
@@ -50,7 +50,7 @@ def measure(problem: Problem, repeats: int) -> dict:
 
 
 def present_choice(cell: dict) -> str:
-    """Ask the rule in force about a shape; the data are stand-ins of that shape and of no rank."""
+    """Choice of the current rule for a shape; the data are placeholders of that shape and of rank zero."""
     from glmfit import observations, penalties
     from glmfit.engine.population import PopulationProblem
     from glmfit.estimators import choose_solver
@@ -62,7 +62,7 @@ def present_choice(cell: dict) -> str:
 
 
 def regret(cell: dict, choice: str, when: str = "warm") -> float:
-    """Time of a choice over that of the faster solver; infinite for one too slow to be tried."""
+    """Time of a choice over that of the faster solver; infinite for a solver too slow to be tried."""
     return cell[when].get(choice, float("inf")) / min(cell[when].values())
 
 
@@ -110,7 +110,7 @@ def score(cells: list[dict]) -> dict:
     }
     best = summary["best_of_family"]
     print(
-        f"rule in force: regret {summary['mean_regret']:.3f} in the geometric mean "
+        f"current rule: regret {summary['mean_regret']:.3f} in the geometric mean "
         f"({summary['mean_regret_of_first_fits']:.3f} for first fits, compilation included), "
         f"worst {worst['regret']:.2f} at {tuple(summary['worst_at'])}\n"
         f"best of the family, warm (Newton if N <= {few}, or T < {rows_per_feature} d, or N T (d + 56) <= {work:.1e}): "
@@ -121,8 +121,8 @@ def score(cells: list[dict]) -> dict:
 
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--score-only", action="store_true", help="judge the rule by the timings on file")
-    parser.add_argument("--resume", action="store_true", help="keep the cells on file")
+    parser.add_argument("--score-only", action="store_true", help="evaluate the rule on the stored timings")
+    parser.add_argument("--resume", action="store_true", help="keep the stored cells")
     parser.add_argument("--links", default="softplus")
     parser.add_argument("--neurons", default=",".join(map(str, N_NEURONS)))
     parser.add_argument("--repeats", type=int, default=3)
@@ -141,7 +141,7 @@ def main(arguments=None) -> int:
 
 
 def run_grid(options, path: Path, content: dict) -> None:
-    """Measure every cell that is not there yet."""
+    """Measure every missing cell."""
     done = [tuple(cell[key] for key in KEYS) for cell in content["cells"]]
     for n_rows, n_sources in itertools.product(N_ROWS, N_SOURCES):
         n_rows = max(1000, round(n_rows * options.scale))

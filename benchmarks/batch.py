@@ -4,8 +4,8 @@
 
 200 simulated sessions of 3 000 to 30 000 bins and 10 to 60 neurons, 40 features (5 sources x 8 raised-cosine
 histories), in files of single precision. The command is the one a user types; it starts with nothing compiled and ends
-when its workers are gone. Single fits are timed in a process like a worker (one thread), compiled before, data in
-memory.
+when its workers have exited. Single fits are timed in a process like a worker (one thread), already compiled, with
+data in memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def sessions(cache: Path, n: int) -> Path:
 
 
 def fits(cache: Path, scale: float, section: Section) -> None:
-    """200 fits by the command, and the same again."""
+    """200 fits by the command, then the same command again."""
     folder = sessions(cache, max(4, round(N_SESSIONS * scale)))
     files = [str(f) for f in sorted(folder.glob("*.npz"))]
     parameters = {"regularizer": "Ridge", "regularizer_strength": STRENGTH}

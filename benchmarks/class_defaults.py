@@ -1,14 +1,13 @@
-"""Softmax solvers as they come: how far from the optimum one call ends, on many sets and on fresh ones.
+"""Softmax solvers with default settings: distance from the optimum after one call, on many old and new data sets.
 
     python benchmarks/class_defaults.py [--solvers ImplicitSGD,...] [--names "digits;K=6000"]
     python benchmarks/class_defaults.py --sections version_before --before CHECKOUT [--data FOLDER]
 
-Features that are correlated, far from 0, of very different scales, heavy-tailed, sparse or redundant; classes that are
-rare, separable or thousands: what spike histories, positions in pixels, clocks in seconds and words are like. The
-defaults were chosen on the sets of the section "defaults"; those of "fresh" were added later, and three of them,
-which are recordings, are in "version_before", too. A figure
-is ``(F - F*) / (F of class frequencies - F*)``, where F* is an exact fit with its bound; 0 is the optimum, 1 no better
-than frequencies.
+Features are correlated, far from 0, of very different scales, heavy-tailed, sparse or redundant, like spike histories,
+positions in pixels, clocks in seconds and words; classes are rare, separable or thousands. The defaults were chosen
+on the sets of the section "defaults"; those of "fresh" were added later, and three of them, which are recordings, are
+also in "version_before". A figure is ``(F - F*) / (F of class frequencies - F*)``, where F* is an exact fit with its
+bound; 0 is the optimum, 1 is no better than frequencies.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ import scipy.sparse
 from _common import ROOT, Section, fresh, run_sections
 
 SOLVERS = ("auto", "ImplicitSGD", "UMax", "SoftmaxProx", "OVE", "NCE", "ImportanceSampling")
-TARGETS = {  # in the median, and at worst
+TARGETS = {  # median and worst case
     "auto": (1e-4, 1e-4),
     "SampledSoftmax": (0.05, 0.20),
     "ImplicitSGD": (0.05, 0.20),
     "UMax": (0.20, 0.40),
 }
 STRENGTH = 1e-4
-MOST_OF_PROX = 300  # classes up to which steps over all of them are tried
+MOST_OF_PROX = 300  # largest number of classes for steps over all of them
 
 
 # --------------------------------------------------------------------------------------------- data
@@ -52,7 +51,7 @@ def normal(rng, n, d):
 
 
 def smooth(rng, n, d, rho=0.98):
-    """Features of which neighbours are nearly equal, as lags of a smooth stimulus are."""
+    """Features whose neighbours are nearly equal, like lags of a smooth stimulus."""
     X = rng.normal(size=(n, d))
     for j in range(1, d):
         X[:, j] = rho * X[:, j - 1] + np.sqrt(1 - rho**2) * X[:, j]
@@ -79,7 +78,7 @@ def place(rng, n, side=8, pixels=640):
 
 
 def words(rng, n, d, K, factor=1.0):
-    """Counts of words of which few are frequent, and topics."""
+    """Word counts, with few frequent words, and topics."""
     topics = np.array([rng.dirichlet(0.1 + 5 / np.arange(1, d + 1)) for _ in range(K)])
     y = rng.integers(K, size=n)
     X = np.array([rng.multinomial(30, topics[k]) for k in y])
@@ -87,7 +86,7 @@ def words(rng, n, d, K, factor=1.0):
 
 
 def sets() -> dict:
-    """Name every set, and what makes it: features and labels."""
+    """Map the name of every set to a function that makes features and labels."""
 
     def make(features, K, **of_labels):
         def function(rng):
@@ -208,7 +207,7 @@ def fresh_sets(folder: Path) -> dict:
 
 
 def defaults(_cache, scale: float, section: Section, *, solvers, names, sets=sets) -> None:
-    """Distance from the optimum of every solver as it comes, on every set, and its seconds."""
+    """Distance from the optimum of every solver at its defaults, on every set, and its seconds."""
     found = {}
     for name, make in sets().items():
         if names and name not in names:
@@ -255,7 +254,7 @@ def labelled(folder: Path) -> dict:
 
 
 def version_before(cache, _scale: float, section: Section, *, folder: Path, before: Path | None) -> None:
-    """Classification sets as they come and scaled, compared with the version before and its search of a step."""
+    """Classification sets, raw and scaled, compared with the version before and its search for a step."""
     from sklearn.preprocessing import StandardScaler
 
     if before is None:
@@ -291,7 +290,7 @@ if __name__ == "__main__":
     parser.add_argument("--solvers", type=lambda text: text.split(","), default=list(SOLVERS))
     parser.add_argument("--names", type=lambda text: text.split(";"), default=None)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    parser.add_argument("--before", type=Path, help="checkout of the version that is compared")
+    parser.add_argument("--before", type=Path, help="checkout of the version to compare with")
     options, rest = parser.parse_known_args()
     run = functools.partial(defaults, solvers=options.solvers, names=options.names)
     sections = {

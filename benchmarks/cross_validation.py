@@ -3,13 +3,13 @@
     python benchmarks/cross_validation.py [--sections p1,lasso,loop_p1,...] [--data FOLDER] [--before CHECKOUT]
 
 P1 (100 000 bins, 192 features, 32 neurons) with 8 strengths and 5 contiguous folds: 1 280 fits of a neuron. Ours makes
-256 more, of all rows, and the last fit. A grid search makes 40 fits of the population, one strength for all neurons; it
-is extrapolated from fits of the first fold at three strengths, compiled before, and so are our own separate fits.
-The lasso has twelve strengths, and our own separate fits for comparison.
+256 more on all rows, and the final fit. A grid search makes 40 fits of the population, one strength for all neurons;
+its time is extrapolated from fits of the first fold at three strengths, already compiled, and so is that of our own
+separate fits. The lasso has twelve strengths and is compared with our own separate fits.
 
-The sections that begin with "loop" compare with every separate fit of the same engine, to the same tolerance, one after
-the other: each strength without each fold, and the last fit. Fits are made strength by strength, fold by fold, until
-their time is up; the rest is extrapolated from whole folds. Recorded designs need the folder of the recordings.
+The sections that begin with "loop" compare with the same fits by the same engine, to the same tolerance, one after
+another: each strength with each fold held out, and the final fit. Fits are made strength by strength, fold by fold, up
+to a time limit; the rest is extrapolated from whole folds. Recorded designs need the folder of the recordings.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from _designs import DESIGNS
 from _models import fit_quietly
 
 STRENGTHS, FOLDS, GAP = np.logspace(-6, 0, 8), 5, 1e-4
-SOME = (0, 3, 7)  # strengths that separate fits are timed at
+SOME = (0, 3, 7)  # strengths at which separate fits are timed
 LOOPS = ("w_maze_place", "w_maze_place_and_history", "P1")
-LOOP_S, LIMIT_S = 30.0, 240.0  # of the separate fits of a figure, a fold at least; of a fit of the version before
+LOOP_S, LIMIT_S = 30.0, 240.0  # for all separate fits of a figure (at least one fold); for a fit of the version before
 OVER_BEFORE = {"w_maze_place": 1 / 10, "w_maze_place_and_history": 1 / 10, "P1": 0.4}  # for a ridge
 
 
@@ -158,7 +158,7 @@ def loop(cache, scale: float, section: Section, *, name: str, options: argparse.
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--data", type=Path, help="folder of the recordings")
-    parser.add_argument("--before", type=Path, help="checkout of the version that is compared")
+    parser.add_argument("--before", type=Path, help="checkout of the version to compare with")
     options, rest = parser.parse_known_args()
     loops = {f"loop_{name}": functools.partial(loop, name=name, options=options) for name in LOOPS}
     for function in loops.values():

@@ -1,11 +1,11 @@
-"""Estimators as they come compared with the best strength of a grid, by the score of held-out blocks of time.
+"""Estimators with default settings compared with the best strength of a grid, by the score on held-out blocks.
 
     python benchmarks/defaults.py --data FOLDER [--sections w_maze_place ...]
 
 The seven designs of recordings (see _designs.py) with `PopulationGLM()`, five contiguous folds, D2 of the whole
-population on the held-out rows; the grid has a strength every half decade (`EVERY`: of some neurons, every decade).
-The section `classes` does the same for
-`SoftmaxGLM()` by held-out accuracy and log-loss compared with scikit-learn's `LogisticRegression()`.
+population on the held-out rows; the grid has a strength every half decade (`EVERY`: some neurons only, every decade).
+The section `classes` does the same for `SoftmaxGLM()`, and compares held-out accuracy and log-loss with scikit-learn's
+`LogisticRegression()`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from _models import fit_quietly
 
 GRID = np.logspace(-7, -1, 13)
 FOLDS = 5
-WITHIN = 0.98  # of the best score of the grid
-EVERY = {"motor_cortex_coupling": 24}  # of 171 neurons with 513 features each, and every other strength: hours else
+WITHIN = 0.98  # share of the best score of the grid
+EVERY = {"motor_cortex_coupling": 24}  # of 171 neurons with 513 features; also every other strength (all take hours)
 
 
 def deviance(Y, rate) -> np.ndarray:
-    """Poisson deviance, (neuron,), halved."""
+    """Half the Poisson deviance, (neuron,)."""
     from scipy.special import xlogy
 
     return np.sum(xlogy(Y, Y) - xlogy(Y, rate) - Y + rate, axis=0)

@@ -1,8 +1,8 @@
-"""What each group of features explains: nested models, strengths, folds and draws of a null in one solve.
+"""Contribution of each group of features: nested models, strengths, folds and draws of a null in one solve.
 
     python benchmarks/explain.py [--sections poisson,gaussian,draws,nested_variants] [--data FOLDER]
 
-Drifts of simulated neurons are those of recorded units, so the folder of the recordings is needed.
+Simulated neurons drift like recorded units, so the folder of the recordings is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STRENGTHS = np.logspace(-5, -0.5, 10)
 
 
 def drifts(folder: Path, n_rows: int, n_neurons: int, rng: np.random.Generator) -> np.ndarray:
-    """Slow changes of log rate, (time, neuron) of variance one: smoothed counts of recorded units, joined at random."""
+    """Slow changes of log rate, (time, neuron), of variance one: smoothed counts of recorded units, joined randomly."""
     counts = np.load(folder / "m1_reach.npz")["counts"].astype(float)
     width = 100
     smooth = np.apply_along_axis(np.convolve, 0, counts[:, counts.sum(axis=0) > 500], np.hanning(width), "same")
@@ -42,7 +42,7 @@ def session(folder: Path, scale: float, n_neurons: int, seed: int = 0) -> tuple[
     """Features of events and of slow variables, (time, 45), linear predictors without noise, and groups.
 
     Six groups are events every three seconds or so, in five overlapping bumps; three are slow variables at five lags.
-    Each neuron follows three groups in five, and drifts as recorded units do.
+    Each neuron follows 60 % of the groups, and drifts like recorded units.
     """
     rng = np.random.default_rng(seed)
     T, X = int(200_000 * scale), []
@@ -73,8 +73,8 @@ def _poisson(strengths=STRENGTHS):
 def poisson(_cache, scale: float, section: Section, *, folder: Path) -> None:
     """500 neurons, 200 000 bins, 45 features, 9 groups dropped in turn, 5 folds, 10 strengths chosen within them.
 
-    scikit-learn's PoissonRegressor (newton-cholesky) makes the same fits in a loop; one model of one neuron is timed, a
-    tenth of that neuron's fits, and the rest extrapolated.
+    scikit-learn's PoissonRegressor (newton-cholesky) makes the same fits in a loop; one model of one neuron (a tenth
+    of that neuron's fits) is timed, and the rest is extrapolated.
     """
     from sklearn.linear_model import PoissonRegressor
 
@@ -133,9 +133,9 @@ def gaussian(_cache, scale: float, section: Section, *, folder: Path) -> None:
 
 
 def draws(_cache, scale: float, section: Section, *, folder: Path) -> None:
-    """100 circular shifts of the counts of 12 of these neurons: all of them, and with verdicts at 5 % only.
+    """100 circular shifts of the counts of 12 of these neurons: all draws, and only verdicts at 5 %.
 
-    A neuron is far from the level if each p-value of all draws is the smallest there is, or above 0.25.
+    A neuron is far from the level if each p-value from all draws is the smallest possible one, or above 0.25.
     """
     from glmfit.inference import CircularShift, explain
 
@@ -190,9 +190,9 @@ def draws(_cache, scale: float, section: Section, *, folder: Path) -> None:
 def nested_variants(_cache, scale: float, section: Section) -> None:
     """25 000 bins of 25 ms, 50 units, 10 nested variants, 8 strengths, 3 folds, elastic net of ratio 0.9.
 
-    B-splines of ten variables, as a user of NeMoS has them, of deficient rank. We choose the strengths inside the
-    training folds besides, which takes twice the fits. NeMoS makes three fits with ProximalGradient, of at most 1 000
-    iterations, and 240 like these are extrapolated.
+    B-splines of ten variables, as in a NeMoS user's analysis, rank deficient. We also choose the strengths inside the
+    training folds, which takes twice the fits. NeMoS makes three fits with ProximalGradient, of at most 1 000
+    iterations, from which 240 are extrapolated.
     """
     import jax
     import nemos as nmo
@@ -241,7 +241,7 @@ def nested_variants(_cache, scale: float, section: Section) -> None:
 
 
 def false_positives(_cache, scale: float, section: Section, *, folder: Path) -> None:
-    """500 neurons that drift as recorded units do and know nothing of the features: p-values of 5 % and less."""
+    """500 neurons that drift like recorded units and do not depend on the features: share of p-values up to 5 %."""
     from glmfit import PopulationGLM
     from glmfit.inference import CircularShift, LinearShift, drop_groups, explain
 
@@ -285,7 +285,7 @@ def false_positives(_cache, scale: float, section: Section, *, folder: Path) -> 
 
 
 def agreement(_cache, scale: float, section: Section) -> None:
-    """A small problem, all models, folds and strengths, with scikit-learn fit by fit: largest difference in nats."""
+    """A small problem, all models, folds and strengths, compared fit by fit with scikit-learn: largest difference."""
     from sklearn.linear_model import PoissonRegressor
 
     from glmfit import PopulationGLMCV

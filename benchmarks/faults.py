@@ -1,10 +1,10 @@
-"""A batch, a stream and their files under faults: what is lost, and whether it is said.
+"""A batch, a stream and their files under faults: what is lost, and whether it is reported.
 
     python benchmarks/faults.py [--sections kills,disks,files,streams,slurm,load]
 
-Every case ends with all fits done and identical, to the last bit, to those of an undisturbed run, or with the reason,
-the file or job named and exit 1. `slurm` starts a private SLURM of two nodes and needs its programs (Debian:
-slurmctld slurmd slurm-client munge). Linux only; runs for an hour.
+Every case must end either with all fits done and bitwise identical to those of an undisturbed run, or with exit code 1
+and a message that names the reason and the file or job. `slurm` starts a private SLURM of two nodes and needs its
+programs (Debian: slurmctld slurmd slurm-client munge). Linux only; runs for an hour.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def make(cache: Path, name: str, sessions: list[dict], models=None) -> Batch:
 
 
 def arrays_of(batch: Batch) -> dict:
-    """All numbers of all results by session, less the times they took; how long a loader slept is no difference."""
+    """All numbers of all results by session, without timings; sessions are matched regardless of the loader's sleep."""
     found = {}
     for path in batch.results():
         with np.load(path, allow_pickle=False) as file:
@@ -53,21 +53,21 @@ def arrays_of(batch: Batch) -> dict:
 
 
 def undisturbed(cache: Path, sessions: list[dict]) -> dict:
-    """Results of a serial run that nobody disturbs."""
+    """Results of an undisturbed serial run."""
     batch = make(cache, "undisturbed", sessions)
     batch.run("--scheduler", "serial", "--quiet", timeout=3600)
     return arrays_of(batch)
 
 
 class Tally:
-    """Cases of a section, and those that ended as they should."""
+    """Cases of a section, and their outcomes."""
 
     def __init__(self, section: Section):
         self._section, self._cases = section, {}
 
     @contextlib.contextmanager
     def case(self, name: str) -> Iterator[None]:
-        """Count a case; what is wrong with it is printed."""
+        """Count a case; print its failure, if any."""
         try:
             yield
             self._cases[name] = "as it should"
@@ -76,7 +76,7 @@ class Tally:
         print(f"    {name}: {self._cases[name]}", flush=True)
 
     def judge(self, what: str) -> None:
-        """Require all of them."""
+        """Require that all cases end as they should."""
         good = sum(said == "as it should" for said in self._cases.values())
         self._section.note(cases=self._cases)
         self._section.require(what, good, len(self._cases), limit=1, against="all", unit="cases", topic="gap",
@@ -84,7 +84,7 @@ class Tally:
 
 
 def said_with(code: int, *texts: str) -> Callable[[Batch, tuple], None]:
-    """Run a command line and look for its exit code and words."""
+    """Make a check that runs a command line and expects an exit code and texts."""
 
     def check(batch: Batch, arguments: tuple, **options) -> None:
         said = batch.run(*arguments, code=code, **options)
@@ -136,7 +136,7 @@ def kills(cache: Path, scale: float, section: Section) -> None:
             driver.kill()
             driver.communicate()
     with tally.case("the run after them"):
-        time.sleep(6)  # workers whose driver is gone end
+        time.sleep(6)  # workers without a driver exit
         batch.run("--workers", "2", "--quiet", timeout=600)
         same(batch, expected)
     section.note(workers_killed=n_killed)
@@ -147,7 +147,7 @@ def kills(cache: Path, scale: float, section: Section) -> None:
 
 
 def disks(cache: Path, scale: float, section: Section) -> None:
-    """Folders that are full, read-only or gone; fits that end their process; streams that cannot be written to."""
+    """Folders that are full, read-only or removed; fits that end their process; output streams that fail."""
     tally = Tally(section)
     sessions = [{"seed": k} for k in range(8)]
     expected = undisturbed(cache, sessions)
@@ -205,7 +205,7 @@ def disks(cache: Path, scale: float, section: Section) -> None:
 
 
 def files(cache: Path, scale: float, section: Section) -> None:
-    """Results that were flipped, cut or made to do harm: named, redone, and no other fit is kept from being done."""
+    """Results that are corrupted, truncated or malicious: reported and redone, without blocking other fits."""
     tally, rng = Tally(section), random.Random(0)
     batch = make(cache, "files", [{"seed": k} for k in range(4)])
     batch.run("--scheduler", "serial", timeout=300)
@@ -297,7 +297,7 @@ def streams(cache: Path, scale: float, section: Section) -> None:
         process = subprocess.Popen(command, env=environment)
         try:
             process.wait(rng.uniform(0.4, 1.0) * seconds)
-            ended += 1  # it was at its end already, which is no kill: start over
+            ended += 1  # it had already finished, which does not count as a kill: start over
             (folder / "state.npz").unlink(missing_ok=True)
         except subprocess.TimeoutExpired:
             process.kill()
@@ -317,7 +317,7 @@ def streams(cache: Path, scale: float, section: Section) -> None:
 
 
 def slurm(cache: Path, scale: float, section: Section) -> None:
-    """A private SLURM: jobs that are cancelled, requeued or killed, submissions that are refused, a controller away."""
+    """A private SLURM: jobs that are cancelled, requeued or killed, refused submissions, an absent controller."""
     from slurm import Slurm, call, why_not
 
     if why_not():
@@ -349,7 +349,7 @@ def slurm(cache: Path, scale: float, section: Section) -> None:
             call("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
         def kill(word: str, whose: str) -> None:
-            """Kill our processes of a kind."""
+            """Kill our processes whose command line contains both texts."""
             for process in psutil.process_iter(["cmdline"]):
                 line = " ".join(process.info["cmdline"] or [])
                 if word in line and whose in line:

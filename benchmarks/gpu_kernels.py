@@ -1,13 +1,13 @@
-"""Kernels, waits, bytes and modelled times of the engine's programs, compiled for a GPU that is not there.
+"""Kernels, waits, bytes and modelled times of the engine's programs, compiled for a GPU without having one.
 
-    pip install jax-cuda12-plugin jax-cuda12-pjrt nvidia-cuda-nvcc-cu12   # of the version of jax; no driver, no GPU
+    pip install jax-cuda12-plugin jax-cuda12-pjrt nvidia-cuda-nvcc-cu12   # same version as jax; no driver, no GPU
     python benchmarks/gpu_kernels.py [--sections p1,wide,classes]
     python benchmarks/gpu_kernels.py --compare   # with the committed figures: 1 if any differs by more than a fifth
 
-XLA compiles to machine code for an H200 described in words (`_gpu_model.py` says what that leaves open). Counted are
-kernels of one step of conjugate gradients (a fit makes ten with one wait for the device), of an iteration of Newton's
-method, or of a batch of sampled classes (an epoch's are one program); loops whose number of
-turns the host would have to read; products in TF32; and bytes. Times are modelled, nothing here is measured.
+XLA compiles to machine code for a described H200 (`_gpu_model.py` explains the limits). The counts are: kernels of one
+step of conjugate gradients (a fit makes ten steps per wait for the device), of an iteration of Newton's method, or of a
+batch of sampled classes (the batches of an epoch are one program); loops whose number of iterations the host would have
+to read; products in TF32; and bytes. Times are modelled, nothing here is measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import sys
 
-from _gpu_model import Program, compiled, shapes_there  # first: it says what jax is to load
+from _gpu_model import Program, compiled, shapes_there  # first: it sets what jax loads
 
 import jax  # isort: skip
 import jax.numpy as jnp
@@ -34,17 +34,17 @@ SOFTPLUS = observations.from_inverse_link("softplus")
 MOST_KERNELS = 30  # of a step
 BATCH, NEGATIVES, N_STEPS = 1024, 512, 100
 SAMPLERS = {"U-max": (UMax(NEGATIVES, BATCH), 16), "Implicit": (ImplicitSGD(NEGATIVES, BATCH, "shared"), 24)}
-CG_MS, NEWTON_MS = 0.3, {"open_field_coupling": 8.0}  # modelled, of a step and of an iteration, at most
+CG_MS, NEWTON_MS = 0.3, {"open_field_coupling": 8.0}  # largest modelled times of a step and of an iteration
 ROOM = 26 * 2.0**30  # bytes of a million bins, 200 features and 2 000 neurons
 
 
 def require(section: Section, what: str, ours, most, unit: str = "") -> None:
-    """Judge a number against a limit that it must not exceed; a limit of 0 is none at all."""
+    """Judge a number against a limit that it must not exceed; the limit may be 0."""
     section.require(what, ours, most, limit=1, against="limit", unit=unit, topic="gpu")
 
 
 def check(section: Section, name: str, program: Program) -> None:
-    """Note what a program does; it must neither wait nor round products."""
+    """Note the figures of a program; it must neither wait nor round products."""
     section.note(**{name: program.figures()})
     require(section, f"{section.name}, {name}: loops that wait", program.whole.unknown, 0)
     require(section, f"{section.name}, {name}: instructions in TF32", program.tf32, 0)
@@ -155,7 +155,7 @@ FILE, MOST_CHANGE = "gpu_kernels.json", 0.2
 
 
 def numbers(figures, path=()):
-    """Yield every number of nested figures, with where it is."""
+    """Yield the path and value of every number of nested figures."""
     if isinstance(figures, int | float):
         yield ", ".join(path), figures
     elif figures:

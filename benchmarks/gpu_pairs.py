@@ -3,10 +3,10 @@
     JAX_PLATFORMS=cuda python benchmarks/gpu_pairs.py [--sections passes,fits]
 
 "passes" times objective and gradient of a dense table of counts, 32 components, and of scattered pairs. A pass reads
-the table once and multiplies three matrices: the linear predictors, and their slopes on either side. Divided by what
-the device does, measured in the same run by a product of two large matrices in full single precision and by a copy,
-these are two times no pass can beat. "fits" runs solvers on a table of 4 096 stimuli and 2 048 neurons to a gradient
-of a thousandth of that at the start, first and later. On a CPU it runs as well, with smaller sizes (--scale).
+the table once and multiplies three matrices: the linear predictors, and their slopes on either side. Divided by the
+rates of the device, measured in the same run by a product of two large matrices in full single precision and by a copy,
+these give two lower bounds of the time of a pass. "fits" times first and later fits of solvers on a table of 4 096
+stimuli and 2 048 neurons, to a thousandth of the initial gradient. It also runs on a CPU, with smaller sizes (--scale).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOL, LATER = 1e-3, 3
 
 
 def table(m: int, n: int) -> AllPairsProblem:
-    """Counts of a model of eight components; what repeats does not matter for the time of a pass."""
+    """Counts of a model of eight components; repeated rows do not matter for the time of a pass."""
     rng, some = np.random.default_rng(0), min(m, 1024)
     eta = rng.normal(size=(some, 8)) @ rng.normal(size=(8, n)) / 3 - 1
     counts = rng.poisson(np.logaddexp(0, eta)).astype(np.float32)

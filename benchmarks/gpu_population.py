@@ -2,18 +2,19 @@
 
     python benchmarks/gpu_population.py [--sections p1,p2,designs,cv,large] [--designs FOLDER]
 
-P1 and P2 (100 000 bins, 192 features, 32 and 128 neurons) are fitted by every solver that has a part there, and SAGA's
-epochs timed. Recorded designs, which are not shipped, are fitted by "auto", and one by cross-validation;
+P1 and P2 (100 000 bins, 192 features, 32 and 128 neurons) are fitted by every solver that runs there, and SAGA's
+epochs are timed. Recorded designs, which are not shipped, are fitted by "auto", and one by cross-validation;
 `python benchmarks/_designs.py RECORDINGS FOLDER` makes their files, on a machine with NeMoS. The large problem
 (2 000 000 bins, 512 features, 512 neurons, single precision) is drawn on the device, 12 GB with its table, and its
-epochs timed.
+epochs are timed.
 
 Ceilings, with T rows, D = d + 1 columns and N neurons. An epoch visits T rows: it multiplies Z v and Z'r, 2 T D N
-floating-point operations times two, 4 T D N in all (what is done per entry of eta is not counted). It cannot move less
-than Z once, counts and table once each, and the table back: 4 (T D + 3 T N) bytes. Divided by what the device does,
-measured in the same run by a product of two 8 192 x 8 192 matrices (in full single precision, which the fits use, and
-in the device's default precision, TF32 on NVIDIA's) and by a copy of 2 GB, they are two times no epoch can beat. What
-makers say their devices do is in the figures where it is known. On a CPU it runs as well, with smaller sizes (--scale).
+floating-point operations times two, 4 T D N in all (what is done per entry of eta is not counted). It must move
+at least Z once, counts and table once each, and the table back: 4 (T D + 3 T N) bytes. Divided by the rates of the
+device, measured in the same run by a product of two 8 192 x 8 192 matrices (in full single precision, which the fits
+use, and in the device's default precision, TF32 on NVIDIA's) and by a copy of 2 GB, they give two lower bounds of the
+time of an epoch. The maker's specifications are in the figures if known. It also runs on a CPU, with smaller sizes
+(--scale).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from glmfit.saga.spectral_rows import Metric, Rows, saga_epoch
 from glmfit.saga.walk import SpectralView, Walk
 from glmfit.solvers import SAGA
 
-# Bytes per second, and operations per second in single precision and TF32 without sparsity, as the makers say.
+# Bytes per second, and operations per second in single precision and TF32 without sparsity, by the makers.
 SAID = {"H100": (3.35e12, 6.7e13, 4.95e14), "H200": (4.8e12, 6.7e13, 4.95e14), "A100": (2.04e12, 1.95e13, 1.56e14)}
 LARGE = 2_000_000, 512, 512
 NAMES = (
@@ -46,7 +47,7 @@ LIMITS = {"P1": 0.06, "P2": 0.24, "w_maze_place": 0.03, "open_field_coupling": 0
 
 
 def ceilings(scale: float, section: Section) -> tuple[float, float, float]:
-    """Bytes per second, and operations per second in single precision in full and by default, as measured."""
+    """Bytes per second, and operations per second in full single and in default precision, as measured."""
     kind = jax.devices()[0].device_kind
     n = 8192 if scale == 1.0 else 1024
     a = jax.random.normal(jax.random.key(0), (n, n), jnp.float32)
@@ -65,7 +66,7 @@ def ceilings(scale: float, section: Section) -> tuple[float, float, float]:
 
 
 def best(call, repeats: int = 5) -> float:
-    """Fewest seconds of some calls, the first apart."""
+    """Fewest seconds of some calls after the first."""
     jax.block_until_ready(call())
     return min(timed(lambda: jax.block_until_ready(call()))[0] for _ in range(repeats))
 
@@ -80,13 +81,13 @@ def epoch_seconds(rows: Rows, table, v, metric: Metric, step, repeats: int = 5) 
         seconds, out = timed(
             lambda s=start, o=draws: jax.block_until_ready(saga_epoch(rows, *s, metric, step, o, subsets=False))
         )
-        v, table, mean_gradient, _ = out  # what went in is given away
+        v, table, mean_gradient, _ = out  # the inputs were donated
         spent.append(seconds)
     return median(spent[1:])
 
 
 def compare(section: Section, n_rows: int, d: int, n: int, seconds: float, limits) -> None:
-    """Put an epoch next to the two ceilings."""
+    """Compare an epoch with the two ceilings."""
     bandwidth, full, default = limits
     flops, moved = 4.0 * n_rows * (d + 1) * n, 4.0 * n_rows * (d + 1 + 3 * n)
     section.note(
@@ -97,7 +98,7 @@ def compare(section: Section, n_rows: int, d: int, n: int, seconds: float, limit
 
 
 def fit_there(section: Section, what: str, X, Y, **given) -> None:
-    """Fit on the device, first and later, and note what is proved."""
+    """Time first and later fits on the device, and note what is proved."""
     model = PopulationGLM(regularizer_strength=1e-4, devices=jax.devices()[:1], **given)
     first, _ = timed(lambda: fit_quietly(model, X, Y))
     later = [timed(lambda: fit_quietly(model, X, Y))[0] for _ in range(5)]

@@ -1,13 +1,13 @@
-"""Batches of sampled classes on an accelerator: rows per second, and seconds to the loss that all classes reach.
+"""Batches of sampled classes on an accelerator: rows per second, and seconds to the loss of the exact softmax.
 
     JAX_PLATFORMS=cuda python benchmarks/gpu_softmax.py [--sections steps,loss-10000,loss-100000,loss-1000000]
 
-"steps" times epochs, draws included, of U-max and implicit steps with 512 shared negatives, 64 features and as many
+"steps" times epochs, draws included, of U-max and implicit steps with 512 shared negatives, 64 features and a million
 rows, on 10 000 to 1 000 000 classes. The other sections compare sampled classes with the exact softmax in single
-precision: batches of as many rows, all classes some at a time, so that there is never a matrix of rows by classes, and
-Adam. Both begin with the frequencies of the classes, and take the best of several steps. What counts is the loss of
-rows that are held out: seconds, compiling, the start and evaluation apart, to the least that the exact one reaches, and
-half way there. On a CPU it runs as well, with smaller sizes (--scale).
+precision: batches of the same size, classes in chunks, so that there is never a matrix of rows by classes, and Adam.
+Both start from the frequencies of the classes, and take the best of several steps. The measure is the loss of held-out
+rows: seconds, without compilation, start and evaluation, to the lowest loss of the exact softmax, and half way there.
+It also runs on a CPU, with smaller sizes (--scale).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def steps(_cache, scale: float, section: Section) -> None:
 
 
 def rows_per_second(solver, problem) -> tuple[float, float]:
-    """Rows per second of later epochs, and seconds of the first, compiling included."""
+    """Rows per second of later epochs, and seconds of the first, including compilation."""
     state = solver.init_state(problem, None, key=jax.random.key(0))
 
     def epoch(state):
@@ -71,12 +71,12 @@ def rows_per_second(solver, problem) -> tuple[float, float]:
 
 @jax.jit
 def held_loss(V, x, label):
-    """Mean loss of rows, of weights (class, column), some classes at a time."""
+    """Mean loss of rows with weights (class, column), some classes at a time."""
     return jnp.mean(log_norm(filled_up(V), x) - jnp.sum(x * V[label], axis=1))
 
 
 def filled_up(V):
-    """Weights of whole chunks of classes, the last ones so unlikely that they count nothing."""
+    """Pad the weights to whole chunks of classes; the added classes have negligible probability."""
     missing = -len(V) % min(CHUNK, len(V))
     return jnp.concatenate([V, jnp.zeros((missing, V.shape[1]), V.dtype).at[:, -1].set(-1e4)])
 
@@ -104,7 +104,7 @@ def exact_steps(state, X, y, order, rate, ridge):
         V, m, v, t = state
         x, label, t = X[some], y[some], t + 1
         norm, n = log_norm(V, x), len(some)
-        # Labels first: their share of the slope is added to the first moment, as classes come by.
+        # Labels first: their part of the slope is added chunk by chunk of the classes.
         pull = jnp.zeros_like(V).at[label].add(-x / n)
 
         def part(_, chunk):
@@ -122,7 +122,7 @@ def exact_steps(state, X, y, order, rate, ridge):
 
 
 def run_exact(problem, held, start, rate: float, limit_s: float) -> list:
-    """Seconds and held-out loss of Adam, by turns of a tenth of an epoch."""
+    """Seconds and held-out loss of Adam, after every tenth of an epoch."""
     X = jnp.asarray(np.column_stack([problem.X, np.ones(problem.n_rows, np.float32)]))
     y, batch = jnp.asarray(problem.pairs.label), min(BATCH, problem.n_rows)
     ridge = jnp.asarray(np.append(np.full(D, problem.strength), 0.0), jnp.float32)
@@ -152,7 +152,7 @@ def run_exact(problem, held, start, rate: float, limit_s: float) -> list:
 
 
 def run_sampled(problem, X_held, label, solver, step: float) -> tuple[float, list]:
-    """Seconds of a first epoch, and seconds and held-out loss by epochs, from the second run on, its start apart."""
+    """Seconds of a first epoch; seconds (without the start) and held-out loss by epochs of a second run."""
     coordinates = solver.coordinates(problem)
     x = jnp.asarray(np.column_stack([coordinates.rows(X_held, np.float32), np.ones(len(X_held), np.float32)]))
 
@@ -174,7 +174,7 @@ def run_sampled(problem, X_held, label, solver, step: float) -> tuple[float, lis
 
 
 def losses(n: int, K: int, limit_s: float, rates=RATES, names=("SampledSoftmax", "U-max", "Implicit")):
-    """Section that compares sampled classes with all of them."""
+    """Section that compares sampled classes with all classes."""
 
     def section_of(_cache, scale: float, section: Section) -> None:
         whole = simulate(int(n * scale) + N_HELD, D, int(K * scale))
@@ -229,7 +229,7 @@ SECTIONS = {
     "steps": steps,
     "loss-10000": losses(200_000, 10_000, 10.0),
     "loss-100000": losses(1_000_000, 100_000, 15.0),
-    # An epoch of Adam takes half a minute, so that only what was best of fewer classes is run.
+    # An epoch of Adam takes half a minute, so only the best settings of fewer classes are run.
     "loss-1000000": losses(2_000_000, 1_000_000, 60.0, (0.003,), ("SampledSoftmax",)),
 }
 

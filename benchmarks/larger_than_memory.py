@@ -3,8 +3,8 @@
     python benchmarks/larger_than_memory.py [--sections fit,kill]
 
 10 000 000 bins, 96 features (12 sources x 8 raised-cosine histories, the family of P1) and 16 neurons: 3.8 GB of
-features in single precision, memory-mapped, counts in a file of bytes. RssAnon is what Linux says the process holds and
-that is no file.
+features in single precision, memory-mapped, counts in a file of bytes. RssAnon is the memory of the process
+that is not backed by a file, as reported by Linux.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def fit(cache: Path, scale: float, section: Section) -> None:
 
 
 def kill(cache: Path, scale: float, section: Section) -> None:
-    """A fit killed with -9 half-way and started again compared with one left alone."""
+    """A fit killed with -9 half-way and restarted, compared with an undisturbed one."""
     x_file, y_file = map(str, recording(cache, scale))
     common = {"x_file": x_file, "y_file": y_file, "tol": 1e-6, "max_memory": MAX_MEMORY * scale}
     alone = fresh("stream", **common, out=str(cache / "alone.npz"))

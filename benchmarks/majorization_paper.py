@@ -1,14 +1,14 @@
-"""Figures 1 to 3 of "Stochastic bound majorization" (Choromanska, Jebara 2013) on the sets at hand, and limits of ours.
+"""Figures 1 to 3 of "Stochastic bound majorization" (Choromanska, Jebara 2013) on available data, and limits of ours.
 
     python benchmarks/majorization_paper.py [--sections toy,ecoli,...] [--data FOLDER] [--figures FOLDER]
 
-The paper's protocol: a tenth of the rows is for testing, means over random splits and starts near zero, the ridge by
-cross-validation, gains of SGD and ASGD as large as they may be (here: the best of a grid on the training objective).
-Likelihood and error against passes and seconds; figures are written next to the results.
+The paper's protocol: a tenth of the rows for testing, means over random splits and starts near zero, the ridge by
+cross-validation, gains of SGD and ASGD as large as possible (here: the best of a grid on the training objective).
+Likelihood and error are drawn against passes and seconds; figures are written next to the results.
 
-Sets: a symmetric problem no line separates (the paper's Figure 1), ecoli (Figure 2), Digit1 (Figure 3), scikit-learn's
-digits with ten classes, and any other FOLDER/NAME.npz with arrays X (or CSR data, indices, indptr, shape) and y that
---sections names: MNIST, Text, SecStr ...
+Sets: a symmetric problem that no line separates (the paper's Figure 1), ecoli (Figure 2), Digit1 (Figure 3),
+scikit-learn's digits with ten classes, and any other FOLDER/NAME.npz with arrays X (or CSR data, indices, indptr,
+shape) and y that --sections names: MNIST, Text, SecStr ...
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ STRENGTHS = tuple(float(10.0**j) for j in range(-5, 0))
 GAINS = tuple(float(10.0 ** (j / 2)) for j in range(-8, 5))
 TAUS = (10.0, 100.0, 1000.0)
 PASSES, ONE = 20, 1.0
-FULL_RANK = 700  # parameters up to which the stochastic method keeps a whole matrix
+FULL_RANK = 700  # largest number of parameters for which the stochastic method keeps a full matrix
 TARGET = 1e-6
-_LOOKED_AT = IncrementalMajorization(check_every=1)  # looks are no part of the method, and not counted
+_LOOKED_AT = IncrementalMajorization(check_every=1)  # evaluations are not part of the method, and not counted
 
 
 class Split(NamedTuple):
@@ -64,7 +64,7 @@ class Split(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """What a method reached, point by point."""
+    """Results of a method, point by point."""
 
     passes: list
     seconds: list
@@ -77,7 +77,7 @@ class Curve(NamedTuple):
 
 
 def toy():
-    """Four clouds at the corners of a square, the classes across: symmetric, and no line separates them."""
+    """Four clouds at the corners of a square, classes on the diagonals: symmetric, and no line separates them."""
     rng = np.random.default_rng(0)
     centre = np.array([[1, 1], [-1, -1], [1, -1], [-1, 1.0]])
     which = rng.integers(0, 4, 600)
@@ -123,10 +123,10 @@ def codes(y) -> np.ndarray:
 
 
 def split(X, label, strength: float, seed: int) -> Split:
-    """A random tenth apart; every class is trained."""
+    """Hold out a random tenth; every class stays in the training set."""
     rng = np.random.default_rng([9, seed])
     order = rng.permutation(len(label))
-    first = np.unique(label[order], return_index=True)[1]  # one row of every class stays
+    first = np.unique(label[order], return_index=True)[1]  # keep one row of every class
     order = np.concatenate([order[first], np.delete(order, first)])
     n = len(label) - len(label) // 10
     train, test = order[:n], order[n:]
@@ -157,7 +157,7 @@ def tested(params: Params, X, label) -> tuple[float, float]:
 
 
 class Recorder:
-    """Collects a curve; what recording takes is not counted."""
+    """Collects a curve; the time of recording is not counted."""
 
     def __init__(self, part: Split, start: Params):
         self.part, self.curve, self._own, self._clock = part, Curve([], [], [], [], []), 0.0, time.perf_counter()
@@ -176,7 +176,7 @@ class Recorder:
 
 
 class Counted(ClassRows):
-    """Rows of a softmax model that count the passes of steps: two products with the features each, whatever they do."""
+    """Rows of a softmax model that count the passes of all steps; a pass is two products with the features."""
 
     spent = 0.0  # by all rows since the last run began
     _passes = 0.0
@@ -192,20 +192,20 @@ class Counted(ClassRows):
         self._passes = value
 
     def place(self, coef, intercept):
-        """Look at any parameters, which is not counted."""
+        """Evaluate any parameters without counting."""
         before, gradient = Counted.spent, super().place(coef, intercept)
         Counted.spent = before
         return gradient
 
 
 class Enough(Exception):
-    """Nobody wants to see more steps."""
+    """Raised to stop a solver."""
 
 
 def follow(solver, problem: SoftmaxProblem, start: Params, seed: int, look) -> None:
-    """Run a solver until ``look(epoch, passes, seconds, params)`` says after a step that it is enough.
+    """Run a solver until ``look(epoch, passes, seconds, params)`` returns true after a step.
 
-    The start costs a pass; what looking takes is not in the seconds.
+    The start costs a pass; the time of ``look`` is not counted.
     """
     clock, own, Counted.spent = time.perf_counter(), 0.0, 1.0
 
@@ -222,7 +222,7 @@ def follow(solver, problem: SoftmaxProblem, start: Params, seed: int, look) -> N
 
 
 def run_exact(solver, part: Split, start: Params, seed: int, passes: int) -> Curve:
-    """Solvers that look at all rows, or at bounds of all of them."""
+    """Curve of a solver that evaluates all rows, or bounds of all of them."""
     recorder = Recorder(part, start)
 
     def look(_epoch, spent, _seconds, params):
@@ -246,7 +246,7 @@ def reach(solver, problem: SoftmaxProblem, lowest: float) -> dict:
 
 
 def run_schedule(solver, step: float, part: Split, start: Params, seed: int, passes: int) -> Curve:
-    """Solvers that go through the rows; ten points a pass, as far as batches allow, and none after an overflow."""
+    """Curve of a solver that visits rows in turn; up to ten points a pass, and none after an overflow."""
     recorder, problem = Recorder(part, start), part.problem
     state = solver.init_state(problem, start, key=jax.random.key(seed))
     n = solver.n_steps(problem)
@@ -262,7 +262,7 @@ def run_schedule(solver, step: float, part: Split, start: Params, seed: int, pas
 
 
 def run_lbfgs(part: Split, start: Params, _seed: int, passes: int) -> Curve:
-    """Scipy's L-BFGS on the parameters as they are: one pass per evaluation."""
+    """SciPy's L-BFGS on the original parameters: one pass per evaluation."""
     recorder, problem = Recorder(part, start), part.problem
     shape, count = (problem.n_features + 1, problem.n_classes), 0
 
@@ -283,7 +283,7 @@ def run_lbfgs(part: Split, start: Params, _seed: int, passes: int) -> Curve:
 
 
 def start_of(problem: SoftmaxProblem, seed: int) -> Params:
-    """Random and close to zero, as in the paper."""
+    """Random start close to zero, as in the paper."""
     rng = np.random.default_rng([3, seed])
     shape = problem.n_features, problem.n_classes
     return Params(0.01 * rng.normal(size=shape), 0.01 * rng.normal(size=shape[1]))
@@ -303,7 +303,7 @@ def methods_of(part: Split, passes: int, section: Section) -> dict:
     """Every method with its settings: name -> function of (part, start, seed, passes)."""
     size = (part.problem.n_features + 1) * (part.problem.n_classes - 1)
     rank = None if size <= FULL_RANK else 1
-    batch = 1 if size <= 100 else 10  # mini-batches where a matrix is large
+    batch = 1 if size <= 100 else 10  # mini-batches if the matrix is large
     gains = [{"step": g} for g in GAINS]
     with_tau = [{"step": g, "tau": t} for g in GAINS[4:] for t in TAUS]
 
@@ -371,13 +371,13 @@ def paper(load, repeats: int, passes: int, name: str, figures: Path, _cache, sca
 
 
 def at(curve: Curve, what: str, passes) -> np.ndarray:
-    """Values of a curve after some numbers of passes: those of the last point not later."""
+    """Values of a curve after given numbers of passes: those of the last point up to then."""
     last = np.searchsorted(np.asarray(curve.passes), np.asarray(passes) + 1e-9) - 1
     return np.asarray(getattr(curve, what))[np.maximum(last, 0)]
 
 
 def mean_gap(found: list[Curve], lowest, top, passes) -> np.ndarray:
-    """What is left of the improvement over class frequencies, mean over runs."""
+    """Remaining share of the improvement over class frequencies, mean over runs."""
     gaps = [(at(c, "objective", passes) - low) / (t - low) for c, low, t in zip(found, lowest, top, strict=True)]
     return np.mean(gaps, axis=0)
 
@@ -431,12 +431,12 @@ def draw(curves, lowest, top, title: str, path: Path) -> None:
 
 
 def relative_gap(problem: SoftmaxProblem, lowest: float, objective: float) -> float:
-    """Of the improvement over class frequencies, what is left."""
+    """Remaining share of the improvement over class frequencies."""
     return (objective - lowest) / (problem.null_objective - lowest)
 
 
 def listing(figures: Path, _cache, scale: float, section: Section) -> None:
-    """Thirty passes of the stochastic listing: its error swings as J_0(2 sqrt(passes)) does."""
+    """Thirty passes of the stochastic listing: its error oscillates like J_0(2 sqrt(passes))."""
     X, y = simulated_logistic()
     part = Split(problem_of(X, codes(y), 1e-3), X, codes(y))
     null, passes = part.problem.null_params(), max(4, int(30 * scale))
@@ -458,7 +458,7 @@ def listing(figures: Path, _cache, scale: float, section: Section) -> None:
 
 
 def incremental(folder: Path, _cache, scale: float, section: Section) -> None:
-    """Passes the incremental method takes to a relative gap of 1e-6; at most 25 are asked."""
+    """Passes of the incremental method to a relative gap of 1e-6; the limit is 25."""
     sets = {"logistic, 600 rows": simulated_logistic(), "digits": digits()}
     if (folder / "ecoli.npz").exists():
         sets["ecoli"] = from_file(folder / "ecoli.npz")
@@ -499,7 +499,7 @@ def batch_pcg(_cache, scale: float, section: Section) -> None:
     for name, solver in solvers.items():
         told = reach(solver, problem, lowest)
         counts[name], seconds[name] = told["passes"], told["seconds"]
-    centred = problem_of(X - X.mean(axis=0), codes(y), 1e-2)  # of which F and its optimum are the same
+    centred = problem_of(X - X.mean(axis=0), codes(y), 1e-2)  # F and its optimum are the same
     for size in (10, 20):
         counts[f"L-BFGS, {size} pairs"] = _lbfgs_count(problem, lowest, size)
         counts[f"L-BFGS, {size} pairs, centred features"] = _lbfgs_count(centred, lowest, size)

@@ -1,10 +1,10 @@
-"""glmfit as a solver of NeMoS, glmfit alone and NeMoS' own L-BFGS in one run: see README.md in this folder.
+"""glmfit as a solver of NeMoS, glmfit alone and NeMoS' own L-BFGS in one run; see README.md in this folder.
 
     python benchmarks/nemos_backend.py [--scale 1.0] [--data FOLDER] [--hmm-tree PATH] [--stochastic-tree PATH]
 
-"overhead" compares the time inside our solver with glmfit alone to the same tolerance, on a recording too. "hmm" needs
-a NeMoS with GLMHMM (0.2.9), "stochastic" one with `stochastic_fit` (development): the folder of its source, with nemos
-in it.
+"overhead" compares the time inside our solver with glmfit alone to the same tolerance, also on a recording. "hmm" needs
+a NeMoS with GLMHMM (0.2.9), "stochastic" one with `stochastic_fit` (development): give the folder of its source that
+contains nemos.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS = {"glmfit": {"solver_name": "SAGA"}, "nemos+glmfit": {}, "nemos": {}}
 
 
 def p1(cache: Path, scale: float, section: Section) -> None:
-    """P1 three ways, in turns; gaps against the float64 reference."""
+    """P1 in three interleaved ways; gaps against the float64 reference."""
     problem = _problems.load("P1", cache, scale)
     optimum = _problems.reference(problem, cache)
     files = {"x_file": str(problem.x_file), "y_file": str(problem.y_file)}
@@ -61,7 +61,7 @@ def p1(cache: Path, scale: float, section: Section) -> None:
 
 
 def small(_cache: Path, _scale: float, section: Section) -> None:
-    """One neuron, 5 000 rows, 20 features: the second fit; and what 100 fits leave in memory."""
+    """One neuron, 5 000 rows, 20 features: time of the second fit, and memory that remains after 100 fits."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(5000, 20)).astype(np.float32)
     Y = rng.poisson(np.logaddexp(0, X @ rng.normal(size=(20, 1)) * 0.2 - 1)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Problems that users of NeMoS have described, on the same data by glmfit and by NeMoS: see README.md in this folder.
+"""Problems that users of NeMoS have described, on the same data by glmfit and by NeMoS; see README.md in this folder.
 
     python benchmarks/nemos_questions.py [--sections nested,coupling,compile] [--scale 1.0]
 
@@ -28,14 +28,14 @@ VARIANTS = {
     "position and syllable": ("position", "syllable"),
     "velocity and speed": ("velocity", "speed"),
 } | {name: (name,) for name in (*MOVEMENT, "syllable")}
-TIMED = {"all": (1, 4, 6), "position": (4,), "speed": (4,)}  # NeMoS's fits: strengths of some variants, by index
+TIMED = {"all": (1, 4, 6), "position": (4,), "speed": (4,)}  # fits of NeMoS: indices of strengths
 
 
 # -------------------------------------------------------------------------------------------- nested
 
 
 def _wander(rng: np.random.Generator, n_rows: int, n: int, memory: float) -> np.ndarray:
-    """Draw autocorrelated series that forget in some bins, (time, series)."""
+    """Draw series with an autocorrelation time of ``memory`` bins, (time, series)."""
     keep, x = np.exp(-1 / memory), rng.normal(size=(n_rows, n))
     for t in range(1, n_rows):
         x[t] = keep * x[t - 1] + np.sqrt(1 - keep**2) * x[t]
@@ -43,7 +43,7 @@ def _wander(rng: np.random.Generator, n_rows: int, n: int, memory: float) -> np.
 
 
 def movement(n_rows: int, n_units: int) -> tuple[np.ndarray, np.ndarray, dict]:
-    """Features (167 columns, rank deficient as B-splines are), counts by two groups of them, and columns by group."""
+    """Features (167 columns, rank deficient like B-splines), counts driven by two groups, and columns by group."""
     from glmfit.design import BSpline, CyclicBSpline
 
     rng = np.random.default_rng(0)
@@ -71,7 +71,7 @@ def movement(n_rows: int, n_units: int) -> tuple[np.ndarray, np.ndarray, dict]:
 
 
 def nested(_cache: Path, scale: float, section: Section) -> None:
-    """Ten sets of predictors, elastic nets of 8 strengths, 3 folds of trials; and the same with held-out scores."""
+    """Ten sets of predictors, elastic nets of 8 strengths, 3 folds of trials; also with held-out scores."""
     from glmfit import PopulationGLMCV
     from glmfit.inference import explain
 
@@ -110,7 +110,7 @@ def nested(_cache: Path, scale: float, section: Section) -> None:
 
 
 def nemos_grid(X: np.ndarray, Y: np.ndarray, columns: dict, fold: np.ndarray, section: Section) -> float:
-    """Seconds of the grid search around NeMoS: some fits of the first fold, of the others by their columns."""
+    """Seconds of the grid search around NeMoS, extrapolated from some fits of the first fold by numbers of columns."""
     x, y = X[fold != 0], Y[fold != 0]
     seconds, gaps, ended = {}, [], []
     for name, which in TIMED.items():

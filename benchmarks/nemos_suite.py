@@ -1,10 +1,10 @@
-"""NeMoS' own tests of solvers and models, run with each solver of glmfit in the place of NeMoS' own.
+"""NeMoS' own tests of solvers and models, run with each solver of glmfit instead of NeMoS' own.
 
     python benchmarks/nemos_suite.py --tree 0.2.8=FOLDER --tree 0.2.9=FOLDER [--sections 0.2.9] [--solvers SAGA]
         [--share 0.1]
 
-A folder is a source tree of NeMoS with src/ and tests/, whose packages are installed; NeMoS itself need not be. A share
-of the tests takes minutes instead of hours.
+A folder is a source tree of NeMoS with src/ and tests/. Its dependencies must be installed, but not NeMoS itself. A
+share of the tests takes minutes instead of hours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECTIONS = ("0.2.8", "0.2.9", "development", "stochastic_fit")
 MARK, ALSO = "solver_related", "test_stochastic.py"
 CASES, LIMIT_S = 4, 1800.0
 OWN = ""  # no solver of glmfit
-# Why a test fails that NeMoS' own solver passes: the first reason whose patterns are found in its name and message.
+# Why a test fails that passes with NeMoS' own solver: the first reason whose patterns match its name and message.
 REASONS = (
     (
         "reads what only NeMoS' own solver has inside",
@@ -61,7 +61,7 @@ def solvers_of(tree: Path) -> list[str]:
 
 
 def run_tests(tree: Path, solver: str, scale: float) -> tuple[list[dict], float, bool]:
-    """Run the tests of a tree by a solver; returns a record per test, seconds, and whether the run came to its end."""
+    """Run the tests of a tree by a solver; return a record per test, seconds, and whether the run finished."""
     tests = sorted((tree / "tests").glob("test_*.py"))
     files = [str(f.relative_to(tree)) for f in tests if f.name == ALSO or MARK in f.read_text(encoding="utf-8")]
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +87,7 @@ def run_tests(tree: Path, solver: str, scale: float) -> tuple[list[dict], float,
 
 
 def merged(records: list[dict]) -> dict[str, dict]:
-    """One record per test: its failure, where it has one in the call or around it."""
+    """One record per test: its failure, if it has one in the call, setup or teardown."""
     tests: dict[str, dict] = {}
     for record in records:
         known = tests.setdefault(record["test"], record)
@@ -103,7 +103,7 @@ def counts(tests: dict[str, dict]) -> dict[str, int]:
 
 
 def reason_of(test: dict) -> str:
-    """Say why a test fails, as far as its name and message tell."""
+    """Reason of a failure, as far as the name and message of the test tell."""
     for reason, name, message in REASONS:
         if re.search(name, test["test"]) and re.search(message, test["message"], re.DOTALL):
             return reason
@@ -111,7 +111,7 @@ def reason_of(test: dict) -> str:
 
 
 def compared(tests: dict[str, dict], own: dict[str, dict]) -> dict:
-    """Outcomes by a solver of ours, failures by their reasons, apart from those of NeMoS' own solver."""
+    """Outcomes by a solver of ours, and failures by reason, without those of NeMoS' own solver."""
     failed = {name: test for name, test in tests.items() if test["outcome"] == "failed"}
     also = [name for name in failed if own.get(name, {}).get("outcome") == "failed"]
     reasons: dict[str, Counter] = defaultdict(Counter)

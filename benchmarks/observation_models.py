@@ -1,9 +1,9 @@
-"""Observation models and masks: what they cost over Poisson counts, and how near other packages are.
+"""Observation models and masks: cost relative to Poisson counts, and agreement with other packages.
 
     python benchmarks/observation_models.py [--sections designs,masks,ridge_cv,dispersion,agreement] [--data FOLDER]
 
-Recorded designs need the folder of the recordings. Responses of other models are made of the counts: whether there was
-a spike (Bernoulli), up to four of four (binomial), square roots (Gaussian), counts and a little gamma noise (gamma).
+Recorded designs need the folder of the recordings. Responses of other models are made from the counts: spike or none
+(Bernoulli), up to four of four (binomial), square roots (Gaussian), counts plus a little gamma noise (gamma).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODELS = ("NegativeBinomial", "Bernoulli", "Binomial", "Gaussian", "Gamma")
 
 
 def fit(observation_model: str, X, Y, link=None, **parameters):
-    """Fit a population without a word of what did not converge."""
+    """Fit a population without warnings."""
     from glmfit import PopulationGLM
 
     more = {"exposure": np.full(len(X), float(TRIALS))} if observation_model == "Binomial" else {}
@@ -42,7 +42,7 @@ def fit(observation_model: str, X, Y, link=None, **parameters):
 
 
 def responses(observation_model: str, Y: np.ndarray) -> np.ndarray:
-    """Responses that a model takes, of the shape of counts."""
+    """Responses for a model, of the shape of counts."""
     rng = np.random.default_rng(0)
     of = {"Bernoulli": lambda: (Y > 0) * 1.0, "Binomial": lambda: np.minimum(Y, TRIALS), "Gaussian": lambda: np.sqrt(Y),
           "Gamma": lambda: Y + rng.gamma(2.0, 0.25, Y.shape)}  # fmt: skip
@@ -58,7 +58,7 @@ def some_rows(folder: Path, name: str, scale: float):
 
 
 def designs(_cache, scale: float, section: Section, *, folder: Path) -> None:
-    """Later fits of every model over those of Poisson counts with the exp link, of the same shape, with ridge 1e-4."""
+    """Later fits of every model relative to Poisson counts (exp link) of the same shape, with ridge 1e-4."""
     for name in NAMES:
         X, Y = some_rows(folder, name, scale)
         estimated = fit("NegativeBinomial", X, Y)
@@ -78,7 +78,7 @@ def designs(_cache, scale: float, section: Section, *, folder: Path) -> None:
 
 
 def masks(_cache, scale: float, section: Section, *, folder: Path) -> None:
-    """Fits with a tenth of all bins masked, and with every second unit lost halfway, over fits of all bins."""
+    """Fits with a tenth of all bins masked, and with every second unit lost halfway, relative to fits of all bins."""
     for name in NAMES:
         X, Y = some_rows(folder, name, scale)
         holes = np.where(np.random.default_rng(0).random(Y.shape) < SHARE, np.nan, Y)
@@ -115,7 +115,7 @@ def ridge_cv(_cache, scale: float, section: Section) -> None:
     ours, model = timed(
         lambda: PopulationGLMCV(observation_model="Gaussian", strengths=strengths, cv=folds, scoring="D2").fit(X, Y)
     )
-    alphas = strengths * 0.8 * T  # the penalty there is not divided by the rows
+    alphas = strengths * 0.8 * T  # its penalty is not divided by the number of rows
     start = time.perf_counter()
     theirs = [RidgeCV(alphas, cv=folds, scoring="r2").fit(X, Y[:, n]) for n in range(some)]
     loop = (time.perf_counter() - start) / some * N
@@ -133,12 +133,12 @@ def of_motor_cortex(folder: Path):
     """Velocity lags, standardised, and counts of the 50 busiest units."""
     X, Y = DESIGNS["motor_cortex_velocity_lags"](folder)
     X, Y = X[:, X.std(axis=0) > 1e-3].astype(np.float64), Y.astype(np.float64)
-    X = (X - X.mean(axis=0)) / X.std(axis=0)  # which statsmodels needs to converge
+    X = (X - X.mean(axis=0)) / X.std(axis=0)  # statsmodels needs this to converge
     return X, np.ascontiguousarray(Y[:, np.sort(np.argsort(Y.sum(axis=0))[::-1][:50])])
 
 
 def simulated(folder: Path):
-    """Counts of a dispersion of 0.1 to 2 at the rates of a fit."""
+    """Counts with dispersions of 0.1 to 2 at the rates of a fit."""
     X, Y = of_motor_cortex(folder)
     rate, rng = fit("Poisson", X, Y, "exp").predict(X), np.random.default_rng(0)
     spread = rng.uniform(0.1, 2, Y.shape[1])
@@ -146,15 +146,15 @@ def simulated(folder: Path):
 
 
 def pooled(folder: Path):
-    """Recorded counts in bins of 200 ms, ten of the others."""
+    """Recorded counts in bins of 200 ms, each pooled from ten."""
     X, Y = (a[: len(a) // 10 * 10].reshape(-1, 10, a.shape[1]) for a in of_motor_cortex(folder))
     return X.mean(axis=1), Y.sum(axis=1)
 
 
 def dispersion(_cache, scale: float, section: Section, *, folder: Path) -> None:
-    """Dispersion of 50 units by maximum likelihood, without a penalty: statsmodels as it comes (BFGS), one by one.
+    """Dispersion of 50 units by maximum likelihood, without a penalty: statsmodels at its defaults (BFGS), one by one.
 
-    Compared where statsmodels says that it converged, at a dispersion above 1e-3; below it is as good as Poisson.
+    Only units are compared for which statsmodels reports convergence and a dispersion above 1e-3 (below is Poisson).
     """
     import statsmodels.api as sm
 
@@ -184,7 +184,7 @@ def dispersion(_cache, scale: float, section: Section, *, folder: Path) -> None:
         one = {"unit": "", "topic": "bound", "limit": 1.0}
         section.require(f"{name}: largest relative difference", worst, 1e-3, against="limit", **one)
         section.require(f"{name}: at least as likely", better, len(off), against="all", at_least=True, **one)
-        aim = name.startswith("recorded")  # so few bins that both take a fraction of a second
+        aim = name.startswith("recorded")  # with so few bins, both take a fraction of a second
         section.require(f"{name}: seconds", ours, seconds, limit=0.1, against="statsmodels, one by one", aim=aim)
 
 

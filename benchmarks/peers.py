@@ -3,12 +3,12 @@
     python benchmarks/peers.py --data FOLDER [--nemos-tree SOURCE] [--other-python PYTHON] [--sections P1-exp,...]
     python benchmarks/table.py --write
 
-Every solver of every package that minimises the objective climbs a ladder of tolerances or of iterations in a process
-of its own; the gap of what it returns is computed in float64. A fit that takes longer than 20 s (`--cap-s`) is ended.
-Then the fastest settings of every package take turns: fresh processes, in each a first fit and later ones, three times.
+Every solver of every package that minimises the objective climbs a ladder of tolerances or of iterations in a separate
+process; the gap of its result is computed in float64. A fit that takes longer than 20 s (`--cap-s`) is ended.
+Then the fastest settings of every package take turns: three fresh processes each, with a first fit and later ones.
 Loops over neurons that would take too long are timed on eight neurons. Merged into results/peers.json. `--nemos-tree`
-is the folder that has NeMoS' development branch as the package nemos (the src of a clone), which is compared as well;
-`--other-python` has packages that need an environment of their own. Close everything else first.
+is the folder that contains NeMoS' development branch as the package nemos (the src of a clone), which is also compared;
+`--other-python` has packages that need a separate environment. Close everything else first.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from _common import Contender, Section, commit, median, run_sections
 from _peers_problems import NAMES, Gap, make_problem
 from _rivals import PACKAGES, Rival, rivals, why_absent
 
-MORE = (_peers_paths, _peers_classes, _peers_sampling, _peers_bands, _peers_pairs)  # with sections of their own
+MORE = (_peers_paths, _peers_classes, _peers_sampling, _peers_bands, _peers_pairs)  # modules with their own sections
 
 GAPS = (1e-4, 1e-6)
-ENOUGH = 3e-7  # a rung below this is the last
-CAP_S = 20.0  # of one fit, unless told
-PART, LONG_S = 8, 10.0  # neurons that stand for all where a loop seems to take longer than this
-ROUNDS, LATER, SETTLE_S = 3, 2, 0.3  # later fits of a process; the threads of the one before stop spinning
-NEAR, MOST = 1.25, 2  # settings of a package that are timed again: close to its fastest, and at most so many
+ENOUGH = 3e-7  # a rung with a gap below this is the last
+CAP_S = 20.0  # of one fit, by default
+PART, LONG_S = 8, 10.0  # number of neurons timed if a loop over all would take longer than this
+ROUNDS, LATER, SETTLE_S = 3, 2, 0.3  # later fits of a process; pause in which threads stop spinning
+NEAR, MOST = 1.25, 2  # settings of a package that are timed again: within this factor of its fastest, at most this many
 
 
 @dataclass
 class Rung:
-    """What one setting did: gaps, seconds of its last fit, and of the fits of fresh processes."""
+    """Result of one setting: gaps, seconds of its last fit, and of the fits of fresh processes."""
 
     rival: Rival
     precision: str
     setting: dict
-    neurons: list | None  # those that were fitted, where not all were
+    neurons: list | None  # the fitted neurons, if not all
     gap: float
     worst: float | None
     seconds: float
@@ -67,7 +67,7 @@ class Rung:
 
 @dataclass
 class Race:
-    """A problem, the folder of its answers, and the gaps of answers."""
+    """A problem, the folder of its results, and their gaps."""
 
     problem: object
     gap: Gap
@@ -85,15 +85,15 @@ class Race:
 
     @property
     def answer(self) -> Path:
-        """File of the last answer."""
+        """File of the last result."""
         return self.cache / "peers-answer.npz"
 
     def scaled(self, seconds: float, neurons: list | None) -> float:
-        """Seconds of a fit of all neurons."""
+        """Seconds of a fit, scaled to all neurons."""
         return seconds if neurons is None else seconds * self.problem.Y.shape[1] / len(neurons)
 
     def part(self, run: Contender, rival: Rival, setting: dict) -> list | None:
-        """Neurons that stand for all, spread over their counts, where a loop would take too long; else nothing."""
+        """A sample of neurons, spread over their counts, if a loop over all would take too long; otherwise None."""
         if not rival.loops or self.problem.link == "softmax" or self.problem.Y.shape[1] <= 2 * PART:
             return None
         n = self.problem.Y.shape[1]
@@ -102,9 +102,9 @@ class Race:
         return part if run.ended or self.scaled(run.seconds[-1], part) > LONG_S else None
 
     def climb(self, rival: Rival) -> tuple[list[Rung], str | None]:
-        """Try every rung until one is good enough or takes too long; what was found, and how it ended.
+        """Try every rung until one is good enough or takes too long; return the rungs, and how the climb ended.
 
-        A rung that reaches a gap none before it did is run again if the first time may have compiled.
+        A rung that reaches a new gap is run again if the first run may have compiled.
         """
         found, ended = [], None
         for precision, settings in rival.ladders:
@@ -128,7 +128,7 @@ class Race:
         return found, ended
 
     def take_turns(self, rungs: list[Rung], scale: float) -> None:
-        """Time first and later fits of fresh processes, one process after the other, round after round."""
+        """Time first and later fits of fresh processes, one process after another, in rounds."""
         for number in range(ROUNDS if scale == 1 else 1):
             for rung in rungs:
                 if number and sum(rung.first + rung.later) > self.cap_s:
@@ -143,12 +143,12 @@ class Race:
                     continue
                 first, *later = run.seconds
                 rung.later += [self.scaled(seconds, rung.neurons) for seconds in later]
-                once = max(first - median(later), 0.0)  # what a first fit does once, for however many neurons
+                once = max(first - median(later), 0.0)  # one-off cost of a first fit, for any number of neurons
                 rung.first.append(self.scaled(median(later), rung.neurons) + once if rung.neurons else first)
 
 
 def fastest(rungs: list[Rung], package: str) -> list[Rung]:
-    """Settings of a package, of glmfit those of "auto", that were fastest to a gap, and those close to them."""
+    """Settings of a package (for glmfit, of "auto") that were fastest to a gap, and those close to them."""
     chosen = []
     rungs = [r for r in rungs if r.rival.package == package and (package != "glmfit" or r.rival.solver == "auto")]
     for goal in GAPS:
@@ -203,7 +203,7 @@ def compare(name, cache, scale, section, *, data=None, nemos_tree=None, cap_s=CA
 
 
 def _judge(name: str, peers: dict, section: Section, required: tuple) -> None:
-    """Say the ratio of glmfit's "auto" to the fastest solver of every other package; aims but for gaps required."""
+    """Judge the ratio of glmfit's "auto" to every other package's fastest solver; aims except at required gaps."""
     for when in ("warm", "cold"):
         for goal in (f"{gap:g}" for gap in GAPS):
             seconds = {rival: float(row[when].get(goal, np.inf)) for rival, row in peers.items()}
@@ -216,7 +216,7 @@ def _judge(name: str, peers: dict, section: Section, required: tuple) -> None:
 
 
 def sections(**options) -> dict:
-    """Name what measures each section, own ones and those of other modules, given the options that it takes."""
+    """Map each section, of this and of other modules, to its function with the options that it takes."""
     measures = {name: functools.partial(compare, name) for name in NAMES}
     for module in MORE:
         measures |= module.SECTIONS
@@ -232,9 +232,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--data", type=Path, help="folder of the recordings")
     parser.add_argument(
-        "--nemos-tree", type=Path, help="source of NeMoS' development branch: the folder with nemos in it"
+        "--nemos-tree", type=Path, help="source of NeMoS' development branch: the folder that contains nemos"
     )
     parser.add_argument("--other-python", type=Path, help="Python of an environment with other packages")
-    parser.add_argument("--cap-s", type=float, default=CAP_S, help="seconds of one fit, at most")
+    parser.add_argument("--cap-s", type=float, default=CAP_S, help="time limit of one fit, in seconds")
     given, rest = parser.parse_known_args()
     sys.exit(run_sections(__doc__, sections(**vars(given)), "peers.json", rest))

@@ -1,4 +1,4 @@
-"""Population Poisson GLMs and their rivals, each requirement measured in one run: see README.md in this folder.
+"""Population Poisson GLMs and their rivals, each requirement measured in one run; see README.md in this folder.
 
 python benchmarks/poisson_population.py [--sections p1,pass,...] [--data ../shared/data]
 """
@@ -34,7 +34,7 @@ GAP = 1e-6
 
 @dataclass(frozen=True)
 class Run:
-    """Where things are and how much is done."""
+    """Folders and size of a run."""
 
     cache: Path
     data: Path
@@ -54,7 +54,7 @@ def saga(problem, **parameters):
 
 
 def require_gap(section: Section, what: str, facts: dict) -> None:
-    """Ask for the true gap, and that no bound is below the truth."""
+    """Require the true gap, and that no bound is below the truth."""
     section.require(
         f"{what}, true gap", facts["gap"], GAP, limit=1, against="limit", unit="", topic="gap"
     )  # fmt: skip
@@ -90,7 +90,7 @@ def p1(run: Run, section: Section) -> None:
 
     nemos_facts = judge(models["nemos"], problem, optimum)
     facts = judge(models["glmfit"], problem, optimum)
-    # The strictest reading: the fastest run of the rival, its later fits in a warm process included.
+    # The strictest comparison: the fastest run of the rival, including later fits in a warm process.
     nemos = min(cold["nemos"] + warm["nemos"])
     section.note(
         cold_seconds=cold,
@@ -219,7 +219,7 @@ def newton(run: Run, section: Section) -> None:
 
 
 def newton_rival(run: Run, section: Section, problem, optimum):
-    """Find the precision in which scikit-learn is faster among those that reach the gap asked for."""
+    """Find the fastest precision of scikit-learn among those that reach the target gap."""
     neurons = np.array([4, 16, 28])
     some, goal = problem.select(neurons), optimum[neurons]
     facts = {}
@@ -270,7 +270,7 @@ def few_neurons(run: Run, section: Section, problem, optimum, dtype) -> None:
 
 
 def exp(run: Run, section: Section) -> None:
-    """Exp link from the intercept-only start: gap, epochs compared with softplus', and no excursion on the way."""
+    """Exp link from the intercept-only start: gap, epochs compared with softplus, and no objective above the start."""
     soft, hard = run.problem("P1"), run.problem("E32")
     facts = {}
     for problem in (soft, hard):
@@ -319,7 +319,7 @@ def p2(run: Run, section: Section) -> None:
 
 
 def memory(run: Run, section: Section) -> None:
-    """Highest resident memory of a fresh process that fits, less what it held after its imports."""
+    """Peak resident memory of a fresh process that fits, minus its memory after the imports."""
     for name in ("P1", "P2"):
         problem = run.problem(name)
         facts = fresh("fit", kind="glmfit", solver_name="SAGA", x_file=str(problem.x_file), y_file=str(problem.y_file))
@@ -345,7 +345,7 @@ def lasso(run: Run, section: Section) -> None:
     largest = unit.maximal_strength(population.evaluate(population.null_params()).grad_coef)
     own = _problems.maximal_l1(problem)
     np.testing.assert_allclose(largest, own, rtol=1e-6)
-    # In single precision, so that the order of a sum does not make it another problem.
+    # In single precision, so that the order of a sum does not change the problem.
     l1 = (0.1 * own).astype(np.float32).astype(np.float64)
     del population
 
@@ -547,7 +547,7 @@ def parse(arguments):
     options.sections = options.sections.split(",")
     unknown = set(options.sections) - set(SECTIONS)
     if unknown:
-        parser.error(f"no section {sorted(unknown)}; there are {', '.join(SECTIONS)}")
+        parser.error(f"no section {sorted(unknown)}; available are {', '.join(SECTIONS)}")
     return options
 
 

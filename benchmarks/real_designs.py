@@ -5,11 +5,11 @@
     python benchmarks/table.py --write
 
 A figure is a design, a link and a penalty. All contenders of a figure are fresh processes that take turns: first fits,
-then later fits, three where the time limit allows. A fit that takes longer than the limit is ended and recorded as
-"over 600 s". Every figure is written as soon as it is there; the same code on the same machine goes on with what there
-is. Sections P1, P2, P512 and W32 are simulated designs (_problems.py) for the same comparison. Gaps are true gaps, in
-float64, against a Newton method of the benchmark. NeMoS has the solver and the least number of iterations of a ladder
-that reach a relative gap of 1e-6, 400 at most: no tolerance of its own says when that is.
+then up to three later fits within the time limit. A fit that takes longer than the limit is ended and recorded as
+"over 600 s". Every figure is written as soon as it is complete; the same code on the same machine resumes from the
+written figures. Sections P1, P2, P512 and W32 are simulated designs (_problems.py) for the same comparison. Gaps are
+true gaps, in float64, against a Newton method of the benchmark. NeMoS runs the solver and the smallest number of
+iterations of a ladder that reach a relative gap of 1e-6, at most 400, because its tolerance does not tell this.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PENALTIES = {
     "ridge-1e-6": ("Ridge", 1e-6),
     "lasso": ("Lasso", 1e-4),
     "group-lasso": ("GroupLasso", 1e-4),
-    "cv": (None, None),  # of a ridge, eight strengths and five folds
+    "cv": (None, None),  # cross-validated ridge, eight strengths and five folds
 }
 LINKS = ("softplus", "exp")
 NAMES = {
@@ -50,8 +50,8 @@ NAMES = {
 }
 RIVALS = ("nemos", "sklearn", "glum")
 NEWTONS = ("newton", "numpy", "sklearn", "glum")  # all in float64
-LATER, SETTLE_S = 3, 0.3  # the threads of the contender before stop spinning
-NEMOS, LADDER, GOAL = ("LBFGS", "SVRG"), (25, 50, 100, 200, 400), 1e-6  # SVRG's are passes
+LATER, SETTLE_S = 3, 0.3  # pause in which threads of the previous contender stop spinning
+NEMOS, LADDER, GOAL = ("LBFGS", "SVRG"), (25, 50, 100, 200, 400), 1e-6  # iterations; for SVRG, passes
 GLUM = {"Ridge": {"l1_ratio": 0, "solver": "irls-ls", "gradient_tol": 1e-4},
         "Lasso": {"l1_ratio": 1, "solver": "irls-cd", "gradient_tol": 1e-5}}  # fmt: skip
 
@@ -75,11 +75,11 @@ class Figure:
 
     @property
     def what(self) -> str:
-        """How requirements call it."""
+        """Name in the requirements."""
         return f"{self.problem.name}, {self.problem.link}, {self.penalty}"
 
     def contenders(self) -> dict[str, dict]:
-        """Name what fits this model, and how each is started."""
+        """Contenders for this model by name, and how each is started."""
         regularizer, strength = PENALTIES[self.penalty]
         if regularizer is None:
             found = {"glmfit": {"kind": "cv"}, "before": {"kind": "cv"}, "separate": {"kind": "separate"}}
@@ -103,7 +103,7 @@ class Figure:
         return {name: how for name, how in found.items() if name not in RIVALS or find_spec(name)}
 
     def answer(self, name: str) -> Path:
-        """Name the file of the parameters that a contender found last."""
+        """File of the parameters that a contender found last."""
         return self.cache / f"{self.problem.name}-{name}.npz"
 
     def start(self, name: str, how: dict) -> Contender:
@@ -112,21 +112,21 @@ class Figure:
         return Contender(self.limit_s, link=self.problem.link, **files, **how)
 
     def reference(self) -> Reference:
-        """Make the reference of the true gaps."""
+        """Make the reference for the true gaps."""
         regularizer, _ = PENALTIES[self.penalty]
         labels = {"Lasso": list(range(self.problem.X.shape[1])), "GroupLasso": self.groups}
         return Reference(self.problem, labels.get(regularizer))
 
     def gaps(self, name: str, reference: Reference) -> dict:
-        """Return the true gaps of what a contender found last."""
-        if name in ("ridge", "separate"):  # another problem, or many
+        """Return the true gaps of a contender's last fit."""
+        if name in ("ridge", "separate"):  # a different problem, or many
             return {}
         with np.load(self.answer(name)) as answer:
             return reference.gaps(**answer)
 
 
 def measure(figure: Figure, chosen: list[str]) -> dict[str, dict]:
-    """Seconds, reports and true gaps of the contenders that are chosen, which take turns."""
+    """Seconds, reports and true gaps of the chosen contenders, which take turns."""
     entrants = {name: how for name, how in figure.contenders().items() if name in chosen}
     runs = {name: figure.start(name, how) for name, how in entrants.items()}
     reference, changes, found = figure.reference(), {}, {}
@@ -143,7 +143,7 @@ def measure(figure: Figure, chosen: list[str]) -> dict[str, dict]:
                 changes[name] = fastest_of_nemos(figure, entrants[name], reference)
             fit(name)
             if name == "glmfit" and runs[name].seconds:
-                figure.gaps(name, reference)  # seeks the optimum from here
+                figure.gaps(name, reference)  # starts the search for the optimum from here
         while due := [name for name, run in runs.items() if run.has_time(LATER)]:
             for name in due:
                 fit(name)
@@ -158,7 +158,7 @@ def measure(figure: Figure, chosen: list[str]) -> dict[str, dict]:
 
 
 def fastest_of_nemos(figure: Figure, how: dict, reference: Reference) -> dict:
-    """Solver and iterations that reach the goal in the least time; those of the smallest gap if none does."""
+    """Solver and iterations that reach the goal fastest; those with the smallest gap if none does."""
     found = [(np.inf, np.inf, {"solver_name": NEMOS[0], "solver_kwargs": {"maxiter": LADDER[-1], "tol": 1e-12}})]
     for solver in NEMOS:
         climber = figure.start("nemos", how)
@@ -178,7 +178,7 @@ def fastest_of_nemos(figure: Figure, how: dict, reference: Reference) -> dict:
 
 
 def judge(figure: Figure, found: dict[str, dict], section: Section) -> None:
-    """Hold the figures of glmfit against what they have to be."""
+    """Judge the figures of glmfit against the requirements."""
     section.requirements = [e for e in section.requirements if not e["what"].startswith(figure.what + ":")]
     if "glmfit" not in found:
         return
@@ -219,7 +219,7 @@ def judge(figure: Figure, found: dict[str, dict], section: Section) -> None:
 
 
 def _seconds(fit: dict, limit_s: float) -> float | None:
-    """Seconds of a later fit, the limit where it took longer, None where it failed."""
+    """Seconds of a later fit, the limit if it took longer, None if it failed."""
     ran_out = fit.get("ended", "").startswith("over")
     return limit_s if later(fit) is None and ran_out else later(fit)
 
@@ -233,7 +233,7 @@ def _in_words(fit: dict) -> str:
 
 
 def design(cache: Path, scale: float, section: Section, *, name: str, options: argparse.Namespace) -> None:
-    """Seconds of first and later fits by every link and penalty, and the true gaps that they end with."""
+    """Seconds of first and later fits by every link and penalty, and their true gaps."""
     if name in SIMULATED:
         simulated = _problems.load(name, cache, scale)
         X, Y = simulated.X, simulated.Y
@@ -257,7 +257,7 @@ def design(cache: Path, scale: float, section: Section, *, name: str, options: a
 
 
 def _some_of(names):
-    """Make a type of option: names with commas between them."""
+    """Make an option type: names separated by commas."""
 
     def read(text: str) -> list[str]:
         if unknown := set(text.split(",")) - set(names):
@@ -270,11 +270,11 @@ def _some_of(names):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--data", type=Path, required=True, help="folder of the recordings")
-    parser.add_argument("--before", type=Path, help="checkout of the version that is compared")
+    parser.add_argument("--before", type=Path, help="checkout of the version to compare with")
     parser.add_argument("--penalties", type=_some_of(PENALTIES), default=list(PENALTIES))
     parser.add_argument("--links", type=_some_of(LINKS), default=list(LINKS))
     parser.add_argument("--contenders", type=_some_of(NAMES), default=list(NAMES))
-    parser.add_argument("--time-limit", type=float, default=600.0, help="seconds of a fit")
+    parser.add_argument("--time-limit", type=float, default=600.0, help="time limit of a fit, in seconds")
     options, rest = parser.parse_known_args()
     sections = {name: functools.partial(design, name=name, options=options) for name in (*DESIGNS, *SIMULATED)}
     for function in sections.values():

@@ -2,7 +2,7 @@
 
     python benchmarks/smooth_terms.py [--sections agreement,speed,held_out,coverage] [--data FOLDER]
 
-``agreement`` and ``speed`` need R with its package mgcv, all but ``coverage`` the folder of the recordings.
+``agreement`` and ``speed`` need R with its package mgcv; all but ``coverage`` need the folder of the recordings.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from _mgcv import Run, version
 from _smooth_cases import BOX, CASES, MAZE, UNIT, circle, compare, history, map_of, spline
 
 WITHIN = 0.02  # of the range of a curve, and of degrees of freedom
-BETTER = 1e-4  # nats: of two optima of one criterion the lower one is better from here on
+BETTER = 1e-4  # nats: an optimum of the same criterion lower by this is better
 MEASURED, ROUNDS = 2, 3  # units of the loop in each round, and rounds
 LEAST_SPIKES, BLOCKS = 50, 5
-# How strengths are chosen: of P-splines and what they leave free, or of P-splines and a ridge of every term.
+# How strengths are chosen: for P-splines and their null space, or for P-splines and a ridge on every term.
 CHOSEN_BY = ("marginal-likelihood", "cross-validation")
 LEVEL = 0.95  # of intervals
 
 
 def quiet(call):
-    """Call without a word of what did not converge, which is counted."""
+    """Call without warnings; fits that did not converge are counted."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return call()
@@ -38,7 +38,7 @@ def quiet(call):
 def agreement(_cache, scale: float, section: Section, *, folder: Path) -> None:
     """20 models of recorded and simulated neurons: curves and degrees of freedom compared with mgcv's gam by REML.
 
-    Where the two do not agree, mgcv's own score at both strengths says whose optimum is the better one.
+    If the two do not agree, mgcv's own score at both strengths decides whose optimum is better.
     """
     cases, agree, better, largest = {}, 0, 0, np.zeros(3)
     for case in CASES[:: max(1, int(1 / scale))]:
@@ -67,7 +67,7 @@ def speed(_cache, scale: float, section: Section, *, folder: Path) -> None:
     """500 simulated units (place, speed, phase, history) and a recording (place, speed), compared with mgcv's bam.
 
     bam (discrete, two threads) fits the units one by one; six, spread over rates, are timed in turns with fits of the
-    whole population, in a process that has made a fit before. Of two fits of a unit the faster one counts.
+    whole population, in a process that has already made a fit. The faster of two fits of a unit counts.
     """
     section.note(mgcv=version())
     even = {"clamped": False}
@@ -83,7 +83,7 @@ def speed(_cache, scale: float, section: Section, *, folder: Path) -> None:
 
 
 def _race(section: Section, name: str, recording: data.Recording, basis, formula: str, more: str) -> None:
-    """Time fits of a population in turns with some units of the loop, and require a fiftieth of all of it."""
+    """Time fits of a population in turns with some units of the loop; require a fiftieth of the time of the loop."""
     from glmfit import PopulationGAM
 
     X, Y = recording.of(basis)
@@ -118,7 +118,7 @@ def _race(section: Section, name: str, recording: data.Recording, basis, formula
 
 
 def _loop(recording: data.Recording, X, basis, units, formula: str, more: str) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of fits of some units by bam, the faster of two each, and their degrees of freedom."""
+    """Seconds of some units' fits by bam, the faster of two each, and their degrees of freedom."""
     with Run() as run:
         for name, of in recording.values.items():
             run.give(name, of)
@@ -143,9 +143,9 @@ put("seconds", seconds[-1]); put("degrees", degrees[-1])""")
 
 
 def held_out(_cache, scale: float, section: Section, *, folder: Path) -> None:
-    """Log-likelihood of blocks of rows that were not fitted, compared with the best ridge by cross-validation.
+    """Log-likelihood of held-out blocks of rows, compared with the best ridge by cross-validation.
 
-    The ridge's strengths, 13 from 1e-8 to 1e-2, are chosen per neuron in five blocks of the rows fitted. Features are
+    The ridge's strengths, 13 from 1e-8 to 1e-2, are chosen per neuron in five blocks of the training rows. Features are
     the same: place (a map), place and speed, or position on a track and speed. Neurons have 50 spikes or more.
     """
     track = spline("along", 0, 1, 20) + spline("speed", 5, 140, 8)
@@ -164,7 +164,7 @@ def held_out(_cache, scale: float, section: Section, *, folder: Path) -> None:
 
 
 def _predict(section: Section, name: str, X, Y, basis, link: str, is_map: bool) -> None:
-    """Compare held-out log-likelihoods per neuron, in nats over the recording, less those of constant rates."""
+    """Compare held-out log-likelihoods per neuron, in nats over the recording, minus those of constant rates."""
     from glmfit import PopulationGAM, PopulationGLMCV
     from glmfit.design import Term
 
@@ -206,7 +206,7 @@ def _predict(section: Section, name: str, X, Y, basis, link: str, is_map: bool) 
 
 
 def coverage(_cache, scale: float, section: Section) -> None:
-    """Intervals of 95 %: share of functions inside pointwise ones, functions wholly inside simultaneous ones.
+    """Intervals of 95 %: share of functions inside pointwise intervals, functions wholly inside simultaneous ones.
 
     200 simulated neurons with random smooth tuning to position and to the phase of a rhythm, and 200 with random smooth
     maps; 0.02 to 2 spikes per bin. Functions are rates along a term, the other term at its mean.

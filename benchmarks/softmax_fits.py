@@ -3,7 +3,7 @@
     python benchmarks/softmax_fits.py [--sections standardised,unscaled,simulated,crossover,...]
 
 The first three sections climb the ladders of peers.py: the time to a gap, (F - F*) / (F_null - F*) in float64, is the
-least of the tolerances that reach it, and first fits are those of fresh processes. Each section prints one line per
+shortest of the tolerances that reach it, and first fits are those of fresh processes. Each section prints one line per
 requirement and is merged into results/softmax_fits.json. Close everything else first.
 """
 
@@ -37,7 +37,7 @@ def exact(name: str, what: str):
 
 
 def crossover(_cache, scale: float, section: Section) -> None:
-    """20 000 rows, 32 features, 30 to 4 000 classes: the exact solver until it passes the best of sampled classes."""
+    """20 000 rows, 32 features, 30 to 4 000 classes: time until the exact solver passes the best sampled fit."""
     rng, n, d = np.random.default_rng(0), int(20_000 * scale), 32
     X = rng.normal(size=(n, d)).astype(np.float32)
     ratios = {}
@@ -68,7 +68,7 @@ def crossover(_cache, scale: float, section: Section) -> None:
 
 
 def simulate(n: int, d: int, K: int, spread: float = 0.4) -> SoftmaxProblem:
-    """Rows around the mean of their class; the ridge is the prior that the means were drawn from."""
+    """Rows around the mean of their class; the ridge matches the prior of the means."""
     rng = np.random.default_rng(0)
     mean, label = spread * rng.normal(size=(K, d)), rng.integers(0, K, n)
     X = (mean[label] + rng.normal(size=(n, d))).astype(np.float32)
@@ -129,7 +129,7 @@ class Chunked:
 
 
 def to_one_percent(n: int, K: int, rival: bool, most_steps: int = 100):
-    """Section that times how long each solver takes to within 1 % of (class frequencies - optimum)."""
+    """Section that times each solver to within 1 % of (class frequencies - optimum)."""
 
     def section_of(_cache, scale: float, section: Section) -> None:
         problem = simulate(int(n * scale), 64, int(K * scale))
@@ -181,7 +181,7 @@ def to_one_percent(n: int, K: int, rival: bool, most_steps: int = 100):
 
 
 def sampled(_cache, _scale: float, section: Section) -> None:
-    """SampledSoftmax on the three problems before: seconds to within 1 %, compared with the exact fits there."""
+    """SampledSoftmax on the previous three problems: seconds to within 1 %, compared with the exact fits there."""
     known = json.loads((RESULTS / "softmax_fits.json").read_text())["sections"]
     sizes = {"classes_9000": (20_000, 10_000), "classes_10000": (200_000, 10_000), "classes_100000": (200_000, 100_000)}
     for name, (n, K) in sizes.items():

@@ -1,9 +1,9 @@
-"""Tables 2 to 4 of "Unbiased scalable softmax optimization" (Fagan, Iyengar 2018), on the data sets at hand.
+"""Tables 2 to 4 of "Unbiased scalable softmax optimization" (Fagan, Iyengar 2018), on available data sets.
 
     python benchmarks/softmax_paper.py [--sections bibtex,digits,...] [--data FOLDER]
 
 The paper's protocol: rows of norm 1, no intercept, no ridge; 50 epochs, steps times 0.9 per epoch; the first step is
-10^j / N, j = -3 to 3, the best of them on a tenth of the rows. Biased methods take 100 rows and 5 classes a step,
+10^j / N, j = -3 to 3, the best one on a tenth of the rows. Biased methods take 100 rows and 5 classes a step,
 vanilla SGD and U-max one row and 5 classes, Implicit one and one. Also: the best step on all rows, one row a step
 for the biased methods, other members of the family, all of them in spectral coordinates, the exact solver, and digits
 with a fifth of the labels drawn at random, which no model separates.
@@ -62,7 +62,7 @@ MORE = {
     "NCE, n = 1": NCE(5, **RAW),
     "IS, n = 1": ImportanceSampling(5, **RAW),
 }
-SPECTRAL = {  # auxiliary variables with a step of their own
+SPECTRAL = {  # auxiliary variables with their own step
     "Implicit, m = 1": ImplicitSGD(1),
     "Implicit, m = 5": ImplicitSGD(5),
     "Implicit, alpha = 1, m = 5": ImplicitSGD(5, alpha=1.0),
@@ -121,7 +121,7 @@ def digits(noise: float = 0.0):
 
 
 def _run_of(within) -> int:
-    """Decades between the first and the last of the longest run of steps that are so."""
+    """Decades spanned by the longest run of true values, one per decade."""
     longest = now = 0
     for inside in within:
         now = now + 1 if inside else 0
@@ -130,7 +130,7 @@ def _run_of(within) -> int:
 
 
 def protocol(load, compare: bool, _cache, scale: float, section: Section) -> None:
-    """Tune on a tenth, run on all rows, relative log-loss and seconds; what is beyond the paper is said to be."""
+    """Tune on a tenth, run on all rows, relative log-loss and seconds; extensions of the paper are marked."""
     problem = problem_of(*load())
     epochs, seeds = max(1, int(EPOCHS * scale)), range(SEEDS)
     tenth = problem.subset(np.random.default_rng(0).permutation(problem.n_rows)[: problem.n_rows // 10])
@@ -152,7 +152,7 @@ def protocol(load, compare: bool, _cache, scale: float, section: Section) -> Non
         tuned[name] = [loss for loss, _ in runs]
         seconds[name] = median(spent for _, spent in runs)
         best[name] = [run(solver, problem, best_step[name], seed)[0] for seed in seeds]
-    # Without a ridge there may be no optimum; what the exact solver reaches says how far all of them are.
+    # Without a ridge there may be no optimum; the exact solver shows how far all methods are from the best known.
     exact = ConjugateGradients().run(problem, key=jax.random.key(0), options=LoopOptions(max_epochs=30))
     reference = float(np.mean(tuned[OURS]))
     section.note(
@@ -188,7 +188,7 @@ def protocol(load, compare: bool, _cache, scale: float, section: Section) -> Non
 
 
 def draw(results: Path, file: Path) -> None:
-    """Draw log-loss against step, a panel for each set: Implicit SGD and what it is compared with, spectral."""
+    """Draw log-loss against step, a panel for each set: Implicit SGD and its rivals, in spectral coordinates."""
     from glmfit import plotting
 
     sections = json.loads(results.read_text())["sections"]
@@ -198,7 +198,7 @@ def draw(results: Path, file: Path) -> None:
         losses = {kind: np.array(figures["log_loss_by_step"][f"spectral, {kind}"], float) for kind in DRAWN}
         best = losses["Implicit, m = 5"].min()
         for kind, color in DRAWN.items():
-            shown = np.where(losses[kind] > 0, losses[kind], np.nan)  # of separable rows the loss may round to 0
+            shown = np.where(losses[kind] > 0, losses[kind], np.nan)  # the loss of separable rows may round to 0
             ax.plot(figures["steps"], shown, "o-", ms=3, lw=1.2, color=color, label=f"{kind.partition(',')[0]}")
         ax.axhspan(best, 2 * best, color="0.85", lw=0)
         ax.axhline(figures["log_loss_of_nothing"], color="0.5", lw=0.8, ls=":")

@@ -1,4 +1,4 @@
-"""What a step costs that samples classes, however many, also on sparse features: see README.md in this folder.
+"""Cost of a step that samples classes, for any number of classes, also on sparse features; see README.md here.
 
 python benchmarks/softmax_steps.py [--sections bibtex,growth]
 
@@ -28,7 +28,7 @@ METHODS = {
 
 
 class Stepper:
-    """Times single steps of a solver on a problem, draws apart, compiled."""
+    """Timer of single compiled steps of a solver on a problem, with draws timed separately."""
 
     def __init__(self, solver, problem, n_steps: int):
         self.n_steps, self.solver = n_steps, solver
@@ -108,11 +108,11 @@ def growth(_cache, scale: float, section: Section) -> None:
     for n_rows, n_classes in ((1000, 1000), (large, 1000), (1000, large), (large, large)):
         X = (rng.normal(size=(n_rows, 64)) / 8).astype(np.float32)
         pairs = Pairs(np.arange(n_rows), rng.integers(0, n_classes, n_rows), np.ones(n_rows))
-        # No intercept: a class is then 64 numbers, four lines of cache.
+        # No intercept: a class then has 64 numbers, four cache lines.
         problem = SoftmaxProblem(X, pairs, n_classes, 1e-6, False)
         for name, solver in METHODS.items():
             steppers[name][f"N = {n_rows}, K = {n_classes}"] = Stepper(solver, problem, 30_000)
-    for round_ in range(15):  # all sizes in turns, so that a slow spell of the machine hits all alike
+    for round_ in range(15):  # interleave all sizes, so that a slow phase of the machine affects all equally
         for sizes in steppers.values():
             for stepper in sizes.values():
                 stepper.note(round_)

@@ -1,4 +1,4 @@
-"""Renders results of benchmarks as Markdown tables and a figure.
+"""Render results of benchmarks as Markdown tables and a figure.
 
 python benchmarks/table.py             print the table of poisson_population.json
 python benchmarks/table.py --peers     print the table of peers.json
@@ -92,7 +92,7 @@ def _certificates(entries: list[dict]) -> list[str]:
 
 
 def render_recordings_in_full(content: dict) -> str:
-    """Make a table of the first and later fits of recorded designs and of the gaps they end with, a row per fit."""
+    """Make a table of the first and later fits of recorded designs and of their gaps, a row per fit."""
     columns = ("recording", "link", "fit", "first fit", "later fit", "relative gap", "worst neuron")
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     names = [name for name in content["order"] if name in content["sections"]]
@@ -109,7 +109,7 @@ def render_recordings_in_full(content: dict) -> str:
 
 
 def _ridge(figures: dict, link: str) -> dict:
-    """Return fits by the ridge 1e-4; results from before there were other penalties have no others."""
+    """Return fits by the ridge 1e-4; old results have no other penalties."""
     fits = figures.get(link, {})
     return fits if "glmfit" in fits else fits.get("ridge-1e-4", {})
 
@@ -119,14 +119,14 @@ def _shape(figures: dict) -> str:
 
 
 def later(fit: dict) -> float | None:
-    """Median seconds of the fits after the first, or of the only one; None where it was ended before."""
+    """Median seconds of the fits after the first, or of the only one; None if it was ended before."""
     if "ended" in fit and len(fit["seconds"]) < 2:
         return None
     return statistics.median(fit["seconds"][1:] or fit["seconds"])
 
 
 def _later(fit: dict | None, n_neurons: int) -> str:
-    """Seconds of a later fit, and how many neurons converged where not all of them did."""
+    """Seconds of a later fit, and how many neurons converged, if not all."""
     if fit is None or later(fit) is None:
         return fit["ended"] if fit else ""
     settled = fit.get("settled", n_neurons)
@@ -142,7 +142,7 @@ def _short_seconds(value: float) -> str:
 
 
 def fill(text: str, table: str, start: str = START, end: str = END) -> str:
-    """Replace what stands between the markers; the closing one is added where it is missing."""
+    """Replace the text between the markers; add the closing marker if it is missing."""
     before, found, rest = text.partition(start)
     if not found:
         raise ValueError(f"no line {start}: put it where the table belongs")

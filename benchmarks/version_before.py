@@ -1,9 +1,9 @@
-"""What a redesign must not slow down: SAGA, glmfit in NeMoS, all pairs and 1 000 tiny fits, compared with a checkout.
+"""Speed that a redesign must keep: SAGA, glmfit in NeMoS, all pairs and 1 000 tiny fits, compared with a checkout.
 
     python benchmarks/version_before.py --before CHECKOUT [--sections saga,nemos,pairs,tiny_fits]
 
 Versions take turns, each in fresh processes; figures are medians, of first fits and of later ones. Objectives are noted
-where an answer could be worse.
+if a result could be worse.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SOLVERS = ("TowerLBFGS", "GaussNewton", "SampledPairs", "LeftBatches", "TowerAda
 
 
 def compared(section: Section, what: str, seconds: dict[str, list[float]]) -> None:
-    """Note the seconds of both versions, and require those of now to be no more than a tenth above."""
+    """Note the seconds of both versions, and require that the current one is at most a tenth slower."""
     section.note(**{what: seconds})
     now, then = median(seconds["now"]), median(seconds["before"])
     section.require(what, now, then, limit=LIMIT, against="the version before")
 
 
 def in_turns(section: Section, before: Path, run, rounds: int = ROUNDS) -> dict[str, list]:
-    """Run with both checkouts in turns; what it returned each time."""
+    """Run with both checkouts in turns; return all results."""
     section.note(before=commit(before) | {"subject": subject(before)})
     found = {"before": [], "now": []}
     for _ in range(rounds):
@@ -45,7 +45,7 @@ def in_turns(section: Section, before: Path, run, rounds: int = ROUNDS) -> dict[
 
 
 def population(cache, scale: float, section: Section, checkout: Path, what: str, **model) -> None:
-    """Time first fits of a process, and later ones, of P1; what the last one reported is noted."""
+    """Time first fits of a process, and later ones, of P1; note the report of the last one."""
     problem = _problems.load("P1", cache, scale)
     model |= {"x_file": str(problem.x_file), "y_file": str(problem.y_file), "fits": 1 + LATER}
     told = in_turns(section, checkout, lambda path: fresh("fit", checkout=path, **model))
@@ -105,7 +105,7 @@ SECTIONS = {"saga": saga, "nemos": nemos, "pairs": pairs, "tiny_fits": tiny_fits
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--before", type=Path, required=True, help="checkout of the version that is compared")
+    parser.add_argument("--before", type=Path, required=True, help="checkout of the version to compare with")
     options, rest = parser.parse_known_args()
     sections = {name: functools.partial(run, checkout=options.before.resolve()) for name, run in SECTIONS.items()}
     for name, run in sections.items():

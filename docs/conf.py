@@ -30,7 +30,7 @@ extensions = [
 ]
 exclude_patterns = ["_build", "_ext", "_templates"]
 templates_path = ["_templates"]
-nb_execution_mode = "off"  # notebooks are committed with what they print and draw: make_gallery.py
+nb_execution_mode = "off"  # notebooks are committed with their outputs: make_gallery.py
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -41,7 +41,7 @@ toc_object_entries_show_parents = "hide"
 autodoc_typehints = "none"  # the docstrings name axes, units and ranges
 autosummary_context = {}  # filled by _ext/members.py
 autosummary_generate = True
-suppress_warnings = ["config.cache"]  # the context has a function, which is not kept for the next build
+suppress_warnings = ["config.cache"]  # the context has a function, which cannot be cached
 napoleon_google_docstring = False
 napoleon_numpy_docstring = True
 napoleon_use_rtype = False
@@ -51,7 +51,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "glmfit"
 html_show_sourcelink = False
 html_css_files = ["site.css"]
-# One file of MathJax that needs no fonts, from the package that carries it, instead of a content delivery network.
+# One file of MathJax that needs no fonts, from its package instead of a content delivery network.
 mathjax_folder = Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax"
 html_static_path = ["_static", str(mathjax_folder / "tex-svg.js")]
 mathjax_path = "tex-svg.js"
@@ -70,7 +70,7 @@ html_theme_options = {
 
 
 def offer_downloads(app, docname, source):
-    """Offer a notebook of the gallery, and its script, below its title; the file itself has no such line."""
+    """Offer a notebook of the gallery, and its script, below its title; the file itself is not changed."""
     folder, _, name = docname.partition("/")
     if folder == "gallery" and name[:2].isdigit():
         notebook = json.loads(source[0])

@@ -1,7 +1,7 @@
 """Run the examples as notebooks and write the gallery: ``python docs/make_gallery.py [01 08 ...]``, or all of them.
 
-An example is a script in cells (``# %%``), the one source of its notebook. The notebook is executed and kept with all
-that it prints and draws, and with the SHA-256 of its source: tests/test_gallery.py fails when the example has changed.
+An example is a script in cells (``# %%``), the one source of its notebook. The notebook is executed and kept with its
+outputs and the SHA-256 of its source: tests/test_gallery.py fails if the example has changed.
 Its last figure becomes the thumbnail. Recordings are taken from ../shared/data next to the checkout, or simulated.
 """
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "docs" / "gallery"
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
 MOST_BYTES = 240_000  # of a figure
-THUMBNAIL = (1400, 200_000)  # width in pixels, bytes at most
+THUMBNAIL = (1400, 200_000)  # width in pixels, largest size in bytes
 ABSOLUTE = re.compile(r"(?<![\w.)])/(?:home|tmp|root|Users|work|usr|opt|mnt|var)/\S*")
 TAGS = {
     "01": "one neuron", "02": "pynapple", "03": "cross-validation", "04": "NeMoS", "05": "recording, softmax",
@@ -66,19 +66,19 @@ def question(example):
 
 
 def execute(example, recordings):
-    """The notebook with what it prints and draws; `recordings` is a folder."""
+    """The notebook with its outputs; `recordings` is a folder."""
     found = notebook(example)
     environment = {
         "GLMFIT_RECORDINGS": str(recordings),
         "PYTHONPATH": str(ROOT),
         "PYTHONWARNINGS": "ignore",
-        "MPLBACKEND": "module://matplotlib_inline.backend_inline",  # whatever this process draws with
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",  # regardless of the backend of this process
     }
     before = dict(os.environ)
     os.environ |= environment  # the kernel inherits it
     try:
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "matplotlibrc").write_text("figure.dpi: 150\n")  # of a screen; found where the kernel runs
+            (Path(folder) / "matplotlibrc").write_text("figure.dpi: 150\n")  # of a screen; read by the kernel
             NotebookClient(found, timeout=900, resources={"metadata": {"path": folder}}, record_timing=False).execute()
     finally:
         os.environ.clear()
@@ -91,7 +91,7 @@ def execute(example, recordings):
 
 
 def joined(outputs):
-    """Outputs without bars and warnings, streams of one kind in one piece."""
+    """Outputs without progress bars and warnings, with consecutive streams merged."""
     found = []
     for output in outputs:
         if output.output_type == "stream" and output.name == "stderr":
@@ -116,7 +116,7 @@ def tidy(output):
 
 
 def small_png(figure, widths=(1500, 1300, 1100, 900), most_bytes=MOST_BYTES):
-    """Bytes of a figure, as wide as they allow, in all of its colours if these do."""
+    """Bytes of a figure, as wide as the size limit allows, in full colour if possible."""
     figure = figure.convert("RGB")
     for width in widths:
         width = min(width, figure.width)

@@ -85,9 +85,9 @@ train, test = block % 5 != 2, block % 5 == 2
 # %% [markdown]
 # ## Two models
 #
-# Both have the exponential link and the default ridge, so that they differ in
-# the distribution only. The report of the Poisson model says how many units
-# vary more than it has it.
+# Both have the exponential link and the default ridge, so they differ only in
+# the distribution. The report of the Poisson model states how many units vary
+# more than the model assumes.
 
 # %%
 poisson = glmfit.PopulationGLM("exp").fit(X[train], counts[train])

@@ -15,7 +15,7 @@
 # **What you will see**
 #
 # 1. both models in bins of 0.5 to 3 ms, judged on the last quarter;
-# 2. whether a predicted probability of, say, one half is a spike in every
+# 2. whether a predicted probability of, say, one half means a spike in every
 #    second bin;
 # 3. sound filters of both models.
 
@@ -46,7 +46,7 @@ def cosines(position, peaks):
 
 
 def design(factor):
-    """Features and spikes in bins of so many bins of the recording."""
+    """Features and spikes in bins that pool `factor` bins of the recording."""
     bin_ms = BIN_MS * factor
     n = len(recording.spikes) // factor
     pooled = recording.spikes[: n * factor].reshape(n, factor).sum(axis=1)
@@ -69,9 +69,9 @@ def design(factor):
 # %% [markdown]
 # ## Two models in bins of four widths
 #
-# The logistic function and the exponential agree where the probability is
-# small. The score is the log-likelihood of the last quarter. It compares the
-# two models directly, as both give probabilities to the same counts.
+# The logistic function and the exponential agree if the probability is small.
+# The score is the log-likelihood of the last quarter. It compares the two
+# models directly, because both give probabilities to the same counts.
 
 # %%
 MODELS = {"Poisson": "exp", "Bernoulli": "logistic"}
@@ -111,10 +111,10 @@ print(fits["Bernoulli", 2].report_)
 # Panel a: what the Bernoulli model gains, against the width of the bins.
 # Panel b: for bins of 1 ms, the share of held-out bins with a spike against
 # the predicted probability, in ten intervals of equally many bins. Pale bars
-# are the range of chance of a right model. Probabilities above 0.1 are about
-# right, smaller ones are too large. Panel c: sound filters of both
-# models in bins of 1 ms. The Bernoulli filter is the log-odds of a spike, that
-# of the Poisson model the logarithm of its rate.
+# show the range expected by chance from a correct model. Probabilities above
+# 0.1 are about right, smaller ones are too large. Panel c: sound filters of
+# both models in bins of 1 ms. The Bernoulli filter is the log-odds of a spike,
+# that of the Poisson model the logarithm of its rate.
 
 # %%
 X, y, lag, sound = design(2)

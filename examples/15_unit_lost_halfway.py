@@ -99,8 +99,8 @@ X = nap.TsdFrame(t=time_s, d=bumps(xy))
 # ## Three fits
 #
 # The first is the reference: all counts, before anything was lost. The second
-# takes zeros for counts, and the third knows the epochs. The report of the
-# third says how much is masked.
+# treats the zeros as counts, and the third is given the epochs. The report of
+# the third states how much is masked.
 
 # %%
 whole = glmfit.PopulationGLM("exp").fit(X, counts)

@@ -123,9 +123,9 @@ y = counts[complete][:, explained]
 # ## A test that warns
 #
 # The likelihood ratio test compares a fit with one that lacks a group. It
-# takes bins for independent, given the features. The residuals of these
-# neurons are autocorrelated, and `drop_groups` says so. Whether the tiny
-# p-values below mean anything is open.
+# assumes that bins are independent, given the features. The residuals of these
+# neurons are autocorrelated, and `drop_groups` warns about it. It is unclear
+# whether the tiny p-values below mean anything.
 
 # %%
 model = glmfit.PopulationGLM(regularizer_strength=1e-6).fit(X, y)

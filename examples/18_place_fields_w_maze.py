@@ -3,9 +3,9 @@
 #
 # A rate map divides spikes by time. Where the animal was for half a second, one
 # spike more or less makes a hot spot, so maps are smoothed by hand, all by the
-# same kernel. A smooth term does this by the data: each neuron gets the
+# same kernel. A smooth term learns this from the data: each neuron gets the
 # smoothness under which its spikes are most likely, and its map gets intervals
-# that are wide where the animal hardly was.
+# that are wide where the animal rarely was.
 #
 # **Question.** Where does each unit fire on the maze, how well is this known,
 # and does the running speed matter, too?
@@ -89,9 +89,9 @@ else:
     counts, xy = simulated_session()
 
 # %% [markdown]
-# Only bins in which the animal runs are used. Where it was for less than half a
-# second in all, the tracker has strayed. Units need 300 spikes; those with more
-# than 10 spikes/s are interneurons or the spikes of many cells.
+# Only bins in which the animal runs are used. Places where it was for less than
+# half a second in all are tracking errors. Units need 300 spikes; those with
+# more than 10 spikes/s are interneurons or the spikes of many cells.
 
 # %%
 speed = np.hypot(*np.gradient(xy, BIN_S, axis=0).T)  # % of the side per s
@@ -110,7 +110,7 @@ print(f"{running.sum() * BIN_S:.0f} s of running, {len(units)} units")
 #
 # The map is a product of B-splines of x and y, and the speed has B-splines of
 # its own. Twelve by twelve splines allow fields as narrow as a twelfth of the
-# maze; how much of this a unit uses, the data decide. With the exponential
+# maze; the data decide how much of this a unit uses. With the exponential
 # inverse link, place and speed multiply. Some units fire in one arm only. A
 # plane, which the penalty of a map leaves free, could silence the rest of the
 # maze completely, and `select=True` gives it a penalty as well.
@@ -129,15 +129,15 @@ print(model.report_)
 
 # %% [markdown]
 # Each unit has five strengths (two directions of the map, the curvature of the
-# tuning to speed, and what these leave free), and a proved bound of how far its
+# tuning to speed, and what these leave free), and a proved bound on how far its
 # coefficients are from the optimum at these strengths. About the strengths
 # themselves the report claims less: a local optimum.
 #
 # ## Do place and speed matter?
 #
 # `term_frame` has the effective degrees of freedom and a p-value for each term.
-# The p-values take bins to be independent, given the features. Bursts and
-# drifts violate this, so that only very small ones mean something. How well
+# The p-values assume that bins are independent, given the features. Bursts and
+# drifts violate this, so only very small ones mean something. How well
 # the model predicts held-out time is the other half of the answer. Here every
 # fifth of 25 blocks is held out.
 

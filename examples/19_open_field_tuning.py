@@ -129,7 +129,7 @@ print("units with p < 0.001, of", len(units))
 print((p < 0.001).sum().to_string())
 
 # %% [markdown]
-# So ask held-out time: how much worse is a model without the term?
+# Held-out time tells more: how much worse is a model without the term?
 
 # %%
 score = model.score(X[test], y[test], per_neuron=True)
@@ -148,8 +148,8 @@ for name in model.terms_:
 # %% [markdown]
 # ## Another way to choose strengths
 #
-# The marginal likelihood takes bins to be independent, too, and may make maps
-# too rough where fields drift or gains change. Cross-validation takes the
+# The marginal likelihood also assumes independent bins, and may make maps too
+# rough if fields drift or gains change. Cross-validation takes the
 # strengths that predict blocks of the training data best from the others. A
 # ridge, the default of `PopulationGLM`, knows nothing of maps and curves.
 
@@ -177,8 +177,8 @@ print(f"cross-validation: smoother maps of {smoother} of {len(units)} units")
 # %% [markdown]
 # In the recording the three are close in the mean, and for nearly every cell.
 # Cross-validation gives smoother maps, as expected where gains change from run
-# to run, and predicts slightly better. What the ridge does not have are the
-# terms: how smooth each is, its intervals and its test.
+# to run, and predicts slightly better. The ridge has no terms, and so no
+# smoothness, intervals or test for each of them.
 #
 # ## The result in one figure
 #

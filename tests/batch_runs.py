@@ -43,14 +43,14 @@ def draw(seed, n_rows=300, n_neurons=2):
 
 
 def draw(arguments):
-    """Features and counts that the loader gives for its arguments."""
+    """Features and counts that the loader returns for its arguments."""
     scope = {}
     exec(compile(LOADER, "sessions_for_tests", "exec"), scope)
     return scope["draw"](**{k: v for k, v in arguments.items() if k in ("seed", "n_rows", "n_neurons")})
 
 
 class Batch:
-    """A manifest in a folder of its own, and the command line."""
+    """A manifest in its own folder, and the command line."""
 
     def __init__(self, folder: Path, arguments, models=None):
         self.folder, self.out = folder, folder / "out"
@@ -71,7 +71,7 @@ class Batch:
 
     @property
     def place(self):
-        """Where it is started: folder and environment."""
+        """Folder and environment in which it starts."""
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         return {"cwd": self.folder, "env": os.environ | {"PYTHONPATH": path}}
 
@@ -81,7 +81,7 @@ class Batch:
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **self.place)
 
     def run(self, *arguments, name="run", code=0, timeout=120):
-        """Run the command line to its end; what it printed."""
+        """Run the command line to its end, and return its output."""
         process = self.command(*arguments, name=name)
         try:
             said, complained = process.communicate(timeout=timeout)
@@ -104,7 +104,7 @@ class Batch:
             time.sleep(0.01)
 
     def check(self, n):
-        """Every one of n results is there and is the fit it should be."""
+        """Check that there are n results, and that each is the expected fit."""
         from glmfit import PopulationGLM
         from glmfit.batch import load_result
 
@@ -116,13 +116,13 @@ class Batch:
 
 
 def header_of(path):
-    """What a result says of its fit."""
+    """Metadata of the fit in a result."""
     with np.load(path, allow_pickle=False) as file:
         return json.loads(file["header"].tobytes().decode())["batch"]
 
 
 def kill(pid, how=signal.SIGKILL):
-    """Kill a process if it is there."""
+    """Kill a process if it exists."""
     try:
         os.kill(pid, how)
     except ProcessLookupError:

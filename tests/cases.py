@@ -1,4 +1,4 @@
-"""The members every law is tried on. A new member is one line here."""
+"""The members on which every law is tested. A new member is one line here."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,9 +12,9 @@ from glmfit.engine.loop import Run
 from glmfit.saga.walk import SpectralView
 from glmfit.solvers import LoopOptions
 
-T, D, N = 600, 5, 3  # one shape for most tests: compiling is what costs
+T, D, N = 600, 5, 3  # one shape for most tests, because compiling is slow
 GROUPS = (0, 0, 1, 1, -1)
-PER_COEF = np.outer([0.0, 0.01, 0.03, 0.03, 0.1], [1.0, 0.5, 2.0])  # the first feature goes free
+PER_COEF = np.outer([0.0, 0.01, 0.03, 0.03, 0.1], [1.0, 0.5, 2.0])  # the first feature is unpenalised
 
 COUNTS = [0.0, 0.3, 1.0, 100.0]
 OBSERVATIONS = {
@@ -24,7 +24,7 @@ OBSERVATIONS = {
 
 
 class Loss(NamedTuple):
-    """An observation model, responses to try it on, and its loss of (y, eta) as a formula of mpmath."""
+    """An observation model, responses to test it on, and its loss of (y, eta) as a formula of mpmath."""
 
     model: observations.Observation
     responses: list[float]
@@ -84,7 +84,7 @@ def problem(link, X, Y, name="Ridge", weights=None, dtype=np.float32, **numbers)
 
 
 def solve(whole, options=None, start=None, curved=None):
-    """Fit a problem by the solver of the engine that its penalty asks for."""
+    """Fit a problem by the engine's solver for its penalty."""
     solver = engine.ConjugateGradients if whole.penalty.smooth else engine.ProximalNewton
     return solver(curved=curved).run(whole, start, options=options)
 
@@ -107,7 +107,7 @@ def proved_gap(whole, at, seed=0):
 
 
 def with_fit(params, n, reached):
-    """Parameters in which those of one fit are where its exact steps have come to."""
+    """Parameters in which those of one fit are replaced by the result of its exact steps."""
     coef, intercept = (a.copy() for a in params)
     coef[:, n], intercept[n] = reached.at[:-1], reached.at[-1]
     return type(params)(coef, intercept)

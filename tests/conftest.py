@@ -8,7 +8,7 @@ import gc
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"  # shapes meet because somebody said so
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"  # shapes are broadcast only on purpose
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "standard"
 os.environ["MPLBACKEND"] = "Agg"
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_collection_modifyitems(items):
-    """Of a test marked thorough(cases=n) the first n cases are thorough; the others are slow as well."""
+    """Mark all but the first n cases of a test marked thorough(cases=n) as slow as well."""
     seen = Counter()
     for item in items:
         mark, function = item.get_closest_marker("thorough"), item.nodeid.split("[")[0]
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_compiled_programs():
-    """Let go of compiled programs before a process has more pieces of memory than the kernel allows (65 530)."""
+    """Release compiled programs before a process has more memory maps than the kernel allows (65 530)."""
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 25_000:
         jax.clear_caches()
@@ -50,7 +50,7 @@ def x64():
 
 @pytest.fixture
 def loose_shapes():
-    """Allow rank promotion for the length of a test that runs another package's code (NeMoS needs it)."""
+    """Allow rank promotion during a test that runs another package's code (NeMoS needs it)."""
     with jax.numpy_rank_promotion("allow"):
         yield
 
@@ -63,7 +63,7 @@ def rng():
 
 @pytest.fixture(scope="session")
 def shared_data():
-    """Folder of real recordings next to the checkout; the test is skipped where there is none."""
+    """Folder of real recordings next to the checkout; the test is skipped if there is none."""
     folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("no ../shared/data next to the checkout: real recordings are not shipped with the package")

@@ -9,7 +9,7 @@ import typing
 
 @functools.cache
 def imported_for_hints(module) -> dict:
-    """What stands below ``if TYPE_CHECKING``."""
+    """Names imported below ``if TYPE_CHECKING``."""
     names = {"__package__": module.__spec__.parent}
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -27,7 +27,7 @@ def unannotated(value) -> list[str]:
     """Parameters of a class or function that have no annotation, and "return" if what it returns has none."""
     try:
         signature = inspect.signature(value)
-    except ValueError:  # of an exception that takes what every exception takes
+    except ValueError:  # an exception without a signature of its own
         return []
     given = [(k, p.annotation) for k, p in signature.parameters.items() if k not in ("self", "cls")]
     given += [] if inspect.isclass(value) else [("return", signature.return_annotation)]

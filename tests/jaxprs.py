@@ -1,4 +1,4 @@
-"""What a program does before it is compiled: its equations, those of loops and branches included."""
+"""Equations of a program before it is compiled, including those of loops and branches."""
 
 import jax
 

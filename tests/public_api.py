@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 FROZEN = Path(__file__).with_suffix(".txt")
-# Whole: the names of the package itself. Of these, what a call needs.
+# Names of the package itself are listed with their members, those of these subpackages only with their signatures.
 SUBPACKAGES = (
     "batch", "bounds", "design", "engine", "inference", "observations", "pairs", "penalties", "plotting", "solvers",
     "stochastic",
@@ -33,7 +33,7 @@ def render() -> str:
 
 
 def listed() -> dict:
-    """Every class, function, method and property of the list, less enumerations: {dotted name: object}."""
+    """Every class, function, method and property of the list, except enumerations: {dotted name: object}."""
     import glmfit
 
     found = {f"glmfit.{name}": getattr(glmfit, name) for name in glmfit.__all__}
@@ -49,7 +49,7 @@ def listed() -> dict:
 
 
 def _names(module):
-    """What a module exports: __all__, or the public functions and classes written in it."""
+    """Names that a module exports: __all__, or the public functions and classes written in it."""
     if hasattr(module, "__all__"):
         return module.__all__
     own = {key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__}
@@ -89,7 +89,7 @@ def _signature(value):
         return ""
     try:
         signature = inspect.signature(value)
-    except ValueError:  # of an enumeration, say
+    except ValueError:  # for example, of an enumeration
         return ""
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values() if p.name != "self"]
     return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))

@@ -59,7 +59,7 @@ def why_not():
 
 
 def can_fake_gpus():
-    """Whether devices can be made: as root, and not in every container."""
+    """Whether devices can be made, which needs root and fails in some containers."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             os.mknod(Path(folder) / "device", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
@@ -84,7 +84,7 @@ def start(program, *arguments):
 
 
 def free_ports(n_ports):
-    """Ports of 127.0.0.1 that nobody uses, all different."""
+    """Unused ports of 127.0.0.1, all different."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(n_ports)]
         for one in sockets:
@@ -93,7 +93,7 @@ def free_ports(n_ports):
 
 
 def wait_until(true, what, seconds=90.0):
-    """Look again and again until it is so."""
+    """Wait until `true()` is true."""
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() > end:
@@ -110,9 +110,9 @@ def has_ended(pid):
 
 
 class Slurm:
-    """A context manager: SLURM runs inside, and SLURM_CONF leads every program to it.
+    """Context manager in which SLURM runs and SLURM_CONF points every program to it.
 
-    Fake GPUs (copies of /dev/null: SLURM wants devices) can be made by root only.
+    Only root can make fake GPUs (copies of /dev/null, because SLURM needs devices).
     """
 
     def __init__(self, n_nodes=2, cpus=2, memory_mb=8000, gpus=0, requeue_s=5):
@@ -187,11 +187,11 @@ class Slurm:
         call("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=test")
 
     def node_up(self, name):
-        # Refused where the node has come back by itself.
+        # Refused if the node has come back by itself.
         call("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
 
     def controller_down(self):
-        """Stop slurmctld, as for a maintenance; what runs on the nodes goes on."""
+        """Stop slurmctld, as for maintenance; jobs on the nodes continue."""
         self._end(self.folder / "slurmctld.pid")
 
     def controller_up(self):
@@ -210,7 +210,7 @@ class Slurm:
             os.environ.pop("SLURM_CONF", None)
         else:
             os.environ["SLURM_CONF"] = self.before
-        if not any(exc):  # the logs stay where something went wrong
+        if not any(exc):  # keep the logs if something went wrong
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _end(self, pid_file):

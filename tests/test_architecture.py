@@ -34,7 +34,7 @@ FOLDERS = sorted({str(path.parent.relative_to(PACKAGE)) for path in FILES})
 
 
 class Import(NamedTuple):
-    """One imported module, as a dotted name, with where it stands."""
+    """One imported module, as a dotted name, with its position."""
 
     module: str
     line: int
@@ -48,7 +48,7 @@ def dotted(path):
 
 
 def imports_of(path):
-    """Every import of a file; names imported from a package count as its modules where they are files."""
+    """Every import of a file; names imported from a package count as its modules if they are files."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = []
     folder = ["glmfit", *path.relative_to(PACKAGE).parent.parts]
@@ -78,7 +78,7 @@ every_file = pytest.mark.parametrize("path", FILES, ids=IDS)
 
 
 def room(module):
-    """Room of a module: its folder, or the module itself where LAYERS names it apart."""
+    """Room of a module: its folder, or the module itself if LAYERS lists it separately."""
     named = ".".join(module.split(".")[:2])
     return named if named in LAYER_OF else module.split(".")[0]
 
@@ -103,26 +103,26 @@ def places(*packages, at_top_only=False):
 
 
 def outside(found, *allowed):
-    """Those of the places that are not in or below one of the allowed modules."""
+    """Places that are not in or below one of the allowed modules."""
     return sorted(
         place for place in found if not any(place.split(":")[0] == a or place.startswith(a + ".") for a in allowed)
     )
 
 
-def test_the_package_is_where_we_look():
+def test_package_is_found():
     assert PACKAGE / "__init__.py" in FILES
 
 
 @every_file
 def test_every_module_has_a_layer(path):
     top = room(dotted(path))
-    assert top == "" or top in LAYER_OF, f"{top} has no layer: say in LAYERS which one, and why there"
+    assert top == "" or top in LAYER_OF, f"{top} has no layer: add it to LAYERS, and explain why there"
 
 
 @every_file
 def test_imports_point_strictly_down(path):
     own = room(dotted(path))
-    if dotted(path) == "":  # names what is public
+    if dotted(path) == "":  # lists the public names
         return
     wrong = []
     for module, line in internal(path):
@@ -136,7 +136,7 @@ def test_imports_point_strictly_down(path):
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_inside_a_folder_imports_never_run_in_a_circle(folder):
+def test_imports_inside_a_folder_have_no_cycle(folder):
     files = {dotted(path): path for path in FILES if path.parent == PACKAGE / folder and path.name != "__init__.py"}
     siblings = {
         own: {i.module.removeprefix("glmfit.") for i in IMPORTS[path] if i.at_top} & set(files) - {own}
@@ -144,10 +144,10 @@ def test_inside_a_folder_imports_never_run_in_a_circle(folder):
     }
     while free := {own for own, needed in siblings.items() if not needed & set(siblings)}:
         siblings = {own: needed for own, needed in siblings.items() if own not in free}
-    assert not siblings, "these import each other, or what does"
+    assert not siblings, "these import each other, or modules that do"
 
 
-def test_no_folder_is_crowded_and_no_function_long():
+def test_folders_have_few_files_and_functions_are_short():
     crowded = {
         folder: n for folder in FOLDERS if (n := sum(str(f.parent.relative_to(PACKAGE)) == folder for f in FILES)) > 20
     }
@@ -163,14 +163,14 @@ def test_no_folder_is_crowded_and_no_function_long():
 
 @every_file
 def test_kernels_are_compiled_in_full_precision(path):
-    if dotted(path) == "compilation":  # has the `jit` that all others take
+    if dotted(path) == "compilation":  # defines the `jit` that all others use
         return
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     lines = [n.lineno for n in nodes if isinstance(n, ast.Attribute) and ast.unparse(n) == "jax.jit"]
-    assert not lines, f"lines {lines}: take jit from compilation, or products are rounded to TF32 on a GPU"
+    assert not lines, f"lines {lines}: use jit from compilation, or products are rounded to TF32 on a GPU"
 
 
-def test_the_package_init_only_names_what_is_public():
+def test_package_init_only_lists_public_names():
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     allowed = ast.ImportFrom | ast.Assign | ast.AugAssign | ast.Expr
     body = [inner for node in tree.body for inner in (node.body if isinstance(node, ast.If) else [node])]
@@ -178,7 +178,7 @@ def test_the_package_init_only_names_what_is_public():
 
 
 @pytest.mark.parametrize("name", ["glmfit", "glmfit.batch", "glmfit.solvers"])
-def test_names_imported_on_use_are_those_that_type_checkers_see(name):
+def test_names_imported_on_use_match_those_for_type_checkers(name):
     package = importlib.import_module(name)
     tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
     typed = {
@@ -198,20 +198,20 @@ def test_names_imported_on_use_are_those_that_type_checkers_see(name):
         _ = package.unheard_of
 
 
-def test_scikit_learn_only_in_estimators_and_their_door():
+def test_only_estimators_and_data_import_scikit_learn():
     assert not outside(places("sklearn"), "estimators", "data")
 
 
-def test_nemos_only_in_its_plugin():
+def test_only_the_plugin_imports_nemos():
     assert not outside(places("nemos"), "plugins.nemos")
 
 
-def test_matplotlib_only_in_plotting_and_on_use():
+def test_only_plotting_imports_matplotlib_and_only_on_use():
     assert not outside(places("matplotlib"), "plotting")
     assert not places("matplotlib", at_top_only=True)
 
 
-def test_dask_only_in_batch():
+def test_only_batch_imports_dask():
     assert not outside(places("dask", "distributed", "dask_jobqueue"), "batch")
 
 
@@ -219,8 +219,8 @@ def test_optax_and_pynapple_are_imported_on_use():
     assert not places("optax", "pynapple", at_top_only=True)
 
 
-def test_what_is_imported_with_an_estimator_is_a_short_list():
-    # Everything else waits until it is used: what a first fit waits for is mostly jax and scikit-learn.
+def test_estimators_import_few_packages():
+    # Everything else is imported on use: a first fit mostly waits for jax and scikit-learn.
     light = {"jax", "jaxlib", "numpy", "scipy", "sklearn", "equinox", "jaxtyping", "tqdm", "threadpoolctl", "glmfit"}
     found = {
         f"{path.relative_to(ROOT)}:{i.line} {i.module}"
@@ -272,7 +272,7 @@ def test_oracles_never_import_the_package():
 
 @pytest.mark.slow
 def test_importing_the_package_stays_light():
-    # pandas is not in the second list: scikit-learn imports it where it is installed.
+    # pandas is not in the second list: scikit-learn imports it if it is installed.
     code = (
         "import sys, glmfit, glmfit.batch\n"
         "heavy = ['pynapple', 'jaxopt', 'optax', 'matplotlib', 'numba', 'nemos', 'distributed', 'nitime']\n"
@@ -286,7 +286,7 @@ def test_importing_the_package_stays_light():
 
 
 @pytest.mark.thorough
-def test_importing_the_package_warns_of_nothing_and_leaves_jax_as_it_was():
+def test_importing_the_package_gives_no_warning_and_leaves_jax_unchanged():
     code = (
         "import jax\n"
         "before = dict(jax.config.values)\n"

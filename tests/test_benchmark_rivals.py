@@ -1,6 +1,6 @@
-"""Sections of peers.py on models that few packages have: gaps are true ones, and what is not there is told.
+"""Sections of peers.py on models that few packages have: gaps are correct, and missing packages are reported.
 
-Those that need another Python run where GLMFIT_OTHER_PYTHON names it (several with commas between).
+Tests that need another Python run if GLMFIT_OTHER_PYTHON names it (several are separated by commas).
 """
 
 import importlib
@@ -30,7 +30,7 @@ def counts(benchmarks):
     return problems.Problem("small", "exp", 1e-3, X, problems.draw_counts(X, 2, "exp", n_basis=4)[:, ::-1])
 
 
-def test_a_process_of_another_python_returns_arrays_and_says_what_went_wrong(benchmarks):
+def test_process_of_another_python_returns_results_and_reports_errors(benchmarks):
     foreign = benchmarks("_foreign")
     own = foreign.Foreign(None, "numpy")
     assert own.version == np.__version__
@@ -40,7 +40,7 @@ def test_a_process_of_another_python_returns_arrays_and_says_what_went_wrong(ben
     assert foreign.find(None, "no_such_package") is None
 
 
-def test_gaps_of_paths_are_from_below_and_close(benchmarks, counts):
+def test_lower_bounds_of_paths_are_valid_and_tight(benchmarks, counts):
     problems = benchmarks("_problems")
     for labels in (None, np.repeat([0, 1, 2], 4)):
         paths = benchmarks("_peers_paths").Paths(counts.X, counts.Y, labels)
@@ -77,7 +77,7 @@ def _optima(benchmarks, problem, labels, strength):
     ]
 
 
-def test_gaps_of_classes_are_from_below_and_close(benchmarks):
+def test_lower_bounds_of_classes_are_valid_and_tight(benchmarks):
     problems = benchmarks("_peers_problems")
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 4)).astype(np.float32)
@@ -90,7 +90,7 @@ def test_gaps_of_classes_are_from_below_and_close(benchmarks):
     from glmfit import SoftmaxGLM
 
     model = SoftmaxGLM(regularizer_strength=1e-2, tol=1e-9).fit(X, y)
-    value = gaps.value(model.coef_, model.intercept_ + 1.0)  # all intercepts together change nothing
+    value = gaps.value(model.coef_, model.intercept_ + 1.0)  # a shift of all intercepts changes nothing
     assert value == pytest.approx(best, rel=1e-7)
     assert best - 1e-5 < gaps.lower <= best + 1e-12
     assert gaps.value(np.nan * model.coef_, model.intercept_) == np.inf
@@ -113,7 +113,7 @@ def test_given_bands_are_fitted_to_the_optimum_and_chosen_ones_predict(benchmark
     assert r2 > 0.5 and r2 >= bands.r2(*module.search(bands, shares[2:])) - 0.01
 
 
-def test_what_is_not_there_is_told(benchmarks, monkeypatch, tmp_path):
+def test_missing_packages_are_reported(benchmarks, monkeypatch, tmp_path):
     common = benchmarks("_common")
     for name in ("_peers_paths", "_peers_pairs", "_peers_bands", "_peers_classes"):
         module = benchmarks(name)
@@ -137,7 +137,7 @@ def test_what_is_not_there_is_told(benchmarks, monkeypatch, tmp_path):
 )
 def test_sections_with_other_packages_are_measured_and_judged(benchmarks, tmp_path, module, name, package, scale):
     if benchmarks("_foreign").find(OTHER, package) is None:
-        pytest.skip(f"{package} is in no Python given")
+        pytest.skip(f"no given Python has {package}")
     section = benchmarks("_common").Section(name)
     benchmarks(module).SECTIONS[name](tmp_path, scale, section, other_python=OTHER)
     assert section.requirements and all(np.isfinite(e["ratio"]) for e in section.requirements)

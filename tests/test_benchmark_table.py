@@ -1,4 +1,4 @@
-"""The benchmark table of the README is what the committed results say."""
+"""The benchmark table of the README shows the committed results."""
 
 import importlib
 import json
@@ -20,12 +20,12 @@ def table():
 
 @pytest.fixture
 def peers(table):
-    """Import what makes the tables of the comparison with other packages."""
+    """Import the module that makes the tables of the comparison with other packages."""
     return importlib.import_module("_peers_table")
 
 
 def entry(**changes):
-    """One judged requirement as it stands in the JSON."""
+    """One judged requirement as in the JSON."""
     return {
         "what": "P1 warm",
         "ours": 0.05,
@@ -77,7 +77,7 @@ def test_pages_show_the_committed_results(table, kind):
         assert text == table.fill(text, rendered, start, end), "run: python benchmarks/table.py --write"
 
 
-def test_recordings_have_a_row_each_and_say_what_did_not_converge(table):
+def test_each_recording_has_a_row_that_states_what_did_not_converge(table):
     def fit(seconds, **more):
         return {"seconds": [9.0, seconds, seconds - 0.1, seconds + 4], "gap": 2e-7, "worst_neuron_gap": 3e-6} | more
 
@@ -100,7 +100,7 @@ def test_recordings_have_a_row_each_and_say_what_did_not_converge(table):
     assert lines[8].endswith("| exp | glum |  | failed: MemoryError: no memory |  |  |")
 
 
-def test_answers_to_users_of_nemos_say_what_was_measured_and_what_was_not(table):
+def test_answers_to_users_of_nemos_state_what_was_measured(table):
     nested = {"bins": 25000, "columns": 167, "rank": 155, "units": 30, "fits": 250, "fits_proved": [1.0, 0.99]}
     nested |= {"seconds_of_variants": {"all": 100.0, "speed": 50.0}, "seconds_of_explain": 600.0}
     nested |= {"fits_of_explain": 8040, "explain_proved": 1.0, "nemos_seconds_of_the_grid": 9000.0}
@@ -151,7 +151,7 @@ def comparison(*rows, section="w_maze_place-exp", **figures):
     return {"order": [section], "sections": {section: content()["sections"]["p1"] | {"figures": figures}}}
 
 
-def test_every_solver_has_a_row_and_what_was_not_reached_says_why(peers):
+def test_every_solver_has_a_row_with_the_reasons_for_missing_times(peers):
     results = comparison(
         row_of("glmfit", "auto", (0.5, 0.5), (0.7, 2.0), neurons_timed=24, worst_neuron_gap={"1e-06": 4e-5}),
         row_of(
@@ -233,7 +233,7 @@ def test_sections_without_rows_of_peers_show_their_verdicts(peers):
         ("lasso-path", {"title": "lasso, 30 strengths"}, "lasso, 30 strengths"),
     ],
 )
-def test_problems_are_called_by_words(peers, section, problem, words):
+def test_titles_of_problems_are_words(peers, section, problem, words):
     assert peers.title(section, problem) == words
 
 
@@ -248,7 +248,7 @@ def test_row_of_a_limit_that_was_missed(table):
     assert lines[2] == "| memory | 2000 MB |  |  | at most 1000 MB | **no** |"
 
 
-def test_gaps_and_bounds_become_a_sentence_and_aims_are_left_out(table):
+def test_gaps_and_bounds_become_a_sentence_and_aims_are_omitted(table):
     gap = entry(topic="gap", ours=2e-8, reference=1e-6, against="limit", unit="")
     bound = entry(topic="bound", ours=1.25, reference=1, sense="at least")
     text = table.render(content(entry(), gap, bound, entry(what="a wish", kind="aim")))
@@ -263,12 +263,12 @@ def test_machine_and_commit_are_named(table):
     assert "at commit 0123456789 with local changes" in last
 
 
-def test_fill_replaces_what_is_between_the_markers_and_only_that(table):
+def test_fill_replaces_only_the_text_between_the_markers(table):
     text = f"before\n\n{table.START}\n\nold\n\n{table.END}\n\nafter\n"
     once = table.fill(text, "| new |")
     assert once == f"before\n\n{table.START}\n\n| new |\n\n{table.END}\n\nafter\n"
     assert table.fill(once, "| new |") == once
-    # The closing marker is added where it is missing.
+    # The closing marker is added if it is missing.
     assert table.fill(f"before\n\n{table.START}\n\nafter\n", "| new |") == once
 
 

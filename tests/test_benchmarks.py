@@ -1,4 +1,4 @@
-"""Benchmarks that no committed result watches over still run, at a small scale; their references are optima."""
+"""Benchmarks without committed results still run at a small scale; their references are optima."""
 
 import importlib
 import json
@@ -30,7 +30,7 @@ def test_the_large_section_of_a_gpu_runs_on_a_cpu(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "batches of 4096 rows" in done.stdout
     share = float(done.stdout.rpartition("share_of_single_precision = ")[2].split()[0])
-    assert 0 < share < 10  # of what a product alone does in the same process, timed once on a busy machine
+    assert 0 < share < 10  # relative to a product alone in the same process, timed once on a busy machine
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_a_ridge_per_neuron_has_its_own_reference(benchmarks):
 
 @pytest.fixture
 def small(benchmarks, tmp_path):
-    """One recording of one design of its own, on file."""
+    """A small recording of a simulated design, in files."""
     problems = benchmarks("_problems")
     X = problems.history_design(1000, 4, 3, 0)
     Y = problems.draw_counts(X, 3, "softplus", n_basis=3)
@@ -139,20 +139,20 @@ def test_a_figure_of_recorded_designs_is_measured_and_judged(benchmarks, small, 
     }
 
 
-def test_a_rival_that_ran_out_of_time_took_the_limit(benchmarks, small, tmp_path):
+def test_rival_that_ran_out_of_time_counts_with_the_limit(benchmarks, small, tmp_path):
     designs, common = benchmarks("real_designs"), benchmarks("_common")
     figure = designs.Figure(small, "cv", [0] * 12, tmp_path, before=ROOT, limit_s=60.0)
     ours = {"seconds": [3.0, 2.0, 2.5, 1.0], "proved": 3, "neurons": 3}
     found = {"glmfit": ours, "before": {"seconds": [], "ended": "over 60 s"}, "separate": {"seconds": [9.0, 5.0]}}
     section = common.Section("w_maze_place")
-    for _ in range(2):  # the verdicts of a figure take the place of its earlier ones
+    for _ in range(2):  # the verdicts of a figure replace its earlier ones
         designs.judge(figure, found, section)
     proved, before, separate = section.requirements
     assert before["against"] == "the version before, over 60 s" and before["reference"] == 60.0 and before["met"]
     assert separate["ratio"] == 0.4 and not separate["met"] and separate["kind"] == "requirement"
     assert proved["kind"] == "aim"
 
-    ours |= {"seconds": [], "ended": "over 60 s"}  # of two that ran out of time nothing is known
+    ours |= {"seconds": [], "ended": "over 60 s"}  # if both ran out of time, nothing is known
     designs.judge(figure, found, section)
     assert [e["against"] for e in section.requirements] == ["all", "40 separate fits"]
     assert section.requirements[1]["ours"] == 60.0 and not section.requirements[1]["met"]
@@ -180,7 +180,7 @@ def test_an_interrupted_section_keeps_its_figures(benchmarks, monkeypatch, tmp_p
 
 
 def test_terms_without_their_constant_are_the_same_model(benchmarks):
-    """A term as mgcv takes it: what the constant did, the intercept does; the penalty is the same."""
+    """In a term as mgcv takes it, the intercept replaces the constant; the penalty is the same."""
     from glmfit.design import BSpline
 
     basis, rng = BSpline(7, (0, 1), name="x"), np.random.default_rng(0)
@@ -196,12 +196,12 @@ def test_terms_without_their_constant_are_the_same_model(benchmarks):
 
 
 def rung(peers, package, solver, gap, seconds, first=(), later=(), neurons=None):
-    """What a setting of a solver did."""
+    """Result of one setting of a solver."""
     rival = peers.Rival(package, solver, ())
     return peers.Rung(rival, "float32", {"tol": gap}, neurons, gap, 2 * gap, seconds, list(first), list(later))
 
 
-def test_time_to_a_gap_is_that_of_the_fastest_setting_that_reaches_it(benchmarks, small):
+def test_time_to_a_gap_is_the_time_of_the_fastest_setting_that_reaches_it(benchmarks, small):
     peers = benchmarks("peers")
     loose = rung(peers, "sklearn", "lbfgs", 5e-5, 1.0, first=[3.0, 9.0, 5.0], later=[2.0, 2.0, 0.9])
     tight, exact = rung(peers, "sklearn", "lbfgs", 9e-7, 1.8, [4.0], [1.5]), rung(peers, "sklearn", "sag", 1e-8, 2.3)
@@ -217,7 +217,7 @@ def test_time_to_a_gap_is_that_of_the_fastest_setting_that_reaches_it(benchmarks
     assert found["setting"] == {"0.0001": {"precision": "float32", "tol": 5e-5}, "1e-06": None}
 
 
-def test_a_comparison_counts_what_glmfit_does_not_reach(benchmarks):
+def test_comparison_counts_gaps_that_glmfit_does_not_reach(benchmarks):
     peers, section = benchmarks("peers"), benchmarks("_common").Section("one")
     rows = {"glmfit auto": {"package": "glmfit", "warm": {"0.0001": 1.0, "1e-06": np.inf}, "cold": {}}}
     for name, seconds in (("lbfgs", 4.0), ("newton", 0.5)):
@@ -228,7 +228,7 @@ def test_a_comparison_counts_what_glmfit_does_not_reach(benchmarks):
     assert tight["ratio"] == np.inf and not tight["met"] and tight["kind"] == "requirement"
 
 
-def test_sections_of_other_modules_get_the_options_that_they_take(benchmarks, monkeypatch):
+def test_sections_of_other_modules_get_the_options_that_they_accept(benchmarks, monkeypatch):
     peers = benchmarks("peers")
 
     def paths(cache, scale, section, data=None):
@@ -241,7 +241,7 @@ def test_sections_of_other_modules_get_the_options_that_they_take(benchmarks, mo
     assert found["P1-exp"].keywords == {"data": "there", "nemos_tree": None}
 
 
-def test_gaps_of_classes_and_of_some_neurons(benchmarks, small, tmp_path):
+def test_gaps_are_correct_for_classes_and_for_some_neurons(benchmarks, small, tmp_path):
     problems, designs = benchmarks("_peers_problems"), benchmarks("_problems")
     found, _, _ = designs.newton(small)
     gap = problems.Gap(small, tmp_path)
@@ -260,8 +260,8 @@ def test_gaps_of_classes_and_of_some_neurons(benchmarks, small, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_solvers_that_are_compared_minimise_the_same_objective(benchmarks, small, tmp_path, precision):
-    """Those that need no compiler, on spike counts and labels."""
+def test_compared_solvers_minimise_the_same_objective(benchmarks, small, tmp_path, precision):
+    """Solvers that need no compiler, on spike counts and labels."""
     problems, rivals = benchmarks("_peers_problems"), benchmarks("_rivals")
     for link, packages in (("exp", ("sklearn", "glum", "statsmodels")), ("softmax", ("sklearn",))):
         problem = replace(small, link=link, strength=1e-2)  # more than sampling noise: a wrong strength shows
@@ -278,7 +278,7 @@ def test_solvers_that_are_compared_minimise_the_same_objective(benchmarks, small
 
 
 @pytest.mark.thorough
-def test_solvers_climb_in_processes_of_their_own_and_take_turns(benchmarks, small, tmp_path, monkeypatch):
+def test_solvers_climb_in_their_own_processes_and_take_turns(benchmarks, small, tmp_path, monkeypatch):
     peers, problems = benchmarks("peers"), benchmarks("_peers_problems")
     problem = replace(small, link="exp")
     race = peers.Race(problem, problems.Gap(problem, tmp_path), tmp_path)

@@ -25,6 +25,6 @@ def test_every_penalty_is_registered():
 
 
 def test_every_solver_is_registered():
-    # Whose laws are those of penalties with kinks, and of normal responses.
+    # These have other laws: those of penalties with kinks, and of normal responses.
     known = set(SOLVERS.values()) - {ProximalNewton, LeastSquares}
     assert {type(s) for s in cases.SOLVERS.values()} == known

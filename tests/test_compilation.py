@@ -1,4 +1,4 @@
-"""The clock of a fit: what it counts, and what it leaves out."""
+"""The clock of a fit: what it counts, and what it excludes."""
 
 from types import SimpleNamespace
 
@@ -7,8 +7,8 @@ import pytest
 from glmfit import compilation
 
 
-def test_a_clock_leaves_out_what_callbacks_do(monkeypatch):
-    """Their compilation, too, or a fit would seem to have run for less than nothing; whether or not they raise."""
+def test_clock_excludes_callbacks(monkeypatch):
+    """Also their compilation, or the time of a fit could be negative, and also if they raise."""
     now, compiled = [100.0], [7.0]
     monkeypatch.setattr(compilation, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(compilation, "compile_seconds", lambda: compiled[0])

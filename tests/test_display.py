@@ -74,7 +74,7 @@ def test_the_worst_neurons_come_first(population):
     assert gaps[0] == pytest.approx(population.report_.gap.max(), rel=0.1)
 
 
-def test_a_report_names_the_nearly_empty_columns_on_which_coefficients_ran_away(data, tmp_path):
+def test_report_names_the_nearly_empty_columns_with_runaway_coefficients(data, tmp_path):
     X, y = data[0], data[1][:, 0].copy()
     X = np.column_stack([X, np.zeros(len(X))])
     X[:4, 3], y[:4] = (1e-12, 1e-3, 1e-3, 1e-3), (3, 0, 0, 0)  # silent rows push the coefficient, one spike holds it
@@ -87,7 +87,7 @@ def test_a_report_names_the_nearly_empty_columns_on_which_coefficients_ran_away(
     assert PopulationGLM("exp", regularizer_strength=1e-3).fit(X, y).report_.runaway == {}
 
 
-def test_an_effect_beyond_reason_is_named():
+def test_implausibly_large_effect_is_named():
     rng = np.random.default_rng(1)
     x, z = rng.normal(size=(2, 300))
     X = np.column_stack([x, x + 1e-4 * z])  # nearly repeats the first: the difference drives the neuron
@@ -126,7 +126,7 @@ def test_a_null_solution_of_a_ridge_has_gap_and_pseudo_r2_zero(data, strength, n
         assert not any(words in str(report) for words in ("-0.000", "inf", "no useful bound"))
 
 
-def test_what_an_offset_explains_is_explained_with_no_coefficient(data):
+def test_pseudo_r2_includes_what_the_offset_explains(data):
     X, label = data[0], np.arange(len(data[0])) % 2
     report = SoftmaxGLM(regularizer_strength=1e12).fit(X, label, offset=3.0 * np.eye(2)[label]).report_
     assert report.relative_gap == 0 and report.pseudo_r2 > 0.8
@@ -140,7 +140,7 @@ def test_strong_coefficients_that_the_rows_determine_are_not_named():
     assert report.converged.all() and report.runaway == {}
 
 
-# -- progress bars: they end full where the work was done, and nowhere else
+# -- progress bars: they end full if and only if the work was done
 
 X = np.random.default_rng(0).normal(size=(300, 3))
 Y = np.random.default_rng(1).poisson(np.logaddexp(0, X[:, :2] - 0.5))
@@ -148,7 +148,7 @@ Y = np.random.default_rng(1).poisson(np.logaddexp(0, X[:, :2] - 0.5))
 
 @pytest.fixture
 def bars(monkeypatch):
-    """All bars that are made, as they were when they were closed."""
+    """All bars that are made, in their final state."""
     made = []
 
     class Recorded(tqdm.std.tqdm):
@@ -165,7 +165,7 @@ def bars(monkeypatch):
     return made
 
 
-def test_a_fit_that_converged_ends_full_and_says_what_it_fitted(bars):
+def test_bar_of_a_converged_fit_ends_full_and_says_what_was_fitted(bars):
     model = PopulationGLM(solver_name="Newton", regularizer_strength=1e-3, verbose=True).fit(X, Y)
     (bar,) = bars
     assert bar.desc == "glmfit: fitting 2 neurons" and bar.unit == "epoch" and bar.disable  # closed
@@ -173,21 +173,21 @@ def test_a_fit_that_converged_ends_full_and_says_what_it_fitted(bars):
     assert bar.postfix.startswith("0 open, worst gap ")
 
 
-def test_a_fit_out_of_budget_does_not_end_full(bars):
+def test_bar_of_a_fit_out_of_budget_does_not_end_full(bars):
     with pytest.warns(UserWarning, match="2 max epochs"):
         PopulationGLM(solver_name="Newton", regularizer_strength=1e-3, tol=1e-12, max_epochs=1, verbose=True).fit(X, Y)
     assert bars[0].n == 1 < bars[0].total and bars[0].postfix.startswith("2 open")
 
 
 @pytest.mark.thorough
-def test_responses_out_of_budget_do_not_end_full(bars):
+def test_bar_of_responses_out_of_budget_does_not_end_full(bars):
     table = np.where(np.random.default_rng(0).random((20, 8)) < 0.5, 1.0, np.nan)
     with pytest.warns(UserWarning, match="did not converge"):
         ResponseModel(n_components=1, max_epochs=1, tol=1e-12, verbose=True).fit(None, None, table)
     assert bars[0].n < bars[0].total
 
 
-def test_a_fit_that_was_interrupted_stays_where_it_was(bars, monkeypatch):
+def test_bar_of_an_interrupted_fit_stays_where_it_was(bars, monkeypatch):
     finish = PopulationProblem.finish_neuron
 
     def interrupted(self, params, neuron, *args, **how):
@@ -202,21 +202,21 @@ def test_a_fit_that_was_interrupted_stays_where_it_was(bars, monkeypatch):
     assert list(model.report_.status) == [Status.CONVERGED, Status.INTERRUPTED]
 
 
-def test_classes_are_named(bars):
+def test_bar_names_the_classes(bars):
     SoftmaxGLM(solver_name="ConjugateGradients", regularizer_strength=1e-2, verbose=True).fit(X, np.arange(300) % 3)
     assert bars[0].desc == "glmfit: fitting 3 classes" and bars[0].n == bars[0].total < 500
     assert bars[0].postfix.startswith("gap")
 
 
 @pytest.mark.thorough
-def test_a_schedule_that_was_run_ends_full(bars):
+def test_bar_of_a_completed_schedule_ends_full(bars):
     model = SoftmaxGLM(solver_name="ImplicitSGD", regularizer_strength=1e-2, max_epochs=2, certify=False, verbose=True)
     model.fit(X, np.digitize(X[:, 0], [-0.5, 0.5]))
     assert bars[0].desc == "glmfit: fitting 3 classes" and bars[0].n == bars[0].total == 2
 
 
 @pytest.mark.thorough
-def test_a_stationary_point_that_was_found_ends_full(bars):
+def test_bar_ends_full_at_a_stationary_point(bars):
     table = np.where(np.random.default_rng(0).random((20, 8)) < 0.5, 1.0, np.nan)
     model = ResponseModel(n_components=1, verbose=True).fit(None, None, table)
     assert bars[0].desc == f"glmfit: fitting {np.isfinite(table).sum()} responses" and model.report_.converged
@@ -239,7 +239,7 @@ def test_a_last_fit_is_named_and_counted(bars, monkeypatch):
     assert bar.n == bar.total == 2 * (3 + 1) * 2 + 2
 
 
-def test_an_interrupted_cross_validation_stays_where_it_was(bars, monkeypatch):
+def test_bar_of_an_interrupted_cross_validation_stays_where_it_was(bars, monkeypatch):
     own, calls = cv_fits.Fits._solve, []
 
     def stopped(*args):
@@ -254,7 +254,7 @@ def test_an_interrupted_cross_validation_stays_where_it_was(bars, monkeypatch):
     assert (bars[0].n, bars[0].total) == (8, 18)
 
 
-def test_a_bar_that_nobody_asked_for_counts_all_the_same(bars):
+def test_disabled_bar_still_counts(bars):
     bar = ProgressBar("nothing", 3, "things", False)
     bar.advance(2)
     bar.say("words")
@@ -267,7 +267,7 @@ def test_a_bar_that_nobody_asked_for_counts_all_the_same(bars):
 
 
 def test_the_bar_of_a_notebook_learns_its_new_total(monkeypatch):
-    """A widget keeps a total of its own, and is green only where nothing is missing."""
+    """A widget keeps its own total, and is green only if nothing is missing."""
     notebook = pytest.importorskip("tqdm.notebook")
     if notebook.IProgress is None:
         pytest.skip("ipywidgets is not installed")
@@ -283,5 +283,5 @@ def test_the_bar_of_a_notebook_learns_its_new_total(monkeypatch):
         assert (widget.bar_style, widget.value, widget.max) == (style, 45, most)
 
 
-def test_numbers_and_nouns():
+def test_nouns_agree_with_their_numbers():
     assert [counted(1, "neuron"), counted(2, "neuron"), counted(0, "class")] == ["1 neuron", "2 neurons", "0 classes"]

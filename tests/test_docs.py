@@ -1,7 +1,7 @@
-"""Every block of code in the documentation is executed, or stands in a list with the reason why not.
+"""Every block of code in the documentation is executed, or is listed with the reason why not.
 
 A page is a session: its blocks run from top to bottom, in one namespace and one folder that has examples/ as a checkout
-has. Python that a page takes for granted (data, most of all) stands in an HTML comment ``<!-- setup ... -->``.
+has. Python that a page takes for granted (mostly data) is in an HTML comment ``<!-- setup ... -->``.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ RUN = (
     "--memory 4GB",
 )
 
-# Commands that do not, by how they begin, and who looks after them.
+# Commands that do not run here, by how they begin, and where they are covered.
 NOT_RUN = {
     "python3 -m venv .venv": "installs; .ci/run makes a virtual environment of its own",
     "source .venv/bin/activate": "of the shell that stays",
@@ -77,7 +77,7 @@ class Block:
 
     @property
     def place(self):
-        """Where it is, for messages."""
+        """Position of the block, for messages."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
@@ -125,7 +125,7 @@ def commands(block):
 
 
 class WithoutEffort(doctest.OutputChecker):
-    """Compares outputs but for the work a solver did and how far below its target it happened to stop."""
+    """Compares outputs without the work of a solver and without the gap at which it happened to stop."""
 
     def check_output(self, want, got, optionflags):
         effort = r"\d\.\de[-+]\d\d|\d+ epochs|\d+ passes"
@@ -133,7 +133,7 @@ class WithoutEffort(doctest.OutputChecker):
 
 
 def run_python(block, names):
-    """Run a block of Python, by doctest where it has prompts; what it printed."""
+    """Run a block of Python, by doctest if it has prompts, and return its output."""
     if not re.search(r"^>>>", block.text, re.MULTILINE):
         padded = "\n" * (block.line - 1) + block.text  # so that a traceback has the lines of the page
         printed = io.StringIO()
@@ -150,7 +150,7 @@ def run_python(block, names):
 
 
 def run_sh(block, _names):
-    """Run the commands of a block that are for here, and know the others."""
+    """Run the commands of a block that are in RUN, and check that the others are in NOT_RUN."""
     for command in commands(block):
         words = shlex.split(command)
         if words[:3] == ["python", "-m", "glmfit.batch"]:
@@ -176,18 +176,18 @@ def run_toml(block, _names):
 
 
 def run_json(block, _names):
-    """Parse."""
+    """Check that the block can be parsed."""
     json.loads(block.text)
 
 
 def run_yaml(block, _names):
-    """Parse."""
+    """Check that the block can be parsed."""
     yaml = pytest.importorskip("yaml")
     yaml.safe_load(block.text)
 
 
 def run_snakefile(block, _names):
-    """Look at the shape of the rules, and whether our commands in them exist."""
+    """Check the shape of the rules, and that our commands in them exist."""
     rules = re.findall(r"^rule (\w+):\n((?:    .*\n)+)", block.text, re.MULTILINE)
     assert len(rules) == block.text.count("rule ") and rules, f"{block.place}: rules"
     for name, body in rules:
@@ -200,7 +200,7 @@ def run_snakefile(block, _names):
 
 
 def run_included(block, _names):
-    """Check a file that a page shows: it exists, and is in the language it is said to be in."""
+    """Check that a file that a page shows exists and is valid in its language."""
     path = (block.page.parent / block.language.split("}", 1)[1].strip()).resolve()
     assert path.is_file(), f"{block.place}: no such file"
     if path.suffix == ".toml":
@@ -220,7 +220,7 @@ RUNNERS = {
 
 
 def runner(block):
-    """Who runs a block; None for what is no code."""
+    """Function that runs a block; None if it is not code."""
     if block.language.startswith("{literalinclude}"):
         return run_included
     if block.language.startswith("{") or block.language in NOT_CODE:
@@ -233,7 +233,7 @@ def runner(block):
 
 
 def submitit():
-    """Stand in for submitit, which starts jobs: options of all of them are parsed, the last, which is empty, is run."""
+    """Stand in for submitit, which starts jobs: parse the options of all, and run the last, which is empty."""
 
     class Job:
         def __init__(self, command, last):
@@ -263,7 +263,7 @@ def submitit():
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """Be in a folder with examples/, with one host, without a cluster and without figures when done."""
+    """Work in a folder with examples/, on one host without a cluster, and close figures at the end."""
     folder = tmp_path / "glmfit"
     shutil.copytree(EXAMPLES, folder / "examples")
     loader = folder / "examples" / "batch" / "simulated.py"
@@ -329,7 +329,7 @@ def fenced(page):
 
 
 def test_attributes_keep_their_underscore_in_the_reference(monkeypatch):
-    """A trailing underscore is a link to docutils, and a space after a comma the end of a type to Sphinx."""
+    """docutils reads a trailing underscore as a link, and Sphinx a space after a comma as the end of a type."""
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
     import docstrings
 
@@ -355,11 +355,11 @@ def test_the_readme_shows_its_output():
     assert any(a.language == "python" and b.language == "text" for a, b in pairwise(page))
 
 
-def test_every_command_that_is_listed_stands_somewhere():
+def test_every_listed_command_is_on_a_page():
     all_commands = [c for page in pages() for block in blocks(page) if block.language == "sh" for c in commands(block)]
     assert set(RUN) <= set(all_commands)
     for start in NOT_RUN:
-        assert any(command.startswith(start) for command in all_commands), f"no page has {start!r} any more"
+        assert any(command.startswith(start) for command in all_commands), f"no page has {start!r}"
 
 
 @pytest.mark.parametrize(
@@ -413,11 +413,11 @@ def test_the_page_of_benchmarks_has_every_verdict(monkeypatch):
             for entry in section["requirements"]:
                 assert entry["what"].replace("|", r"\|") in text
                 missed += not entry["met"]
-    assert text.count("**no**") == 2 * missed  # where it belongs, and at the top
+    assert text.count("**no**") == 2 * missed  # in its section, and at the top
 
 
 def test_ten_minutes_use_what_the_readme_shows():
-    """A reader of the README alone types docs/ten_minutes.md: every name of ours that it takes stands there."""
+    """Readers of the README alone can follow docs/ten_minutes.md: it uses only names of ours from the README."""
     code = {
         page: "".join(block.text for block in blocks(ROOT / page) if block.language == "python")
         for page in ("README.md", "docs/ten_minutes.md")
@@ -465,7 +465,7 @@ def test_the_documentation_is_in_plain_english(page):
 
 @pytest.mark.parametrize("folder", ["glmfit", "tests", "benchmarks"])
 def test_the_code_is_in_plain_english(folder):
-    """Docstrings, messages and comments too."""
+    """Also docstrings, messages and comments."""
     modules = [path for path in (ROOT / folder).rglob("*.py") if path.name != "test_docs.py"]
     found = {f"{path.relative_to(ROOT)}: {words}" for path in modules for words in in_old_manner(path.read_text())}
     assert modules and not found

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("close_figures")
 
 @pytest.fixture
 def close_figures():
-    """Close what pyplot opened."""
+    """Close the figures of pyplot."""
     yield
     import matplotlib.pyplot as plt
 
@@ -41,14 +41,14 @@ def test_there_are_examples():
     assert len(EXAMPLES) >= 3
 
 
-SLOW = {  # some minutes: solvers of NeMoS run to their tolerance; 171 neurons with the recording at hand
+SLOW = {  # take minutes: solvers of NeMoS run to their tolerance; 171 neurons if the recording is available
     "04_nemos_backend", "08_motor_cortex_tuning",
 }  # fmt: skip
 
 
 @pytest.fixture
 def away(tmp_path, monkeypatch):
-    """Be in an empty folder, with the recordings if they are at hand."""
+    """Work in an empty folder, with the recordings if they are available."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GLMFIT_RECORDINGS", str(ROOT.parent / "shared" / "data"))
     return tmp_path
@@ -69,7 +69,7 @@ def test_example_runs_and_draws(path, away, capsys, request):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recording", ["m1_reach.npz", "simulated"])
-def test_reaches_are_decoded_by_fits_that_only_go_down(recording, away, monkeypatch, request):
+def test_reaches_are_decoded_by_fits_with_decreasing_gaps(recording, away, monkeypatch, request):
     if recording == "simulated":
         monkeypatch.setenv("GLMFIT_RECORDINGS", str(away))
     else:
@@ -110,7 +110,7 @@ def test_info_names_versions_and_devices(capsys):
     assert len(out.splitlines()) < 24
 
 
-def test_command_line_from_the_outside():
+def test_command_line_without_arguments_lists_the_commands():
     done = subprocess.run([sys.executable, "-m", "glmfit"], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 2
     assert "demo" in done.stderr
@@ -138,7 +138,7 @@ def test_the_demo_says_where_it_cannot_write(tmp_path, capsys):
 
 
 @pytest.mark.thorough
-def test_demo_small(tmp_path, capsys):
+def test_small_demo_converges(tmp_path, capsys):
     result = demo.run(tmp_path, n_neurons=8, n_bins=4_000, recording_s=4.0)
     assert {path.name for path in result["figures"]} == FIGURES
     assert all(is_png(path) for path in result["figures"])
@@ -187,7 +187,7 @@ def test_demo_features_are_causal(rng):
         np.testing.assert_allclose(X[t], (past.T @ basis).ravel(), atol=1e-12)
 
 
-def test_demo_refractory_part_leaves_the_spike_itself_out():
+def test_demo_refractory_part_excludes_the_spike_itself():
     spikes = np.zeros((50, 1))
     spikes[20] = 1
     X = demo._history(spikes, np.ones((5, 1)), 1)[:, 0]

@@ -1,4 +1,4 @@
-"""Fits in processes that were forked: where jax had started, its threads are missing."""
+"""Fits in forked processes: if jax had started before the fork, its threads are missing."""
 
 import os
 import subprocess
@@ -57,7 +57,7 @@ in_child(lambda: in_child(fit_all))
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_fit_that_needs_jax_is_refused_after_a_fork_and_others_go_on():
+def test_fits_that_need_jax_are_refused_after_a_fork_and_others_run():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=120)
     on_host = {"Newton", "CV", "ConjugateGradients"}
     names = ["SAGA", "Newton", "CV", "ConjugateGradients", "SGD", "partial", "responses"]

@@ -1,4 +1,4 @@
-"""The notebooks of the gallery belong to the examples as they are, and run."""
+"""The notebooks of the gallery match the current examples, and run."""
 
 import sys
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_a_notebook_is_its_example_executed(example):
 
 
 @every_example
-def test_a_notebook_tells_and_shows(example):
+def test_notebook_has_narration_and_figures(example):
     found = nbformat.read(GALLERY / f"{example.stem}.ipynb", 4)
     assert found.cells[0].source.startswith("# ")
     words = sum(len(cell.source.split()) for cell in found.cells if cell.cell_type == "markdown")
@@ -48,7 +48,7 @@ def test_a_notebook_tells_and_shows(example):
     assert "converged" in "".join(output.text for output in outputs(found) if output.output_type == "stream")
 
 
-def test_nothing_in_a_notebook_says_where_it_ran():
+def test_outputs_of_notebooks_have_no_absolute_paths():
     for path in GALLERY.glob("*.ipynb"):
         for output in outputs(nbformat.read(path, 4)):
             text = output.text if output.output_type == "stream" else str(output.data.get("text/plain", ""))

@@ -1,4 +1,4 @@
-"""Programs compiled for a GPU that is not there do what the committed figures say."""
+"""Programs compiled for an absent GPU match the committed figures."""
 
 import importlib.util
 import subprocess
@@ -15,8 +15,8 @@ BENCHMARK = ROOT / "benchmarks" / "gpu_kernels.py"
 @pytest.mark.skipif(
     importlib.util.find_spec("jax_cuda12_plugin") is None, reason="no jax-cuda12-plugin: tox -e gpu-kernels installs it"
 )
-def test_kernels_bytes_and_modelled_times_are_the_committed_ones():
-    """To a fifth; waits and products in TF32 not at all."""
+def test_kernels_bytes_and_modelled_times_match_the_committed_ones():
+    """To within a fifth; waits and products in TF32 exactly."""
     done = subprocess.run(
         [sys.executable, BENCHMARK, "--compare"], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""NeMoS' own tests with our solvers: the solver is replaced, and failures are told apart by their reasons."""
+"""NeMoS' own tests with our solvers: the solver is replaced, and failures are grouped by reason."""
 
 import importlib
 from pathlib import Path
@@ -48,7 +48,7 @@ def suite(monkeypatch):
 
 @pytest.fixture
 def tree(tmp_path):
-    """Make a source tree with tests of its own; NeMoS is the one that is installed."""
+    """Make a source tree with its own tests; NeMoS is the installed one."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_few.py").write_text(TESTS)
     (tmp_path / "tests" / "test_of_others.py").write_text("def test_nothing():\n    raise ValueError\n")
@@ -76,7 +76,7 @@ def record(name, outcome, message="", ran=True):
     return {"test": name, "outcome": outcome, "message": message, "ran": ran, "seconds": 1.0}
 
 
-def test_failures_have_reasons_and_those_of_nemos_are_told_apart(suite):
+def test_failures_have_reasons_and_those_of_nemos_are_counted_separately(suite):
     tests = [
         record(
             "tests/test_a.py::test_x[1]", "failed", "AttributeError: 'FitState' object has no attribute 'solver_state'"

@@ -1,4 +1,4 @@
-"""A notebook that is really run: bars that end green and full, with names, and results that are tables."""
+"""An executed notebook: bars have names and end green and full, and results are tables."""
 
 import os
 import subprocess
@@ -38,10 +38,10 @@ RESULTS = {
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
-    """Cells and their outputs, and what widgets are left as."""
+    """Cells and their outputs, and the final state of widgets."""
     cells = [DATA, *(f"model = {fit}" for fit in FITS.values()), *RESULTS.values()]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    # As the notebook's own process sees it: this checkout, and nothing of the settings of tests.
+    # The notebook's own process sees this checkout, and none of the settings of the tests.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
         patch.delenv("JAX_NUMPY_RANK_PROMOTION", raising=False)

@@ -24,7 +24,7 @@ def test_c_star_is_the_maximum_of_h_rounded_up():
     h = numerics.softplus_curvature_slope(numerics.softplus_parts(a))
     assert np.all((h >= 0) & (h <= numerics.C_STAR * (1 + 1e-15)))
     assert numerics.C_STAR - h.max() < 1e-9
-    # Rising before its peak, falling after it: what a bound on an interval rests on.
+    # Increasing before its peak, decreasing after it: bounds on an interval rely on this.
     coarse = h[::1000]
     assert np.all(np.diff(coarse[a[::1000] <= numerics.A_STAR]) > 0)
     assert np.all(np.diff(coarse[a[::1000] >= numerics.A_STAR]) < 0)
@@ -34,7 +34,7 @@ def test_c_star_is_the_maximum_of_h_rounded_up():
 @every_dtype
 @every_namespace
 def test_parts_and_h_match_40_digits_in_both_tails(dtype, xp, x64):
-    """And touch no floating-point trap (overflow, invalid, division by zero), hence no warning, up to 1e4."""
+    """They also raise no floating-point error (overflow, invalid, division by zero), hence no warning, up to 1e4."""
     limit = LIMITS[dtype]
     points = [
         np.linspace(-limit, limit, 41),

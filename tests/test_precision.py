@@ -1,4 +1,4 @@
-"""Every float32 product of every kernel is asked for in full precision: read off what the solvers really run."""
+"""Every float32 product of every kernel requests full precision, as read from what the solvers run."""
 
 import functools
 import importlib
@@ -62,19 +62,19 @@ def products(jaxpr):
 
 
 def is_full(product):
-    """Whether a product asks for full precision, of both its factors."""
+    """Whether a product requests full precision for both its factors."""
     asked = product.params["precision"]
     return asked is not None and {jax.lax.Precision.HIGHEST} == set(asked if isinstance(asked, tuple) else (asked,))
 
 
 def where(product):
-    """Line of the package that asks for a product."""
+    """Line of the package that requests a product."""
     frames = product.source_info.traceback.frames
     return next((f"{Path(f.file_name).name}:{f.line_num}" for f in frames if "/glmfit/" in f.file_name), "?")
 
 
 class Watched:
-    """A kernel that remembers the jaxprs of all calls from outside of other kernels."""
+    """A kernel that records the jaxprs of all calls from outside of other kernels."""
 
     def __init__(self, kernel):
         functools.update_wrapper(self, kernel)
@@ -90,7 +90,7 @@ class Watched:
 
 
 def watch(monkeypatch):
-    """Put a `Watched` in the place of every compiled function of the package: the watched by their full names."""
+    """Replace every compiled function of the package by a `Watched`, and return these by full name."""
     modules = [
         importlib.import_module(found.name)
         for package in (bounds, penalties, engine, pairs, saga, stochastic)
@@ -141,7 +141,7 @@ class Softmax(RowLoss):
 
 
 def coupled_columns():
-    """A loss known by its value alone, which couples columns."""
+    """A loss that couples columns and is known by its value alone."""
     X, label = labelled()
     for name in ("Ridge", "ElasticNet"):
         penalty = penalties.make(name, (1e-2, 0.5) if name == "ElasticNet" else 1e-2, X.shape[1], 5)
@@ -154,7 +154,7 @@ def classes():
     X, label = labelled()
     pairs = Pairs(np.arange(len(X)), label, np.ones(len(X)))
     dense, sparse = (SoftmaxProblem(x, pairs, 12, 1e-2, True, None) for x in (X, sp.csr_array(X)))
-    many = ImplicitSGD(9)  # classes enough for another way to read their weights
+    many = ImplicitSGD(9)  # enough classes for another way to read their weights
     for solver in (many, ImplicitSGD(2), *(ImplicitSGD(2, 4, how) for how in MINIBATCHES), UMax(2, 4), SoftmaxProx()):
         update(solver, dense)
     for solver in (many, UMax(2, 4), SoftmaxProx()):
@@ -193,7 +193,7 @@ def labelled(n_classes=5):
 
 
 def update(solver, problem):
-    """Do an epoch."""
+    """Run one epoch."""
     solver.update(problem, solver.init_state(problem, None, key=KEY), 0.1, 1.0)
 
 
@@ -234,7 +234,7 @@ def test_kernels_multiply_in_full_precision(area, monkeypatch):
     ],
     ids=["lanczos", "proximal_gradient"],
 )
-def test_functions_that_are_compiled_by_others_multiply_in_full_precision(function):
+def test_functions_compiled_by_others_multiply_in_full_precision(function):
     found = products(jax.make_jaxpr(function)(jnp.eye(3, dtype=jnp.float32)))
     assert found
     assert all(map(is_full, found))
@@ -242,7 +242,7 @@ def test_functions_that_are_compiled_by_others_multiply_in_full_precision(functi
 
 @pytest.mark.thorough
 def test_a_loss_of_nemos_is_called_in_full_precision(monkeypatch):
-    """Outside of our kernels, too: its value is compared with ours, at the start and at the end."""
+    """Also outside of our kernels: its value is compared with ours, at the start and at the end."""
     nemos = pytest.importorskip("nemos", minversion="0.2.8")
     importlib.import_module("glmfit.plugins.nemos")
     asked = []
@@ -259,7 +259,7 @@ def test_a_loss_of_nemos_is_called_in_full_precision(monkeypatch):
     assert len(asked) > 1 and set(asked) == {"highest"}
 
 
-def test_the_precision_of_jax_is_the_users():
+def test_users_precision_of_jax_is_unchanged():
     x = jnp.eye(2, dtype=jnp.float32)
     with jax.default_matmul_precision("bfloat16"):
         kernel = jit(lambda x: x @ x)

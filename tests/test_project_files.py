@@ -19,7 +19,7 @@ def minor_versions(text: str) -> set[str]:
     return {f"3.{minor}" for minor in re.findall(r"\b(?:py3|3\.)(1\d)\b", text)}
 
 
-def test_the_recipe_of_conda_has_the_version_and_the_requirements_of_the_package():
+def test_conda_recipe_has_the_version_and_requirements_of_the_package():
     recipe = (ROOT / ".github" / "conda" / "meta.yaml").read_text()
     assert f'version = "{glmfit.__version__}"' in recipe
     run = recipe.partition("  run:\n")[2].partition("\ntest:")[0]
@@ -38,13 +38,13 @@ def test_all_files_name_the_same_interpreters():
     assert PROJECT["project"]["requires-python"] == f">={min(classified, key=lambda v: int(v[2:]))}"
 
 
-def test_the_workflow_runs_what_decides():
+def test_workflow_runs_the_deciding_checks():
     assert any(step.get("run") == "bash .ci/run" for step in WORKFLOW["jobs"]["ci"]["steps"])
     oldest = [step.get("run", "") for step in WORKFLOW["jobs"]["minimum"]["steps"]]
     assert "tox -e minimum" in oldest and "[testenv:minimum]" in (ROOT / "tox.ini").read_text()
 
 
-def test_the_changelog_begins_with_what_is_to_be_released_or_was():
+def test_changelog_begins_with_the_next_or_the_last_release():
     first = re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
     assert re.fullmatch(rf"\[Unreleased\] \d+\.\d+\.\d+|{re.escape(glmfit.__version__)} \(\d{{4}}-\d\d-\d\d\)", first)
 

@@ -1,4 +1,4 @@
-"""The public names, and that each of them says what it promises."""
+"""The public names, and the documentation of each."""
 
 import importlib
 import inspect
@@ -40,7 +40,7 @@ def test_all_is_exact():
 
 def test_the_interface_is_the_frozen_one():
     frozen = public_api.FROZEN.read_text(encoding="utf-8")
-    assert public_api.render() == frozen, "if you mean it: python tests/public_api.py > tests/public_api.txt"
+    assert public_api.render() == frozen, "if this is intended: python tests/public_api.py > tests/public_api.txt"
 
 
 def test_version_is_a_release_number():
@@ -60,7 +60,7 @@ MODULES = all_modules()
 
 
 def exported():
-    """What the package and its subpackages export: {dotted name: object}."""
+    """Objects that the package and its subpackages export: {dotted name: object}."""
     found = {f"glmfit.{key}": getattr(glmfit, key) for key in glmfit.__all__}
     for name in SUBPACKAGES:
         module = importlib.import_module(f"glmfit.{name}")
@@ -96,7 +96,7 @@ def parameters(function):
 
 
 def missing_sections(function):
-    """What the docstring of a public function lacks."""
+    """Parts that the docstring of a public function lacks."""
     have, lacks = sections(function.__doc__ or ""), []
     named = parameters(function)
     if named and "Parameters" not in have:
@@ -110,7 +110,7 @@ def missing_sections(function):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_every_module_says_what_it_is(name):
+def test_every_module_has_a_docstring(name):
     if "." in name:
         assert importlib.import_module(name).__doc__
 
@@ -166,13 +166,13 @@ def test_estimator_documents_every_parameter_and_attribute():
 
 
 @pytest.mark.parametrize("name", ["GapCertificate", "estimate_smallest_eigenvalue", "lanczos_step", "start_lanczos"])
-def test_names_that_are_gone_say_what_to_use(name):
+def test_removed_names_say_what_to_use(name):
     with pytest.raises(AttributeError, match=f"{name}'; (the report of a fit has its bounds|use `)"):
         getattr(glmfit.bounds, name)
 
 
 @pytest.mark.parametrize("name", dir(glmfit.problems))
-def test_names_of_problems_warn_and_are_elsewhere(name):
+def test_names_of_problems_warn_and_come_from_elsewhere(name):
     with pytest.warns(UserWarning, match=f"glmfit.problems.{name} is glmfit") as warned:
         value = getattr(glmfit.problems, name)
     place = re.search(r"is (glmfit\.\w+)", str(warned[0].message))[1]

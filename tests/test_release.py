@@ -1,4 +1,4 @@
-"""What a release is made of: the wheel and the sdist are built, looked into, and used away from the checkout."""
+"""Contents of a release: the wheel and the sdist are built, inspected, and used outside the checkout."""
 
 import email
 import os
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(*command, cwd):
-    """Run a command that knows nothing of the checkout or of the settings of tests; what it printed."""
+    """Run a command without the checkout and the settings of the tests, and return its output."""
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST", "JAX"))}
     done = subprocess.run([str(c) for c in command], cwd=cwd, env=outside, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -69,7 +69,7 @@ def python(wheel, tmp_path_factory):
 
 
 def relative_files(folder):
-    """Files below a folder, as they would stand in an archive."""
+    """Files below a folder, as named in an archive."""
     found = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     return {name for name in found if "__pycache__" not in name}
 
@@ -97,7 +97,7 @@ def test_sdist_holds_what_is_needed_to_build_test_and_read(sdist):
     assert not [name for name in names if name.startswith(unwanted) or name.endswith((".pyc", ".html", ".egg-info"))]
 
 
-def test_the_installed_wheel_says_what_it_is(python, tmp_path):
+def test_installed_wheel_states_its_version_and_imports_all_modules(python, tmp_path):
     where = run(python, "-c", "import glmfit; print(glmfit.__file__)", cwd=tmp_path).strip()
     assert Path(where).is_relative_to(Path(python).parents[1])
     assert f"glmfit {glmfit.__version__}" in run(python, "-m", "glmfit", "info", cwd=tmp_path)

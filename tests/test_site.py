@@ -32,8 +32,8 @@ MODULES += ("batch",)
 pytest.importorskip("sphinx")
 pytest.importorskip("myst_nb")
 
-# What a reader would call broken. Boxes of code and of output must hold their lines at a window of 1400 pixels, and
-# nothing may be wider than the column it stands in but tables, which scroll in a box of their own.
+# What a reader would call broken. Boxes of code and of output must hold their lines in a window of 1400 pixels, and
+# only tables, which scroll in their own box, may be wider than their column.
 FAULTS = r"""() => {
   const faults = [], article = document.querySelector('article') ?? document.body;
   const shown = node => node.getClientRects().length > 0;
@@ -78,7 +78,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    """A browser without a window."""
+    """A headless browser."""
     playwright = pytest.importorskip("playwright.sync_api")
     if CHROMIUM is None:
         pytest.skip("no Chromium on PATH")
@@ -90,7 +90,7 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """A page of 1400 pixels, which notes what it asks the network for."""
+    """A page 1400 pixels wide that records its network requests."""
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     page.asked = []
     page.on("request", lambda request: page.asked.append(request.url))
@@ -99,7 +99,7 @@ def page(browser):
 
 
 def look(page, path):
-    """What is wrong with a page, and the addresses its links go to."""
+    """Faults of a page, and the addresses of its links."""
     page.asked.clear()
     page.goto(path.as_uri())
     page.evaluate("async () => { await window.MathJax?.startup?.promise }")
@@ -119,7 +119,7 @@ def pages_of(site):
     "every", [pytest.param(10, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.slow)]
 )
 def test_no_page_is_broken(site, page, every):
-    """Of the pages of the reference, which are made alike, some; all others."""
+    """Check some pages of the reference, which are generated alike, and all other pages."""
     broken, links = {}, set()
     reference = [path for path in pages_of(site) if path.parent.name == "generated"]
     for path in [path for path in pages_of(site) if path not in reference] + reference[::every]:
@@ -139,7 +139,7 @@ def test_no_page_is_broken(site, page, every):
 
 
 @pytest.mark.thorough
-def test_every_notebook_can_be_downloaded_as_it_is(site, page):
+def test_every_notebook_can_be_downloaded_unchanged(site, page):
     for notebook in sorted((ROOT / "docs" / "gallery").glob("*.ipynb")):
         page.goto((site / "gallery" / f"{notebook.stem}.html").as_uri())
         links = page.evaluate("() => [...document.querySelectorAll('a.download')].map(a => a.href)")

@@ -1,4 +1,4 @@
-"""A type checker agrees with what users write, and finds what they must not write."""
+"""A type checker accepts what users write, and finds their mistakes."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.thorough
 def test_a_type_checker_finds_the_mistakes_of_users_and_no_others(tmp_path):
-    """mypy with the settings of pyproject.toml: comments that expect an error which is not there are errors, too."""
+    """With the settings of pyproject.toml, mypy also reports comments that expect an error that does not occur."""
     command = [sys.executable, "-m", "mypy", "--cache-dir", tmp_path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

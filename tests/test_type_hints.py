@@ -1,6 +1,6 @@
-"""Type hints are text until somebody reads them: every one must name something, and agree with its default.
+"""Type hints are text until they are evaluated: each must name something, and agree with its default.
 
-What users call has them all.
+Everything that users call is completely annotated.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ def annotated(module):
 
 
 def allows(hint, value) -> bool:
-    """Whether a default is of its hint, as far as that can be told."""
+    """Whether a default agrees with its hint, as far as this can be decided."""
     kind = typing.get_origin(hint) or hint
     if kind in (typing.Union, types.UnionType):
         return any(allows(part, value) for part in typing.get_args(hint))
@@ -80,7 +80,7 @@ def test_hints_name_something_and_agree_with_defaults(name):
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_check_sees_what_is_wrong():
+def test_check_of_defaults_finds_mistakes():
     assert allows(int | None, None) and allows(float, 1) and allows(typing.Any, None) and not allows(int, None)
     assert not allows(str, 1) and not allows(typing.Callable, None) and not allows(int, True)
     assert allows(typing.Callable | None, None)
@@ -100,20 +100,20 @@ def called_in_the_list() -> set[str]:
     return found
 
 
-def test_nothing_of_the_list_is_overlooked():
+def test_no_name_of_the_list_is_overlooked():
     called = called_in_the_list()
     assert {"glmfit.PopulationGLM.fit", "glmfit.plotting.plot_filter", "glmfit.solvers.SAGA"} <= called
     assert not called - set(LISTED)
 
 
 @pytest.mark.parametrize("package", sorted({name.rpartition(".")[0] for name in LISTED}))
-def test_what_the_list_names_is_completely_annotated(package):
+def test_names_of_the_list_are_completely_annotated(package):
     own = {name: value for name, value in LISTED.items() if name.rpartition(".")[0] == package}
     lacking = [f"{name}: {', '.join(lacks)}" for name, value in own.items() if (lacks := unannotated(value))]
     assert not lacking, "\n".join(lacking)
 
 
-def test_the_check_of_completeness_sees_what_is_missing():
+def test_check_of_completeness_finds_missing_annotations():
     class Half:
         def __init__(self, a: int, b=1): ...
 

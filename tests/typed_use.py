@@ -1,4 +1,4 @@
-"""What users write, for a type checker: right uses pass, and wrong ones are the errors that a comment expects.
+"""User code for a type checker: correct uses pass, and wrong ones give the errors that a comment expects.
 
 test_type_checker.py checks it; nothing here runs.
 """

@@ -1,4 +1,4 @@
-"""Draws the figures of the documentation, from simulated data with fixed seeds.
+"""Draw the figures of the documentation from simulated data with fixed seeds.
 
 python docs/figures/draw.py [FOLDER]     into docs/figures unless another folder is named; takes about ten seconds
 """
@@ -84,7 +84,7 @@ def gap_in_one_dimension():
 
 
 def smooth_stimulus(n_bins, n_basis, seed):
-    """Past of a smooth stimulus through overlapping bumps: features that nearly repeat each other."""
+    """Past of a smooth stimulus through overlapping bumps: features that are nearly the same."""
     rng = np.random.default_rng(seed)
     stimulus = np.convolve(rng.normal(size=n_bins + 200), np.hanning(25), "same")
     stimulus /= stimulus.std()
@@ -98,7 +98,7 @@ def smooth_stimulus(n_bins, n_basis, seed):
 
 
 def convergence():
-    """True gap of a classifier and what the report says, had the fit been stopped after each epoch."""
+    """True gap of a classifier and the reported gap, for fits stopped after each epoch."""
     rng, X, _ = smooth_stimulus(6000, 10, 3)
     eta = X @ rng.normal(size=10) - 3
     y = rng.poisson(np.logaddexp(0, eta)) > 0
@@ -106,7 +106,7 @@ def convergence():
     epochs = np.r_[1:13, 14:39:3]
     reports = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fits that are stopped early say so
+        warnings.simplefilter("ignore")  # fits that are stopped early warn
         for n in epochs:
             model = SoftmaxGLM(solver_name="BoundMajorization", max_epochs=int(n), tol=1e-12, regularizer_strength=0)
             reports.append(model.fit(X, y).report_)
@@ -188,7 +188,7 @@ def correlated():
 
 
 def valley():
-    """Two features that nearly repeat each other: coefficients far apart with nearly the same objective."""
+    """Two nearly identical features: coefficients far apart with nearly the same objective."""
     rng = np.random.default_rng(11)
     shared = rng.normal(size=3000)
     X = np.column_stack([shared + 0.12 * rng.normal(size=3000), shared + 0.12 * rng.normal(size=3000)])

@@ -1,4 +1,4 @@
-"""Draws the figures of the how-to pages from the code that the pages show.
+"""Draw the figures of the how-to pages from the code on the pages.
 
 python docs/figures/how_to.py [FOLDER]     into docs/how_to/figures unless another folder is named; takes a minute
 
@@ -25,7 +25,7 @@ DPI = 110
 
 
 def run(name: str, until: str | None = None) -> dict:
-    """Names that the blocks of a page leave, those that it hides included; up to a heading if one is named."""
+    """Namespace after running the blocks of a page, hidden ones included, up to a heading if given."""
     text = (ROOT / "docs" / "how_to" / f"{name}.md").read_text(encoding="utf-8")
     if until is not None:
         text = text[: text.index(f"\n## {until}\n")]
@@ -47,7 +47,7 @@ def filters() -> dict:
 
 
 def coupling() -> dict:
-    """The network that is known."""
+    """The known network."""
     return {"coupling": run("coupling", until="Sparse couplings: group lasso")["axes"][0].figure}
 
 
@@ -90,12 +90,12 @@ def compile_once() -> dict:
 
 
 def explain() -> dict:
-    """What two groups contribute, and what they would by chance."""
+    """Contributions of two groups, and their chance level."""
     return {"explain": run("explain", until="Which null for which question")["axes"][0].figure}
 
 
 def features() -> dict:
-    """Columns of four recipes, against what they are functions of."""
+    """Columns of four recipes, against their variables."""
     names = run("features", until="Categories")
     from nemos.basis import BSplineEval, CyclicBSplineEval
 

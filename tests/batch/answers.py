@@ -1,4 +1,4 @@
-"""Remember what `drive` hands over, and ask ports what they answer to strangers."""
+"""Record what `drive` delivers, and check how ports answer clients without the certificate."""
 
 import socket
 import ssl
@@ -10,7 +10,7 @@ from glmfit.batch.driver import drive
 
 
 class Answers:
-    """Remember what `drive` hands over."""
+    """Record of the receipts and losses that `drive` reports."""
 
     def __init__(self):
         self.receipts, self.lost, self.said = {}, {}, []
@@ -31,7 +31,7 @@ def carry(client, function, tasks, **options):
 
 
 def do_and_carry(client, tasks, do, **options):
-    """Carry the tasks, and do something when the first receipt has come."""
+    """Run the tasks, and call `do` when the first receipt arrives."""
     answers = Answers()
 
     def on_receipt(task, receipt):
@@ -44,7 +44,7 @@ def do_and_carry(client, tasks, do, **options):
 
 
 def listening(pids):
-    """Every port on which these processes listen, and at which address: {port: address}."""
+    """Ports on which these processes listen, with their addresses: {port: address}."""
     found = {}
     for pid in pids:
         for connection in psutil.Process(pid).net_connections(kind="all"):
@@ -54,7 +54,7 @@ def listening(pids):
 
 
 def without_encryption(port):
-    """What a port answers to somebody who speaks plain text."""
+    """Answer of a port to a client that sends plain text."""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
         plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
         try:
@@ -64,7 +64,7 @@ def without_encryption(port):
 
 
 def without_certificate(port):
-    """What a port answers to somebody with TLS but without the certificate."""
+    """Answer of a port to a TLS client without the certificate."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:

@@ -1,4 +1,4 @@
-"""What tests of the engines share."""
+"""Fixtures shared by the tests of the engines."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def importable():
-    """Let workers import the package and the tasks of the tests; nothing limits their threads but the package."""
+    """Let workers import the package and the tasks of the tests; only the package limits their threads."""
     with pytest.MonkeyPatch.context() as patch:
         path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
         patch.setenv("PYTHONPATH", path)
@@ -32,5 +32,5 @@ def slurm(importable):
 
 @pytest.fixture
 def make_batch(tmp_path):
-    """Make a batch of a loader's arguments."""
+    """Make a batch from the arguments of a loader."""
     return lambda arguments, models=None: Batch(tmp_path, arguments, models)

@@ -1,4 +1,4 @@
-"""What the tests of the engines run on workers: functions that a worker can import, some of them harmful."""
+"""Importable functions that the tests of the engines run on workers, some of them harmful."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def fail(task):
 
 
 def perform(task):
-    """Do what the task says: ("echo", n), ("poison", n), ("nap", n, seconds), ("kill once", n, file)."""
+    """Perform a task: ("echo", n), ("poison", n), ("nap", n, seconds), ("kill once", n, file)."""
     what, number, *rest = task
     if what == "poison":
         os._exit(3)
@@ -38,7 +38,7 @@ def perform(task):
 
 
 def cpu_per_wall(_):
-    """CPU seconds per second of work that would use every core if it were let."""
+    """CPU seconds per second of work that uses every core unless it is limited."""
     import jax
     import jax.numpy as jnp
     import numpy as np

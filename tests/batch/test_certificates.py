@@ -1,4 +1,4 @@
-"""Folders of certificates: those of runs that were killed go when the next run starts, all others stay."""
+"""Folders of certificates: the next run removes those of killed runs, and all others stay."""
 
 import json
 import os
@@ -23,14 +23,14 @@ with certificates(Path(sys.argv[1])):
 
 
 def seen(folder, seconds_ago):
-    """Make it look as if nothing had been heard of its owner for so long."""
+    """Make it look as if its owner was last seen this many seconds ago."""
     then = time.time() - seconds_ago
     os.utime(folder / "owner.lock", (then, then))
 
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a run that finds what is in the folder."""
+    """Start and end a run that finds what is in the folder."""
 
     def start():
         with certificates(tmp_path):
@@ -39,7 +39,7 @@ def start(tmp_path):
     return start
 
 
-def test_what_a_killed_run_leaves_is_removed_when_it_is_old(importable, tmp_path, start):
+def test_old_folder_of_a_killed_run_is_removed(importable, tmp_path, start):
     killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False)
     assert killed.returncode == -signal.SIGKILL
     (left,) = tmp_path.glob(".tls-*")
@@ -50,16 +50,16 @@ def test_what_a_killed_run_leaves_is_removed_when_it_is_old(importable, tmp_path
     assert not left.exists()
 
 
-def test_what_belongs_to_a_run_that_lives_stays(tmp_path, start):
+def test_folder_of_a_live_run_stays(tmp_path, start):
     with certificates(tmp_path) as (folder, *_):
-        seen(folder, 4000)  # this process is there, whatever the clock says
+        seen(folder, 4000)  # this process is alive, whatever the clock says
         start()
         assert folder.exists()
     assert not folder.exists()
 
 
 @pytest.mark.parametrize("seconds_ago, stays", [(1800, True), (4000, False)])
-def test_runs_of_another_host_live_as_long_as_they_are_heard_of(tmp_path, start, seconds_ago, stays):
+def test_folder_of_another_host_stays_while_its_owner_is_seen(tmp_path, start, seconds_ago, stays):
     folder = tmp_path / ".tls-theirs"
     folder.mkdir()
     (folder / "owner.lock").write_text(json.dumps({"host": f"not-{socket.gethostname()}", "pid": 1, "since": 0}))

@@ -1,4 +1,4 @@
-"""Contributions of groups of features in a batch: those of `explain`, in files, tables and the index."""
+"""Contributions of groups of features in a batch equal those of `explain`, in files, tables and the index."""
 
 import json
 import subprocess
@@ -62,7 +62,7 @@ def batch(tmp_path_factory):
 
 
 def direct(name, arguments):
-    """What `explain` says of a session of the batch."""
+    """Explanation of a session of the batch by a direct call of `explain`."""
     kind, given, asked = MODELS[name]
     model, (X, y) = getattr(glmfit, kind)(**given, random_state=0), draw(arguments)
     if name == "each":
@@ -77,12 +77,12 @@ def same(found, expected, but=("neuron", "feature")):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
 
 
-def test_the_arrays_of_an_explanation_are_those_that_files_are_checked_for():
+def test_files_are_checked_for_all_arrays_of_an_explanation():
     assert list(_explained.AXES.keys() ^ set(_explanation._array_names())) == []
 
 
 @pytest.mark.parametrize("name", ["each", "groups"])
-def test_contributions_are_those_of_explain(batch, name):
+def test_contributions_equal_those_of_explain(batch, name):
     for arguments in SESSIONS:
         label = f"sim/seed={arguments['seed']},n_rows={arguments['n_rows']},n_neurons={arguments['n_neurons']}"
         path = batch.paths[label, name]
@@ -142,7 +142,7 @@ def test_without_contributions_there_is_no_table(make_batch):
     assert collect(batch.out).explained is None and not (batch.out / "explained.parquet").exists()
 
 
-def test_finding_that_all_is_explained_imports_no_estimator(batch):
+def test_rerun_of_an_explained_batch_imports_no_estimator(batch):
     command = ["run", str(batch.manifest), "--out", str(batch.out), "--quiet"]
     code = f"import sys\nfrom glmfit.batch.__main__ import main\nprint(main({command}), 'jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
@@ -195,7 +195,7 @@ def test_damaged_contributions_are_noticed(batch, change, said):
         path.write_bytes(before)
 
 
-def test_a_stop_half_way_leaves_no_result(batch, tmp_path, monkeypatch):
+def test_interrupted_explanation_leaves_no_result(batch, tmp_path, monkeypatch):
     explained = inference.explain
     monkeypatch.setattr(inference, "explain", lambda *a, **k: replace(explained(*a, **k), status="interrupted"))
     task = next(t for t in read_manifest(batch.manifest).tasks() if t.model == "each")
@@ -284,7 +284,7 @@ def test_linear_shifts(folder):
     same(found, explain(model, data.X, data.y, groups, kinds="maximal", null=LinearShift(60, 20)))
 
 
-def test_units_with_their_own_history_are_explained_each_by_itself(folder):
+def test_units_with_own_history_are_explained_separately(folder):
     design = DESIGN | {"history": HISTORY | {"of": "own"}}
     asked = {"kinds": ["unique"], "null": {"kind": "circular_shift", "n": 19, "least": 5}, "null_strength": 0.01}
     found, data = explained(folder, asked, design=design)
@@ -305,7 +305,7 @@ def test_units_with_their_own_history_are_explained_each_by_itself(folder):
 # -- manifests
 
 
-def test_what_is_explained_is_part_of_the_key(folder):
+def test_settings_of_an_explanation_are_part_of_the_key(folder):
     def key(asked, **model):
         path = manifest_of(folder, asked, **model)
         if asked is None:
@@ -377,13 +377,13 @@ def test_bad_tables_say_what_is_wrong(folder, asked, message):
         ({"grid": {"regularizer": ["Ridge", "GroupLasso"]}}, 'explain: regularizer is "GroupLasso"'),
     ],
 )
-def test_models_that_cannot_be_explained_are_found_before(folder, model, message):
+def test_manifest_refuses_models_that_cannot_be_explained(folder, model, message):
     with pytest.raises(ManifestError) as caught:
         read_manifest(manifest_of(folder, {}, **{"parameters": {}, **model}))
     assert any(message in problem for problem in caught.value.problems), caught.value.problems
 
 
-def test_a_covariate_may_be_called_what_a_group_may_not(folder):
+def test_covariate_may_have_a_name_that_groups_may_not_have(folder):
     design = DESIGN | {"covariates": [{**PLACE, "name": "full"}]}
     with pytest.raises(ManifestError, match='explain: groups is missing; a covariate is called "full"'):
         read_manifest(manifest_of(folder, {}, design=design))
@@ -411,7 +411,7 @@ def test_matrices_have_no_epochs(tmp_path, rng):
         ({"cv": {"epochs": "trials"}}, 'explain: cv names the epochs "trials", but matrices have no times.'),
     ],
 )
-def test_what_only_the_data_show_fails_in_the_fit(make_batch, asked, said):
+def test_problems_visible_only_in_the_data_fail_in_the_fit(make_batch, asked, said):
     batch = make_batch(SESSIONS[:1], [{"name": "m", **MODEL, "explain": asked}])
     summary = run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
     assert not summary.ok and said in json.loads(next((batch.out / "failed").iterdir()).read_text())["error"]
@@ -424,7 +424,7 @@ def test_what_only_the_data_show_fails_in_the_fit(make_batch, asked, said):
         ({"groups": {"a": "place_9"}}, 'group a names "place_9", which is neither a covariate nor a feature; did'),
     ],
 )
-def test_what_only_the_recording_shows_fails_in_the_fit(folder, asked, said):
+def test_problems_visible_only_in_the_recording_fail_in_the_fit(folder, asked, said):
     path = manifest_of(folder, asked)
     (task,) = read_manifest(path).tasks()
     receipt = run_one(task, folder / "failing")

@@ -14,7 +14,7 @@ pytest.importorskip("distributed")
 
 
 def workers_of(driver):
-    """Processes that fit, of a driver."""
+    """Worker processes of a driver."""
     found = []
     for process in psutil.Process(driver.pid).children(recursive=True):
         try:
@@ -26,7 +26,7 @@ def workers_of(driver):
 
 
 @pytest.mark.slow
-def test_a_worker_killed_five_times_during_sixty_fits(make_batch):
+def test_sixty_fits_finish_although_workers_are_killed_five_times(make_batch):
     batch = make_batch([{"seed": k, "sleep_s": 0.2} for k in range(60)])
     driver = batch.command("--workers", "2")
     rng, killed = random.Random(0), 0
@@ -42,7 +42,7 @@ def test_a_worker_killed_five_times_during_sixty_fits(make_batch):
 
 
 @pytest.mark.thorough
-def test_a_driver_killed_at_15_of_40_and_started_again_does_the_other_25(make_batch):
+def test_restarted_driver_does_only_the_missing_fits(make_batch):
     batch = make_batch([{"seed": k, "sleep_s": 0.2} for k in range(40)])
     driver = batch.command("--workers", "2")
     batch.wait_for(15, driver)
@@ -85,7 +85,7 @@ def test_ctrl_c_ends_the_workers_too(make_batch):
 
 
 @pytest.mark.thorough
-def test_results_of_workers_are_those_of_a_serial_run_bit_for_bit(make_batch):
+def test_results_of_workers_equal_those_of_a_serial_run_bit_for_bit(make_batch):
     models = [
         {"name": name, "estimator": "PopulationGLM", "parameters": {"solver_name": name, "regularizer_strength": 0.01}}
         for name in ("SAGA", "Newton")

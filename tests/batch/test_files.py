@@ -37,7 +37,7 @@ def finished(tmp_path_factory):
     return batch
 
 
-def test_a_session_that_fails_fails_alone(finished):
+def test_failed_session_does_not_affect_the_others(finished):
     summary = finished.summary
     assert (summary.n_tasks, summary.n_done, len(summary.failed), summary.n_missing) == (12, 10, 2, 0)
     assert not summary.ok and "the tracker of session 5 was off" in str(summary)
@@ -79,7 +79,7 @@ def test_a_result_is_found_by_the_names_in_the_manifest(finished):
         load_result(path, session=session)
 
 
-def test_what_is_done_is_not_done_again_and_failures_wait_for_retry(finished):
+def test_finished_fits_are_not_repeated_and_failures_wait_for_retry(finished):
     before = {path: path.stat().st_mtime_ns for path in finished.results()}
     again = run(finished.manifest, out=finished.out, scheduler="serial", progress=False)
     assert (again.n_found, again.n_done, len(again.failed)) == (10, 0, 2)
@@ -88,7 +88,7 @@ def test_what_is_done_is_not_done_again_and_failures_wait_for_retry(finished):
     assert {path: path.stat().st_mtime_ns for path in finished.results()} == before
 
 
-def test_finding_that_all_is_done_imports_no_estimator(finished):
+def test_rerun_of_a_finished_batch_imports_no_estimator(finished):
     command = ["run", str(finished.manifest), "--out", str(finished.out), "--quiet"]
     code = f"import sys\nfrom glmfit.batch.__main__ import main\nprint(main({command}), 'jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
@@ -97,7 +97,7 @@ def test_finding_that_all_is_done_imports_no_estimator(finished):
 
 
 @pytest.mark.parametrize("how", ["another manifest", "another version", "no plan", "a damaged plan"])
-def test_only_what_this_version_found_right_is_not_checked_again(make_batch, how):
+def test_only_manifests_checked_by_this_version_skip_the_check(make_batch, how):
     batch = make_batch([{"seed": 0}])
     run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
     content = json.loads(batch.manifest.read_text())
@@ -115,7 +115,7 @@ def test_only_what_this_version_found_right_is_not_checked_again(make_batch, how
         run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
 
 
-def test_a_scheduler_that_is_none_is_refused_before_anything_is_written(make_batch):
+def test_unknown_scheduler_is_refused_before_anything_is_written(make_batch):
     batch = make_batch([{"seed": 0}], [{"name": "m", "estimator": "PopulationGLM"}])
     with pytest.raises(ValueError, match="scheduler is 'locl'; it must be 'local', 'serial', 'slurm', an address"):
         run(batch.manifest, out=batch.out, scheduler="locl", progress=False)
@@ -211,7 +211,7 @@ for kill in range(25):
     child = os.fork()
     if not child:
         while True:
-            for k in np.roll(range(4), kill):  # another one first, should there be time for one only
+            for k in np.roll(range(4), kill):  # start with a different file, in case there is time for only one
                 save_npz(folder + f"/{{k}}.npz", {{"batch": {{"key": str(k)}}}}, arrays)
     time.sleep(rng.uniform(0.05, 0.15))
     os.kill(child, signal.SIGKILL)
@@ -221,13 +221,13 @@ for kill in range(25):
     assert done.returncode == 0, done.stderr
     files = sorted(tmp_path.glob("[0-9].npz"))
     assert len(files) == 4
-    assert list(tmp_path.glob(".*.part")), "no kill fell into a write: the test has shown nothing"
+    assert list(tmp_path.glob(".*.part")), "no kill hit a write: the test has shown nothing"
     for path in files:
         load_npz(path)
 
 
 @pytest.mark.thorough
-def test_two_runs_at_one_folder(make_batch):
+def test_second_run_in_a_busy_folder_is_refused(make_batch):
     batch = make_batch([{"seed": k, "sleep_s": 0.5} for k in range(4)])
     first = batch.command("--scheduler", "serial")
     batch.wait_for(1, first)
@@ -235,12 +235,12 @@ def test_two_runs_at_one_folder(make_batch):
         run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
     first.kill()
     first.communicate()
-    assert run(batch.manifest, out=batch.out, scheduler="serial", progress=False).ok  # it does not hold it any longer
+    assert run(batch.manifest, out=batch.out, scheduler="serial", progress=False).ok  # the lock is free
 
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_is_stopped_goes_on(make_batch, how, code):
+def test_stopped_run_can_be_continued(make_batch, how, code):
     batch = make_batch([{"seed": k, "sleep_s": 0.3} for k in range(8)])
     first = batch.command("--scheduler", "serial")
     batch.wait_for(2, first)
@@ -253,7 +253,7 @@ def test_a_run_that_is_stopped_goes_on(make_batch, how, code):
     assert (again.n_found, again.n_done) == (n, 8 - n)
 
 
-def test_a_loader_that_leaves_in_whatever_way_fails_alone(make_batch):
+def test_any_exception_of_a_loader_fails_only_its_session(make_batch):
     ways = ["exit", "interrupt", "base"]
     batch = make_batch([{"seed": 0}, *({"seed": k, "leave": way} for k, way in enumerate(ways, 1)), {"seed": 9}])
     summary = run(batch.manifest, out=batch.out, scheduler="serial", progress=False)
@@ -263,7 +263,7 @@ def test_a_loader_that_leaves_in_whatever_way_fails_alone(make_batch):
     assert len(list((batch.out / "failed").iterdir())) == 3
 
 
-def test_a_changed_loader_is_another_task(make_batch):
+def test_changed_loader_makes_a_new_task(make_batch):
     batch = make_batch([{"seed": 1}])
     assert run(batch.manifest, out=batch.out, scheduler="serial", progress=False).n_done == 1
     with open(batch.folder / "sessions_for_tests.py", "a") as file:
@@ -272,7 +272,7 @@ def test_a_changed_loader_is_another_task(make_batch):
 
 
 @pytest.mark.parametrize("content", ["[]", "5", "null", '{"host": "elsewhere", "since": "abc"}', "\xff", "{}"])
-def test_a_lock_that_is_none_of_ours_does_not_block_for_ever(make_batch, content):
+def test_invalid_lock_does_not_block_indefinitely(make_batch, content):
     batch = make_batch([{"seed": 1}])
     batch.out.mkdir()
     (batch.out / "run.lock").write_bytes(content.encode("latin-1"))
@@ -280,7 +280,7 @@ def test_a_lock_that_is_none_of_ours_does_not_block_for_ever(make_batch, content
     assert run(batch.manifest, out=batch.out, scheduler="serial", progress=False).ok
 
 
-def test_a_run_that_is_refused_changes_nothing(make_batch):
+def test_refused_run_changes_nothing(make_batch):
     batch = make_batch([{"seed": 1}])
     assert run(batch.manifest, out=batch.out, scheduler="serial", progress=False).ok
     with RunLock(batch.out / "run.lock"):
@@ -292,7 +292,7 @@ def test_a_run_that_is_refused_changes_nothing(make_batch):
 
 
 @pytest.mark.thorough
-def test_a_serial_command_has_the_environment_of_a_worker_from_its_beginning(make_batch):
+def test_serial_command_has_the_environment_of_a_worker_from_its_start(make_batch):
     """Both NumPy and jax read it when they are imported."""
     batch = make_batch([{"seed": 1}])
     with open(batch.folder / "sessions_for_tests.py", "a") as file:
@@ -341,7 +341,7 @@ def test_shards_share_the_work(make_batch):
 
 
 def changing(folder, seeds):
-    """A manifest of as many sessions, each with counts of its seed, and a function that rewrites a session."""
+    """A manifest with one session per seed, with counts drawn from it, and a function that rewrites a session."""
     X = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
 
     def write(name, seed):
@@ -387,7 +387,7 @@ def test_a_result_is_filed_under_the_data_that_were_fitted(tmp_path, monkeypatch
     np.testing.assert_allclose(served.coef_, right.coef_, atol=1e-4)
 
 
-def test_a_file_that_cannot_be_read_fails_alone(tmp_path):
+def test_unreadable_file_fails_only_its_session(tmp_path):
     manifest, _ = changing(tmp_path, {"a": 1, "b": 2})
     (tmp_path / "c.npz").symlink_to(tmp_path / "nowhere.npz")
     summary = run(manifest, out=tmp_path / "out", scheduler="serial", progress=False)
@@ -395,7 +395,7 @@ def test_a_file_that_cannot_be_read_fails_alone(tmp_path):
     assert [r.session for r in summary.failed] == ["d/c"] and "does not exist" in summary.failed[0].error
 
 
-def test_data_behind_links_are_data(tmp_path):
+def test_data_behind_links_are_read_and_checked_for_changes(tmp_path):
     zarr = pytest.importorskip("zarr")
     X = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
     for name, seed in (("a", 1), ("b", 2)):
@@ -419,7 +419,7 @@ def test_data_behind_links_are_data(tmp_path):
         _sources.stat_signature({"kind": "matrices", "path": str(tmp_path / "b.zarr")})
 
 
-def test_a_pipe_is_no_file(tmp_path):
+def test_pipe_is_refused_as_data(tmp_path):
     os.mkfifo(tmp_path / "a.npz")
     with pytest.raises(OSError, match="neither a file nor a folder but a pipe"):
         _sources.stat_signature({"kind": "matrices", "path": str(tmp_path / "a.npz")})
@@ -447,7 +447,7 @@ def test_a_file_that_appears_after_planning_is_not_filed_as_unreadable(tmp_path,
     assert not summary.ok and "changed since the run began" in summary.failed[0].error
 
 
-def test_data_that_change_are_another_task(tmp_path):
+def test_changed_data_make_a_new_task(tmp_path):
     manifest, write = changing(tmp_path, {"a": 1})
     assert run(manifest, out=tmp_path / "out", scheduler="serial", progress=False).n_done == 1
     os.utime(tmp_path / "a.npz", (time.time() + 9, time.time() + 9))  # touched, not changed

@@ -61,7 +61,7 @@ def result_of(batch, name):
 
 
 @pytest.mark.parametrize("name", ["own", "all"])
-def test_results_are_those_of_the_estimator(batch, name):
+def test_results_equal_those_of_the_estimator(batch, name):
     spec = batch[1][name].spec
     data = build(load_session(spec["source"]), spec["design"], "PopulationGAM")
     by_hand = PopulationGAM(data.smooth_terms, feature_mask=data.feature_mask, **spec["parameters"]).fit(data.X, data.y)
@@ -91,7 +91,7 @@ def test_the_index_has_degrees_of_freedom_and_strengths_of_terms(batch):
     assert index.loc["plain"][of_terms].isna().all(axis=None)
 
 
-def test_files_have_penalties_only_where_no_basis_has_them():
+def test_penalties_are_stored_unless_the_basis_implies_them():
     basis = BSpline(5, (0, 1), name="a") * BSpline(5, (0, 1), name="b")
     whole, own = basis.terms["a*b"], Term(range(25, 28), (np.diag([1.0, 2.0, 3.0]),))
     other = Term(range(28, 33), (np.eye(5),), BSpline(5, (0, 1), name="c"))

@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(importable, folder):
-    """Two local workers, shared by the tests; a task is given up after it killed two of them."""
+    """Two local workers, shared by the tests; a task is given up after it has killed two of them."""
     with open_client("local", workers=2, out=folder, allowed_failures=1) as client:
         yield client
 
@@ -48,7 +48,7 @@ def test_every_task_comes_back_from_one_of_the_workers(client):
 
 
 @pytest.mark.thorough
-def test_only_a_few_tasks_are_with_the_cluster_and_none_is_remembered(client):
+def test_few_tasks_are_in_flight_and_finished_tasks_are_released(client):
     client.wait_for_workers(2, timeout=60)
     handed_over = []
 
@@ -58,19 +58,19 @@ def test_only_a_few_tasks_are_with_the_cluster_and_none_is_remembered(client):
     drive(client, engine_tasks.echo, range(30), on_receipt=count_in_flight, on_lost=None)
     assert len(handed_over) == 30
     assert max(handed_over) <= 4
-    # Dask lets go of the last one in a thread of its own.
+    # Dask releases the last one in a separate thread.
     wait_until(lambda: not client.futures, "no future in the client")
     wait_until(lambda: not any(client.has_what().values()), "nothing in the workers")
 
 
 @pytest.mark.thorough
-def test_receipts_come_as_tasks_finish_and_not_in_the_order_of_submission(client):
+def test_receipts_arrive_in_the_order_of_completion(client):
     client.wait_for_workers(2, timeout=60)
     answers = carry(client, engine_tasks.nap, [("slow", 1.0), ("a", 0.0), ("b", 0.0), ("c", 0.0)])
     assert next(iter(answers.receipts)) != ("slow", 1.0)
 
 
-def test_an_error_of_the_function_is_handed_over_with_its_traceback(client):
+def test_exception_of_a_task_is_reported_with_its_traceback(client):
     answers = carry(client, engine_tasks.fail, [1, 2])
     assert sorted(answers.lost) == [1, 2]
     assert isinstance(answers.lost[1], FileNotFoundError)
@@ -91,7 +91,7 @@ def test_workers_use_one_thread_and_the_cpu(client, folder):
     assert any((folder / "compiled").iterdir())
 
 
-def test_a_worker_killed_while_it_works_is_replaced_and_its_task_done(client):
+def test_worker_killed_while_it_works_is_replaced_and_its_task_completed(client):
     client.wait_for_workers(2, timeout=60)
     before = worker_pids(client)
     tasks = [("nap", i, 0.3) for i in range(8)]
@@ -109,8 +109,8 @@ def test_a_worker_killed_while_it_works_is_replaced_and_its_task_done(client):
 
 
 @pytest.mark.thorough
-def test_tasks_that_kill_their_workers_are_lost_alone(client):
-    # The innocent are on the same workers at the same time, and are suspected with them.
+def test_only_tasks_that_kill_their_workers_are_lost(client):
+    # Innocent tasks run on the same workers at the same time, and are suspected too.
     guilty, innocent = [("poison", 0), ("poison", 1)], [("nap", i, 0.2) for i in range(8)]
     answers = carry(client, engine_tasks.perform, [*guilty, *innocent])
     assert sorted(answers.lost) == guilty
@@ -118,7 +118,7 @@ def test_tasks_that_kill_their_workers_are_lost_alone(client):
     assert sorted(answers.receipts) == innocent
 
 
-def test_a_task_that_killed_a_worker_once_is_done(client, tmp_path):
+def test_task_that_kills_a_worker_once_is_completed(client, tmp_path):
     task = ("kill once", 0, str(tmp_path / "mark"))
     assert list(carry(client, engine_tasks.perform, [task]).receipts) == [task]
 
@@ -149,7 +149,7 @@ def test_waiting_does_not_keep_the_driver_busy(client):
     assert time.thread_time() - start < 0.5
 
 
-def test_every_port_speaks_tls_only_and_on_this_machine_only(client):
+def test_every_port_is_local_and_accepts_only_tls(client):
     client.wait_for_workers(2, timeout=60)
     ports = listening([os.getpid(), *worker_pids(client)])
     assert len(ports) >= 6  # the scheduler and two workers, each with its HTTP server
@@ -177,7 +177,7 @@ def test_a_client_without_the_certificate_is_refused(client, who):
                 pass
 
 
-def test_certificates_are_for_their_owner_only_and_vanish(importable, folder):
+def test_certificates_are_private_and_removed_at_the_end(importable, folder):
     with open_client("local", workers=1, out=folder) as client:
         (worker,) = client.cluster.workers.values()
         key = Path(worker.env["DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY"])
@@ -187,7 +187,7 @@ def test_certificates_are_for_their_owner_only_and_vanish(importable, folder):
     assert not key.parent.exists()
 
 
-def test_each_gpu_has_a_worker_of_its_own(importable, monkeypatch, tmp_path):
+def test_each_gpu_has_its_own_worker(importable, monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,8")
     with open_client("local", gpus=2, out=tmp_path) as client:
         client.wait_for_workers(2, timeout=60)
@@ -203,7 +203,7 @@ def test_an_open_client_and_an_address_are_left_running(client, folder):
     assert client.status == "running"
 
 
-def test_a_scheduler_that_is_not_there_is_named():
+def test_error_names_an_unreachable_scheduler():
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
         with pytest.raises(ConnectionError, match=r"could be reached at tcp://127\.0\.0\.1:1: "):
             with open_client("tcp://127.0.0.1:1"):
@@ -211,7 +211,7 @@ def test_a_scheduler_that_is_not_there_is_named():
 
 
 @pytest.mark.thorough
-def test_a_scheduler_without_tls_is_warned_of_and_one_without_workers_is_given_up(importable, monkeypatch):
+def test_scheduler_without_tls_gives_a_warning_and_one_without_workers_an_error(importable, monkeypatch):
     monkeypatch.setattr(_drive, "SPEAK_AFTER", 0.5)
     said = []
     with distributed.LocalCluster(n_workers=0, protocol="tcp://", dashboard_address=None) as cluster:
@@ -225,7 +225,7 @@ def test_a_scheduler_without_tls_is_warned_of_and_one_without_workers_is_given_u
 
 @pytest.fixture
 def foreign(importable, tmp_path):
-    """A cluster that somebody else has started, without TLS: its scheduler, and the file that names it."""
+    """A cluster started by someone else, without TLS: its scheduler, and the file that names it."""
     file = tmp_path / "scheduler.json"
     scheduler = ["dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
     worker = ["dask_worker", "--host", "127.0.0.1", "--nthreads", "1", "--local-directory", str(tmp_path)]
@@ -241,7 +241,7 @@ def foreign(importable, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_scheduler_that_dies_is_an_error_and_does_not_hang(foreign):
+def test_death_of_the_scheduler_raises_and_does_not_hang(foreign):
     scheduler, file = foreign
     done = []
 
@@ -256,13 +256,13 @@ def test_a_scheduler_that_dies_is_an_error_and_does_not_hang(foreign):
     assert 1 <= len(done) < 99
 
 
-def test_the_configuration_of_dask_is_as_before(client):
+def test_configuration_of_dask_is_unchanged(client):
     before = dask.config.get("distributed.scheduler.allowed-failures")
     with open_client(client.scheduler.address, security=client.security, allowed_failures=7):
         assert dask.config.get("distributed.scheduler.allowed-failures") == before
 
 
-def test_workers_that_cannot_start_are_an_error_with_the_end_of_their_log(importable, tmp_path, monkeypatch):
+def test_error_of_workers_that_cannot_start_shows_the_end_of_their_log(importable, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("import os, sys; print('broken site', flush=True); os._exit(4)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with open_client("local", workers=1, out=tmp_path / "out") as client:
@@ -287,7 +287,7 @@ with open_client("local", workers=2, out=Path("out").absolute()) as client:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_driver_that_is_stopped_leaves_nothing_behind(importable, tmp_path, number):
     handler = {signal.SIGINT: "signal.default_int_handler", signal.SIGKILL: None}.get(number, "signal.SIG_DFL")
-    # What started the tests may ignore the signal (nohup does), and its children would, too.
+    # The parent of the tests may ignore the signal (nohup does), and so would its children.
     ours = f"import signal\nsignal.signal({int(number)}, {handler})\n" if handler else ""
     (tmp_path / "driver.py").write_text(ours + DRIVER)
     scratch = tmp_path / "scratch"
@@ -306,10 +306,10 @@ def test_a_driver_that_is_stopped_leaves_nothing_behind(importable, tmp_path, nu
     driver.send_signal(number)
     start = time.monotonic()
     _, error = driver.communicate(timeout=100)
-    assert time.monotonic() - start < 50  # what is being done takes 60 s, and is not waited for
+    assert time.monotonic() - start < 50  # running tasks take 60 s, and are not waited for
     _, alive = psutil.wait_procs(workers, timeout=30)
     assert not alive
     in_order = number in (signal.SIGTERM, signal.SIGHUP)
     assert driver.returncode == (128 + number if in_order else -number), error.decode()
-    if number != signal.SIGKILL:  # which cannot be answered
+    if number != signal.SIGKILL:  # which cannot be handled
         assert not list(scratch.glob(".tls-*"))

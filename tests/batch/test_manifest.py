@@ -88,17 +88,17 @@ def write(folder, text, name="batch.toml"):
 
 
 def problems_of(folder, text, name="batch.toml"):
-    """What is wrong with a manifest."""
+    """Problems found in a manifest."""
     with pytest.raises(ManifestError) as caught:
         read_manifest(write(folder, text, name))
     assert str(caught.value) == "\n".join(caught.value.problems)
     return caught.value.problems
 
 
-# -- what a good manifest gives
+# -- valid manifests
 
 
-def test_tasks_come_session_by_session_in_the_order_of_models(folder):
+def test_tasks_are_ordered_by_session_and_then_by_model(folder):
     manifest = read_manifest(write(folder, GOOD))
     tasks = manifest.tasks()
     members = [
@@ -123,7 +123,7 @@ def test_toml_and_json_give_the_same_tasks(folder):
     assert read_manifest(write(folder, json.dumps(tomllib.loads(GOOD)), "batch.json")).tasks() == toml
 
 
-def test_keys_do_not_depend_on_places_and_names_but_on_everything_else(folder):
+def test_keys_depend_on_everything_except_locations_and_names(folder):
     def keys(text=GOOD, at=folder):
         return [task.key for task in read_manifest(write(at, text)).tasks()]
 
@@ -171,7 +171,7 @@ def test_identities_may_come_from_a_cache(folder):
     assert len({task.key for task in tasks}) == len(tasks)
 
 
-def test_sessions_are_named_apart(folder):
+def test_sessions_have_distinct_names(folder):
     for place in ("x/day1", "x/day2", "y/day1"):
         (folder / "deep" / place).mkdir(parents=True)
         shutil.copy(folder / "sim" / "one.npz", folder / "deep" / place / "s.npz")
@@ -181,7 +181,7 @@ def test_sessions_are_named_apart(folder):
     assert names == ["sim/other", "sim/x/day1/s", "sim/day2/s", "sim/y/day1/s"]
 
 
-def test_data_that_are_missing_fail_in_their_task_only(folder):
+def test_missing_data_fail_only_their_own_task(folder):
     before = read_manifest(write(folder, GOOD)).tasks()
     (folder / "track" / "rat0.npz").symlink_to(folder / "not_fetched.npz")
     manifest = read_manifest(write(folder, GOOD))
@@ -195,7 +195,7 @@ def test_data_that_are_missing_fail_in_their_task_only(folder):
             load_session(task.spec["source"])
 
 
-def test_signatures_tell_a_change_without_reading(folder):
+def test_signatures_detect_a_change_without_reading(folder):
     source = read_manifest(write(folder, GOOD)).tasks()[0].spec["source"]
     before = stat_signature(source)
     assert before == stat_signature(source) and json.loads(json.dumps(before)) == before
@@ -270,7 +270,7 @@ def test_the_text_of_a_loaders_module_is_part_of_its_identity(tmp_path, module, 
     file = tmp_path / f"{module}.py"
     written = file.stat()
     file.write_text(MODULE.replace("20", "25"))
-    os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))  # of one second and length, Python sees no edit
+    os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))  # same second and length: Python sees no edit
     after = manifest.tasks()
     assert not {task.key for task in before} & {task.key for task in after}
     assert len(load_session(after[0].spec["source"]).matrices["X"]) == 25
@@ -280,7 +280,7 @@ def test_the_text_of_a_loaders_module_is_part_of_its_identity(tmp_path, module, 
     assert not {task.key for task in after} & {task.key for task in versioned.tasks()}
 
 
-def test_a_module_of_the_same_name_beside_another_manifest_is_another(tmp_path, module):
+def test_modules_of_the_same_name_next_to_different_manifests_are_distinct(tmp_path, module):
     other = tmp_path / "other"
     other.mkdir()
     (other / f"{module}.py").write_text(MODULE.replace("20", "27"))
@@ -289,7 +289,7 @@ def test_a_module_of_the_same_name_beside_another_manifest_is_another(tmp_path, 
         assert len(load_session(task.spec["source"]).matrices["X"]) == n
 
 
-def test_what_a_loader_returns_is_checked(tmp_path, module):
+def test_return_value_of_a_loader_is_checked(tmp_path, module):
     text = f'[[data]]\nname = "own"\nloader = "{module}:number"\n[[model]]\nname = "m"\nestimator = "PopulationGLM"\n'
     (task,) = read_manifest(write(tmp_path, text)).tasks()
     assert task.session == "own/0"
@@ -314,23 +314,23 @@ def test_what_a_loader_returns_is_checked(tmp_path, module):
         ("arguments", "argument", 'did you mean "arguments"?'),
     ],
 )
-def test_loaders_that_cannot_be_called_are_found_before(tmp_path, module, old, new, message):
+def test_manifest_refuses_loaders_that_cannot_be_called(tmp_path, module, old, new, message):
     found = problems_of(tmp_path, OWN.format(module=module).replace(old, new))
     assert any(text.startswith('batch.toml: data "own"') and message in text for text in found), found
 
 
-def test_a_module_that_fails_when_imported_says_why(tmp_path, module):
+def test_error_in_the_module_of_a_loader_is_reported(tmp_path, module):
     (tmp_path / f"{module}.py").write_text("1 / 0\n")
     (found,) = problems_of(tmp_path, OWN.format(module=module))
     assert "could not be imported (ZeroDivisionError: division by zero)" in found
 
 
-# -- bad manifests
+# -- invalid manifests
 
 BASIS = 'basis = { kind = "raised_cosine_log", n = 3, window_s = 0.5 }'
 CV = 'estimator = "PopulationGLMCV"'
 SIM = 'data = ["sim"]'
-# What is replaced in the good one, by what; the problem from its table on.
+# Text of GOOD, its replacement, and the start of the problem from the name of its table on.
 BAD = [
     ("seed = 3", "sead = 3", 'sead is not known here; did you mean "seed"?'),
     ("seed = 3", "seed = -1", "seed is -1; it must be a whole number of at least 0."),
@@ -476,7 +476,7 @@ RANDOM = [None, True, -1, 0, 2.5, 1e300, "", "x y", "track", [], [1], [[1]], ["a
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_random_manifests_give_problems_and_nothing_else(folder, seed):
+def test_random_manifests_raise_nothing_but_manifest_errors(folder, seed):
     draw = random.Random(seed)
     for _ in range(20):
         document = tomllib.loads(GOOD)
@@ -499,7 +499,7 @@ def test_random_manifests_give_problems_and_nothing_else(folder, seed):
             assert all(problem.startswith("batch.json: ") for problem in error.problems), document
 
 
-def test_all_problems_come_at_once_each_once(folder):
+def test_all_problems_are_reported_together_and_once(folder):
     text = GOOD
     for old, new in (
         ("seed = 3", "sead = 3"),
@@ -528,11 +528,11 @@ def test_all_problems_come_at_once_each_once(folder):
         ("data = 3\nmodel = 4", "b.toml", "b.toml: data is 3; it must be an array of tables"),
     ],
 )
-def test_documents_that_cannot_be_read_say_where(tmp_path, text, name, start):
+def test_errors_of_unreadable_documents_say_where(tmp_path, text, name, start):
     assert problems_of(tmp_path, text, name)[0].startswith(start)
 
 
-def test_other_bytes_and_missing_files(tmp_path):
+def test_files_that_are_missing_or_not_utf8_are_errors(tmp_path):
     (tmp_path / "b.toml").write_bytes(b"seed = 1\nname = '\xff'\n")
     with pytest.raises(ManifestError, match=r"b.toml, line 2: the file is not UTF-8"):
         read_manifest(tmp_path / "b.toml")
@@ -540,7 +540,7 @@ def test_other_bytes_and_missing_files(tmp_path):
         read_manifest(tmp_path / "none.toml")
 
 
-def test_keys_that_are_there_twice_in_json_are_found(folder):
+def test_duplicate_keys_in_json_are_found(folder):
     text = json.dumps(tomllib.loads(GOOD), indent=1).replace('"seed": 3', '"seed": 3,\n "seed": 4')
     (found,) = problems_of(folder, text, "batch.json")
     assert found.startswith('batch.json: seed occurs 2 times in one table, {"name": "test", "seed": 4, ')
@@ -556,7 +556,7 @@ def test_keys_that_are_there_twice_in_json_are_found(folder):
         lambda depth: ("b.toml", "seed" + ".a" * depth + " = 1"),
     ],
 )
-def test_tables_and_arrays_without_end_are_refused(tmp_path, write_nested, depth):
+def test_deeply_nested_tables_and_arrays_are_refused(tmp_path, write_nested, depth):
     name, text = write_nested(depth)
     found = problems_of(tmp_path, text, name)
     deep = f"{name}: tables and arrays are nested more than 100 deep."
@@ -652,12 +652,12 @@ def test_every_problem_of_terms_is_named_with_its_table_and_key(folder, old, new
 
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
-def test_estimators_are_made_of_their_spec(name):
+def test_estimators_are_made_from_their_spec(name):
     model = make_estimator({"estimator": name, "parameters": {"tol": 1e-4}, "seed": 7})
     assert (type(model).__name__, model.tol, model.random_state) == (name, 1e-4, 7)
 
 
-def test_a_pair_is_strength_and_ratio_of_the_elastic_net():
+def test_pair_means_strength_and_ratio_of_the_elastic_net():
     parameters = {"regularizer": "ElasticNet", "regularizer_strength": [0.1, 0.9]}
     assert make_estimator({"estimator": "PopulationGLM", "parameters": parameters, "seed": 0}).regularizer_strength == (
         0.1,

@@ -1,4 +1,4 @@
-"""Every kind of model and design, fitted from a manifest as one would by hand."""
+"""Every kind of model and design, fitted from a manifest as by hand."""
 
 import json
 
@@ -70,7 +70,7 @@ def test_partial_bins_as_exposure(folder):
     assert model.report_.converged.all() and model.report_.gap_is_bound.all()
 
 
-def test_own_history_is_a_fit_per_neuron(folder):
+def test_own_history_gives_one_fit_per_neuron(folder):
     model, facts, data = fitted(
         folder,
         {
@@ -88,7 +88,7 @@ def test_own_history_is_a_fit_per_neuron(folder):
     assert model.report_.gap_is_bound.all() and model.report_.neuron == ["2", "5", "7"] and str(model.report_)
 
 
-def test_default_strengths_are_those_of_every_neuron(folder):
+def test_default_strengths_equal_those_of_separate_fits(folder):
     design = {"covariates": [PLACE], "history": {**HISTORY, "of": "own"}}
     model, _, data = fitted(folder, {"estimator": "PopulationGLM", "design": design})
     alone = [
@@ -98,7 +98,7 @@ def test_default_strengths_are_those_of_every_neuron(folder):
     np.testing.assert_allclose(model.strength_.T, alone, rtol=1e-4)
 
 
-def test_fewer_bins_than_features_are_warned_of(folder):
+def test_fewer_bins_than_features_give_a_warning(folder):
     _, facts, _ = fitted(folder, {"estimator": "PopulationGLM", "design": {"covariates": [PLACE], "bin_s": 20.0}})
     assert "2 rows for 5 features: only the penalty makes the fit unique." in facts["warnings"]
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM are what they are, whoever catches them; one thread, the right device, compiled programs."""
+"""Ctrl-C and SIGTERM stop a run, whoever catches them; one thread, the right device, compiled programs."""
 
 import contextlib
 import gc
@@ -23,14 +23,14 @@ every_signal = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def as_in_a_shell():
-    """SIGINT as Python handles it by itself: a process of tests may ignore it."""
+    """Use Python's default handler of SIGINT, because the process of the tests may ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stop_in_the_middle_of_an_import_is_a_stop(make_batch, capsys, how, code):
+def test_signal_during_an_import_stops_the_run(make_batch, capsys, how, code):
     batch = make_batch([{"seed": 0}])
     with open(batch.folder / "sessions_for_tests.py", "a") as file:
         file.write(f"import signal\nsignal.raise_signal({int(how)})\n")
@@ -39,7 +39,7 @@ def test_a_stop_in_the_middle_of_an_import_is_a_stop(make_batch, capsys, how, co
 
 
 @every_signal
-def test_a_stop_that_a_loader_catches_is_a_stop_after_its_fit(make_batch, how, comes_out):
+def test_signal_that_a_loader_catches_stops_the_run_after_its_fit(make_batch, how, comes_out):
     batch = make_batch([{"seed": k} for k in range(3)])
     file = batch.folder / "sessions_for_tests.py"
     signalled = f"signal.raise_signal({int(how)})"
@@ -51,7 +51,7 @@ def test_a_stop_that_a_loader_catches_is_a_stop_after_its_fit(make_batch, how, c
 
 
 @every_signal
-def test_a_stop_told_as_another_error_is_a_stop(how, comes_out):
+def test_signal_hidden_by_another_error_is_raised(how, comes_out):
     with pytest.raises(comes_out), signals_noted():
         try:
             signal.raise_signal(how)
@@ -61,20 +61,20 @@ def test_a_stop_told_as_another_error_is_a_stop(how, comes_out):
 
 
 @every_signal
-def test_a_stop_that_was_caught_comes_out_at_the_next_look(how, comes_out):
+def test_caught_signal_is_raised_at_the_next_check(how, comes_out):
     for look in (signals_noted().__enter__, lambda: drive(None, None, [1], on_receipt=None, on_lost=None)):
         with pytest.raises(comes_out), signals_noted():
             with contextlib.suppress(BaseException):
                 signal.raise_signal(how)
             look()
-            pytest.fail("nobody looked")
+            pytest.fail("the signal was not checked")
 
 
 @pytest.mark.parametrize("where", ["garbage collector", "weak reference", "finalizer"])
-@pytest.mark.parametrize("again_s", [1e-4, pytest.param(0.01, marks=pytest.mark.thorough)])  # at once: while it drops
+@pytest.mark.parametrize("again_s", [1e-4, pytest.param(0.01, marks=pytest.mark.thorough)])  # 1e-4: while it drops
 @every_signal
-def test_a_stop_that_python_drops_comes_again(how, comes_out, again_s, where, monkeypatch, capfd):
-    """What is raised in any of these is dropped, and jax has a callback that the garbage collector calls often."""
+def test_signal_that_python_drops_is_raised_again(how, comes_out, again_s, where, monkeypatch, capfd):
+    """Python drops exceptions raised in these, and the garbage collector often calls a callback of jax."""
     monkeypatch.setattr(process, "_AGAIN_S", again_s)
 
     class Thing:
@@ -107,7 +107,7 @@ def test_a_stop_that_python_drops_comes_again(how, comes_out, again_s, where, mo
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_what_else_python_drops_is_shown_as_before(monkeypatch):
+def test_other_errors_that_python_drops_are_shown_as_before(monkeypatch):
     shown = []
     monkeypatch.setattr(sys, "unraisablehook", shown.append)
 
@@ -121,7 +121,7 @@ def test_what_else_python_drops_is_shown_as_before(monkeypatch):
     assert sys.unraisablehook == shown.append
 
 
-def test_an_error_without_a_signal_is_that_error():
+def test_error_without_a_signal_is_unchanged():
     before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(RuntimeError, match="broken"), signals_noted():
         with signals_noted():

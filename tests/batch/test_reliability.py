@@ -1,4 +1,4 @@
-"""Fits that end their process, folders that cannot be written, files made to do harm: the others go on."""
+"""Fits that end their process, folders that cannot be written, malicious files: the other fits continue."""
 
 import errno
 import json
@@ -45,7 +45,7 @@ def serial(batch, **options):
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("mode", [["--scheduler", "serial"], ["--shard", "1/1"]])
-def test_a_fit_that_ends_its_process_goes_last_and_is_given_up(make_batch, mode):
+def test_fit_that_ends_its_process_runs_last_and_is_given_up(make_batch, mode):
     batch = make_batch([{"seed": 0}, {"seed": 1, "die": True}, {"seed": 2}, {"seed": 3}])
     batch.run(*mode, code=9)
     assert len(batch.results()) == 1
@@ -56,34 +56,34 @@ def test_a_fit_that_ends_its_process_goes_last_and_is_given_up(make_batch, mode)
     said = batch.run(*mode, code=1)
     assert "3 of 4 fits done (3 of them before), 1 failed" in said
     assert "seed=1,die=true, ridge: RuntimeError: its process ended 3 times without a result" in said
-    assert "1 failed" in batch.run(*mode, code=1)  # left alone from now on
+    assert "1 failed" in batch.run(*mode, code=1)  # not tried again
     batch.run(*mode, name="retry", code=9)
     (key,) = begun(batch.out)
-    assert len(deaths(batch.out, key)) == 1  # counted again
+    assert len(deaths(batch.out, key)) == 1  # the count starts again
 
 
 @pytest.mark.thorough
-def test_tries_are_as_many_as_asked_for(make_batch):
+def test_number_of_tries_follows_the_allowed_failures(make_batch):
     batch = make_batch([{"seed": 0, "die": True}])
     batch.run("--scheduler", "serial", "--allowed-failures", 0, code=9)
     assert "its process ended 1 time without" in batch.run("--scheduler", "serial", "--allowed-failures", 0, code=1)
 
 
 @pytest.mark.thorough
-def test_a_fit_that_ends_its_workers_costs_three_of_them(make_batch):
+def test_fit_that_ends_its_workers_is_given_up_after_three(make_batch):
     batch = make_batch([{"seed": 0, "die": True}, *({"seed": k} for k in range(1, 4))])
     said = batch.run("--workers", 2, code=1)
     assert "3 of 4 fits done, 1 failed" in said and "its process ended 3 times without a result" in said
     assert not begun(batch.out)
 
 
-def test_attempts_that_ended_in_order_do_not_count(batch):
+def test_completed_attempts_do_not_count(batch):
     assert serial(batch).ok
     assert not begun(batch.out)
 
 
 @pytest.mark.thorough
-def test_a_process_that_is_told_to_end_leaves_no_mark(make_batch):
+def test_terminated_process_leaves_no_mark(make_batch):
     batch = make_batch([{"seed": 0}, {"seed": 1, "sleep_s": 60}])
     process = batch.command("--scheduler", "serial")
     batch.wait_for(1, process)
@@ -97,7 +97,7 @@ def test_a_process_that_is_told_to_end_leaves_no_mark(make_batch):
     assert not begun(batch.out)
 
 
-def test_a_live_process_is_no_death(tmp_path):
+def test_live_process_does_not_count_as_a_death(tmp_path):
     Attempt(tmp_path, "k")
     assert begun(tmp_path) == {"k"} and not deaths(tmp_path, "k")
     code = "import sys; from glmfit.batch.at_work import *; Attempt(Path(sys.argv[1]), 'k'); os._exit(9)"
@@ -105,19 +105,19 @@ def test_a_live_process_is_no_death(tmp_path):
         subprocess.run([sys.executable, "-c", code, tmp_path], check=False)
     assert len(deaths(tmp_path, "k")) == 2
     subprocess.run([sys.executable, "-c", code.replace("os._exit(9)", "sys.exit(9)"), tmp_path], check=False)
-    assert len(deaths(tmp_path, "k")) == 2  # an orderly end is none
+    assert len(deaths(tmp_path, "k")) == 2  # an orderly end does not count
     assert "2 times" in reason(deaths(tmp_path, "k"))
     ended(tmp_path, "k")
     assert not begun(tmp_path)
 
 
 @pytest.mark.parametrize("line", ["", "[" * 100_000, "null", '{"host": 3}', "\x00\xff", '{"host": "h", "pid": "x"}'])
-def test_marks_that_cannot_be_read_are_no_deaths(tmp_path, line):
+def test_unreadable_marks_do_not_count_as_deaths(tmp_path, line):
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "k.json").write_text(line + "\n")
     assert not deaths(tmp_path, "k")  # written just now
     os.utime(tmp_path / "begun" / "k.json", (1e9, 1e9))
-    assert len(deaths(tmp_path, "k")) == ("host" in line)  # one of another host, whatever else it says
+    assert len(deaths(tmp_path, "k")) == ("host" in line)  # a mark of another host, whatever else it holds
 
 
 def test_attempts_cut_short_by_a_walltime_count_if_they_had_nearly_all_of_it(tmp_path, monkeypatch):
@@ -134,7 +134,7 @@ def test_attempts_cut_short_by_a_walltime_count_if_they_had_nearly_all_of_it(tmp
     monkeypatch.setenv(LIFETIME, "0.2")
     attempt = Attempt(tmp_path, "k")
     time.sleep(0.25)
-    attempt.forget()  # it had all of its time: it stays
+    attempt.forget()  # it used its whole walltime: the mark stays
     assert begun(tmp_path) == {"k"}
     monkeypatch.setenv(LIFETIME, "1000")
     ended(tmp_path, "k")
@@ -143,7 +143,7 @@ def test_attempts_cut_short_by_a_walltime_count_if_they_had_nearly_all_of_it(tmp
 
 
 def test_attempts_with_little_time_count_together(tmp_path, monkeypatch):
-    """Workers that started at different times: a task goes to one whose time is half over, again and again."""
+    """Workers started at different times: a task repeatedly goes to one whose time is half over."""
     monkeypatch.setenv(LIFETIME, "1000")
     monkeypatch.setattr("glmfit.batch.at_work.is_there", lambda mark, path: False)
     ages, n = [870.0, 220.0, 840.0, 500.0, 500.0, 999.0, 2000.0, 520.0, 500.0], []
@@ -168,7 +168,7 @@ def test_attempts_with_little_time_count_together(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("lifetime", "left"), [("x", 1), (0, 1), (1, "NaN"), (1, "1e999"), ([], {}), (1, None)])
-def test_marks_of_a_walltime_that_is_none_end_nothing(tmp_path, lifetime, left):
+def test_marks_with_an_invalid_walltime_raise_nothing(tmp_path, lifetime, left):
     Attempt(tmp_path, "k").end()
     path = tmp_path / "begun" / "k.json"
     path.write_text(json.dumps({"host": "another", "lifetime": lifetime, "left": left}) + "\n")
@@ -176,7 +176,7 @@ def test_marks_of_a_walltime_that_is_none_end_nothing(tmp_path, lifetime, left):
     assert "without a result" in reason([*deaths(tmp_path, "k"), *deaths(tmp_path, "k")])
 
 
-def test_what_is_taken_back_leaves_the_attempts_of_others(tmp_path):
+def test_take_back_leaves_the_attempts_of_others(tmp_path):
     ours, path = Attempt(tmp_path, "k"), tmp_path / "begun" / "k.json"
     other = json.dumps({"host": "another", "began": 1.0})
     with open(path, "a") as file:
@@ -199,7 +199,7 @@ def test_what_is_taken_back_leaves_the_attempts_of_others(tmp_path):
 @pytest.mark.parametrize(
     "answer, lifetime", [("10:00", 540.0), ("1-00:00:00", 86_340.0), ("UNLIMITED", None), ("INVALID", None), ("", None)]
 )
-def test_slurm_is_asked_for_the_walltime_that_nobody_named(tmp_path, monkeypatch, answer, lifetime):
+def test_missing_walltime_is_queried_from_slurm(tmp_path, monkeypatch, answer, lifetime):
     (tmp_path / "squeue").write_text(f"#!/bin/sh\necho {answer}\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -212,7 +212,7 @@ def test_slurm_is_asked_for_the_walltime_that_nobody_named(tmp_path, monkeypatch
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_ends_takes_back_what_its_workers_began(make_batch, how):
+def test_run_that_ends_takes_back_the_attempts_of_its_workers(make_batch, how):
     batch = make_batch([{"seed": 0}, {"seed": 1, "sleep_s": 60}])
     driver = batch.command("--workers", "1")
     batch.wait_for(1, driver)
@@ -228,7 +228,7 @@ def test_a_run_that_ends_takes_back_what_its_workers_began(make_batch, how):
     assert not begun(batch.out)
 
 
-def test_attempts_on_another_host_last_as_long_as_they_are_touched(tmp_path):
+def test_attempts_on_another_host_are_alive_while_their_files_are_touched(tmp_path):
     attempt = Attempt(tmp_path, "k")
     attempt.end()
     path = tmp_path / "begun" / "k.json"
@@ -241,7 +241,7 @@ def test_attempts_on_another_host_last_as_long_as_they_are_touched(tmp_path):
 # -- data that change
 
 
-def test_a_loader_that_is_edited_is_another_task_also_in_this_process(make_batch):
+def test_edited_loader_makes_a_new_task_in_the_same_process(make_batch):
     batch = make_batch([{"seed": 0}])
     assert serial(batch).ok
     before = load_result(batch.results()[0]).coef_
@@ -256,7 +256,7 @@ def test_a_loader_that_is_edited_is_another_task_also_in_this_process(make_batch
     )
 
 
-def test_a_loader_that_is_edited_during_a_run_is_not_filed_under_its_old_text(make_batch, monkeypatch):
+def test_loader_edited_during_a_run_is_not_filed_under_its_old_text(make_batch, monkeypatch):
     batch = make_batch([{"seed": 0}, {"seed": 1}])
     module = batch.folder / "sessions_for_tests.py"
     original, text = _fit.write_result, module.read_text()
@@ -276,7 +276,7 @@ def test_a_loader_that_is_edited_during_a_run_is_not_filed_under_its_old_text(ma
 
 @pytest.fixture
 def loader(make_batch, monkeypatch):
-    """A batch of one session, its loader's file, two texts of it, and a check: no fit of one is that of the other."""
+    """A batch of one session, its loader's file, two texts of it, and a check that the second is served."""
     monkeypatch.setattr(_sources, "_READ", {})
     monkeypatch.delitem(sys.modules, "sessions_for_tests", raising=False)
     batch = make_batch([{"seed": 0}])
@@ -294,7 +294,7 @@ def loader(make_batch, monkeypatch):
     return batch, module, first, first.replace("seed + 3", "seed + 7"), check
 
 
-def test_a_loader_that_is_edited_while_it_is_imported(loader, monkeypatch):
+def test_loader_edited_while_it_is_imported_is_not_served(loader, monkeypatch):
     batch, module, first, second, check = loader
     monkeypatch.setenv("SECOND", second)
     module.write_text(f"{first}\n\nfrom pathlib import Path\n\nPath(__file__).write_text(os.environ['SECOND'])\n")
@@ -302,18 +302,18 @@ def test_a_loader_that_is_edited_while_it_is_imported(loader, monkeypatch):
     check()
 
 
-def test_a_loader_is_not_what_python_compiled_of_it_earlier(loader):
+def test_stale_bytecode_of_a_loader_is_not_used(loader):
     batch, module, first, second, check = loader
     module.write_text(first)
     os.utime(module, (1e9, 1e9))
     py_compile.compile(str(module))
     module.write_text(second)
-    os.utime(module, (1e9, 1e9))  # of the same length and second
+    os.utime(module, (1e9, 1e9))  # same length and second
     assert serial(batch).ok
     check()
 
 
-def test_a_loader_that_is_edited_and_restored_while_it_loads(loader, monkeypatch):
+def test_loader_edited_and_restored_while_it_loads_fails(loader, monkeypatch):
     batch, module, first, second, check = loader
     module.write_text(second)
     original = _sources.load_session
@@ -330,7 +330,7 @@ def test_a_loader_that_is_edited_and_restored_while_it_loads(loader, monkeypatch
     check()
 
 
-def test_loaders_import_their_neighbours_and_tracebacks_show_what_was_executed(loader):
+def test_loaders_import_their_neighbours_and_tracebacks_show_the_executed_code(loader):
     batch, module, *_ = loader
     package = batch.folder / "package_for_tests"
     package.mkdir()
@@ -373,7 +373,7 @@ def test_files_that_only_look_changed_are_fitted(tmp_path, monkeypatch):
     assert run(tmp_path / "m.json", out=tmp_path / "out", scheduler="serial", progress=False).ok
 
 
-# -- what cannot be written
+# -- outputs that cannot be written
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
@@ -409,7 +409,7 @@ def test_one_host_that_cannot_write_does_not_end_the_run_of_the_others(batch):
     book.add(None, receipt("well", False))
     for _ in range(5):
         book.add(None, receipt("sick", True))
-    book.lost(book.todo[0], "its worker died")  # on no known host
+    book.lost(book.todo[0], "its worker died")  # on an unknown host
     for _ in range(2):
         book.add(None, receipt("well", True))
     with pytest.raises(_run._CannotWriteError, match="3 in a row"):
@@ -422,7 +422,7 @@ def test_one_host_that_cannot_write_does_not_end_the_run_of_the_others(batch):
         book.add(None, receipt("sick", True))
 
 
-def test_the_summary_counts_what_is_there(batch, monkeypatch):
+def test_summary_counts_the_files_of_results(batch, monkeypatch):
     original = _fit.write_result
 
     def write(out, task, *arguments):
@@ -437,7 +437,7 @@ def test_the_summary_counts_what_is_there(batch, monkeypatch):
     assert (summary.n_done, summary.n_missing) == (1, 3) and not summary.ok
 
 
-def test_a_lock_that_cannot_be_removed_hides_nothing(tmp_path, monkeypatch):
+def test_lock_that_cannot_be_removed_is_not_an_error(tmp_path, monkeypatch):
     with RunLock(tmp_path / "run.lock"):
         monkeypatch.setattr("pathlib.Path.unlink", lambda *a, **k: (_ for _ in ()).throw(OSError(errno.EROFS, "no")))
     assert (tmp_path / "run.lock").exists()
@@ -446,7 +446,7 @@ def test_a_lock_that_cannot_be_removed_hides_nothing(tmp_path, monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 @pytest.mark.parametrize("where", [["--scheduler", "serial"], ["--workers", "1"]])
-def test_a_log_that_cannot_be_written_ends_no_run(batch, where):
+def test_unwritable_log_does_not_end_the_run(batch, where):
     with open("/dev/full", "w") as full:
         done = subprocess.run(batch.words(*where), stdout=full, stderr=full, check=False, timeout=120, **batch.place)
     assert done.returncode == 0
@@ -455,7 +455,7 @@ def test_a_log_that_cannot_be_written_ends_no_run(batch, where):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("closed", [(1, 2), (0, 1, 2)])
-def test_closed_streams_end_no_run_and_are_not_taken_for_files(batch, closed):
+def test_closed_streams_do_not_end_the_run_and_are_not_taken_for_files(batch, closed):
     redirected = " ".join(f"{number}>&-" if number else "<&-" for number in closed)
     line = f"exec {shlex.join(batch.words('--scheduler', 'serial'))} {redirected}"
     done = subprocess.run(["sh", "-c", line], check=False, timeout=120, **batch.place)
@@ -464,7 +464,7 @@ def test_closed_streams_end_no_run_and_are_not_taken_for_files(batch, closed):
 
 
 @pytest.mark.thorough
-def test_a_reader_that_leaves_ends_no_run(batch):
+def test_closed_pipes_do_not_end_the_run(batch):
     command = batch.command("--scheduler", "serial")
     command.stdout.close()
     command.stderr.close()
@@ -474,7 +474,7 @@ def test_a_reader_that_leaves_ends_no_run(batch):
 
 @pytest.mark.thorough
 @pytest.mark.skipif(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="started by nohup")
-def test_a_terminal_that_is_gone_is_said_like_the_others(make_batch):
+def test_hangup_is_reported_like_other_signals(make_batch):
     batch = make_batch([{"seed": 0}, {"seed": 1, "sleep_s": 60}])
     process = batch.command("--scheduler", "serial")
     batch.wait_for(1, process)
@@ -483,7 +483,7 @@ def test_a_terminal_that_is_gone_is_said_like_the_others(make_batch):
     assert process.returncode == 129 and "told to end (SIGHUP); completed fits are kept" in said
 
 
-# -- files made to do harm
+# -- malicious files
 
 
 def test_links_in_the_output_folder_are_replaced(batch):
@@ -515,7 +515,7 @@ def test_a_link_or_a_pipe_in_place_of_a_log_is_replaced(batch):
 
 
 def spoil(path, how):
-    """Make a result another file."""
+    """Damage a result in one way."""
     header, arrays = load_npz(path)
     if how == "no coef":
         arrays.pop("coef")
@@ -569,7 +569,7 @@ def spoil(path, how):
         "empty",
     ],
 )
-def test_a_file_that_is_no_whole_result_is_named_and_redone(batch, how):
+def test_incomplete_result_is_named_and_redone(batch, how):
     assert serial(batch).ok
     path = batch.results()[1]
     spoil(path, how)
@@ -586,7 +586,7 @@ def test_a_file_that_is_no_whole_result_is_named_and_redone(batch, how):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A batch of two fits that are done, to be copied."""
+    """A finished batch of two fits, to be copied."""
     batch = Batch(tmp_path_factory.mktemp("finished"), [{"seed": 0}, {"seed": 1}])
     assert serial(batch).ok
     return batch
@@ -596,7 +596,7 @@ CRAFTED = {
     "an early year": lambda header, arrays: header["batch"].update(began="0001-01-01T00:00:00"),
     "no time": lambda header, arrays: header["batch"].update(began="x"),
     "huge seconds": lambda header, arrays: header["batch"].update(seconds=10**400),
-    "seconds that are none": lambda header, arrays: header["batch"].update(seconds=float("nan")),
+    "seconds that are not a number": lambda header, arrays: header["batch"].update(seconds=float("nan")),
     "huge rows": lambda header, arrays: header["report"].update(n_rows=10**30),
     "rows in words": lambda header, arrays: header["report"].update(n_rows="x"),
     "a seed in words": lambda header, arrays: header["batch"]["spec"].update(seed="x"),
@@ -614,7 +614,7 @@ CRAFTED = {
 }
 FINE = {
     "a surrogate": lambda header, arrays: arrays.update({"design.feature_names": np.array(["\ud800", "b\0c", "d"])}),
-    "a zero in a name": lambda header, arrays: header["batch"].update(session="a\0b"),
+    "a null character in a name": lambda header, arrays: header["batch"].update(session="a\0b"),
     "no features": lambda header, arrays: arrays.update(
         {"design.feature_names": np.array([], str), "coef": np.ones((0, 2))}
     ),
@@ -622,7 +622,7 @@ FINE = {
 
 
 @pytest.mark.parametrize("how", [*CRAFTED, *FINE])
-def test_what_one_command_takes_for_a_result_all_do(finished, tmp_path, how):
+def test_all_commands_agree_on_what_is_a_result(finished, tmp_path, how):
     out = shutil.copytree(finished.out, tmp_path / "out")
     path = sorted((out / "results").iterdir())[0]
     header, arrays = load_npz(path)
@@ -642,7 +642,7 @@ def test_what_one_command_takes_for_a_result_all_do(finished, tmp_path, how):
             load_result(path)
 
 
-def test_a_result_has_what_loading_it_needs(finished):
+def test_required_entries_are_those_that_loading_needs(finished):
     from glmfit.estimators import ClassReport, FitReport, PopulationGLM, PopulationGLMCV, SmoothReport
     from glmfit.estimators.gam.state import Smooth
     from glmfit.estimators.population_glm_cv import _FITTED
@@ -661,7 +661,7 @@ def test_a_result_has_what_loading_it_needs(finished):
 @pytest.mark.parametrize(
     "changes", [{"model": []}, {"session": []}, {"key": "a" * 300}, {"key": 5}, {"key": "../../../etc"}, {"spec": None}]
 )
-def test_a_list_of_tasks_that_is_none_is_named_and_written_anew(finished, tmp_path, changes):
+def test_damaged_list_of_tasks_is_named_and_rewritten(finished, tmp_path, changes):
     out = shutil.copytree(finished.out, tmp_path / "out")
     listed = json.loads((out / "tasks.json").read_text())
     listed["tasks"][0].update(changes)
@@ -678,7 +678,7 @@ def test_a_list_of_tasks_that_is_none_is_named_and_written_anew(finished, tmp_pa
 @pytest.mark.parametrize(
     "text", ["[" * 200_000, *(f'{{"pid": 1, "host": "h", "since": {since}}}' for since in ("1e300", "NaN"))]
 )
-def test_crafted_lists_and_locks_end_nothing(batch, text):
+def test_crafted_lists_and_locks_do_not_end_the_run(batch, text):
     assert serial(batch).ok
     (batch.out / "tasks.json").write_text(text)
     (batch.out / "identities.json").write_text(text)
@@ -689,7 +689,7 @@ def test_crafted_lists_and_locks_end_nothing(batch, text):
 
 
 @pytest.mark.parametrize("name", ["results/{}.npz", "failed/{}.json", "tasks.json", "identities.json", "run.lock"])
-def test_pipes_in_the_output_folder_are_not_waited_for(batch, name):
+def test_pipes_in_the_output_folder_do_not_block(batch, name):
     assert serial(batch).ok
     path = batch.out / name.format(batch.results()[0].stem)
     path.unlink(missing_ok=True)
@@ -699,14 +699,14 @@ def test_pipes_in_the_output_folder_are_not_waited_for(batch, name):
     assert status(batch.out).complete and collect(batch.out).n_fits == 4
 
 
-def test_a_quiet_run_says_what_failed(make_batch):
+def test_quiet_run_reports_failures(make_batch):
     batch = make_batch([{"seed": 0, "fail": True}])
     process = batch.command("--scheduler", "serial", "--quiet")
     _, complained = process.communicate(timeout=60)
     assert "failed: sim/seed=0" in complained
 
 
-def test_names_show_their_control_characters(make_batch):
+def test_control_characters_in_names_are_escaped(make_batch):
     batch = make_batch([{"seed": 0}])
     text = json.loads(batch.manifest.read_text())
     evil = "x\x1b]0;owned\x07\nnine of nine fits done"
@@ -723,7 +723,7 @@ def test_names_show_their_control_characters(make_batch):
     assert "\x1b" not in str(refused.value) and r"x\x1b]0;owned\x07\nnine" in str(refused.value)
 
 
-def test_a_failure_whose_result_is_there_is_forgotten(batch):
+def test_failure_is_forgotten_if_its_result_exists(batch):
     assert serial(batch).ok
     key = batch.results()[0].stem
     (batch.out / "failed" / f"{key}.json").write_text("{}")
@@ -747,6 +747,6 @@ def test_finished_work_is_read_once(batch, monkeypatch):
         )
 
 
-def test_results_say_what_they_are_of(batch):
+def test_results_name_their_session(batch):
     assert serial(batch).ok
     assert {header_of(path)["session"] for path in batch.results()} == {f"sim/seed={k}" for k in range(4)}

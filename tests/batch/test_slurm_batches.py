@@ -23,7 +23,7 @@ def wait_until(true, seconds=90):
 
 
 @pytest.mark.slow
-def test_forty_fits_although_a_node_goes_down(slurm, make_batch):
+def test_forty_fits_finish_although_a_node_goes_down(slurm, make_batch):
     batch = make_batch([{"seed": k, "sleep_s": 0.2} for k in range(40)])
     driver = batch.command("--workers", "2", *HERE)
     batch.wait_for(6, driver)
@@ -57,8 +57,8 @@ def test_an_array_finishes_although_a_node_goes_down(slurm, make_batch):
 
 
 @pytest.mark.thorough
-def test_the_tasks_of_an_array_are_told_to_end_and_go_on(slurm, make_batch):
-    """What SLURM does at the walltime: SIGTERM to the batch script first."""
+def test_terminated_array_can_be_continued(slurm, make_batch):
+    """As SLURM does at the walltime, send SIGTERM to the batch script first."""
     batch = make_batch([{"seed": k, "sleep_s": 0.3} for k in range(12)])
     batch.run("--shards", "1", "--memory", "1GB", name="sbatch")
     call("sbatch", str(batch.out / "array.sh"))
@@ -90,7 +90,7 @@ def test_a_run_that_slurm_refuses_ends_with_the_reason(slurm, make_batch, option
 
 
 @pytest.mark.thorough
-def test_folders_of_any_name(slurm, tmp_path):
+def test_folders_may_have_any_name(slurm, tmp_path):
     folder = tmp_path / "my dir" / "u50%j 脑" / "fits%A" / "a;touch${IFS}PWN2;b" / 'it\'s "x" #1'
     folder.mkdir(parents=True)
     batch = Batch(folder, [{"seed": k} for k in range(2)])
@@ -106,12 +106,12 @@ def test_folders_of_any_name(slurm, tmp_path):
 
 
 @pytest.mark.slow
-def test_walltime_of_a_worker(slurm, make_batch):
+def test_fits_finish_although_workers_reach_their_walltime(slurm, make_batch):
     batch = make_batch([{"seed": k, "sleep_s": 3.0} for k in range(40)])
     said = batch.run("--workers", "1", *HERE[:-1], "0:01:00", timeout=400)
     assert "40 of 40 fits done" in said
 
 
 def logs(batch):
-    """What the tasks of an array printed."""
+    """Output of the tasks of an array."""
     return "".join(path.read_text() for path in sorted((batch.out / "logs").glob("*.log")))

@@ -22,7 +22,7 @@ OPTIONS = {"host": "127.0.0.1", "memory": "1GB", "partition": "main"}
 
 @pytest.fixture(scope="module")
 def quick():
-    """Look more often at jobs whose worker does not arrive."""
+    """Check more often for jobs whose worker does not arrive."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_slurm, "CHECK_EVERY", 0.5)
         patch.setattr(_slurm, "SECONDS_TO_ARRIVE", 1.0)
@@ -83,7 +83,7 @@ def test_all_tasks_are_done_when_a_node_goes_down(client, slurm):
 
 
 @pytest.mark.thorough
-def test_a_job_cancelled_before_its_worker_came_is_replaced(client, slurm):
+def test_job_cancelled_before_its_worker_arrives_is_replaced(client, slurm):
     wait_for_two(client, slurm)
     before = slurm.jobs()
     call("scancel", "--signal=KILL", "--full", min(before))
@@ -95,23 +95,23 @@ def test_a_job_cancelled_before_its_worker_came_is_replaced(client, slurm):
 
 
 @pytest.mark.thorough
-def test_jobs_that_cannot_work_are_an_error_that_shows_their_log(slurm, quick, tmp_path):
+def test_error_of_jobs_that_cannot_start_a_worker_shows_their_log(slurm, quick, tmp_path):
     options = OPTIONS | {"prologue": ["echo no such module >&2", "exit 7"]}
     with open_client("slurm", workers=1, out=tmp_path, slurm=options) as client:
         with pytest.raises(ClusterLostError, match=r"(?s)3 jobs ended before.*no such module"):
             carry(client, engine_tasks.echo, [1])
 
 
-def test_an_option_that_is_not_known_is_named(slurm, tmp_path):
+def test_unknown_option_is_named(slurm, tmp_path):
     with pytest.raises(ValueError, match=r"\['queue'\] are not known.*partition"):
         with open_client("slurm", out=tmp_path, slurm={"queue": "main"}):
             pass
 
 
 @pytest.mark.thorough
-def test_each_job_has_a_gpu_of_its_own(slurm, tmp_path):
+def test_each_job_has_its_own_gpu(slurm, tmp_path):
     if not slurm.gpus:
-        pytest.skip("fake GPUs can be made by root only")
+        pytest.skip("only root can make fake GPUs")
     with open_client("slurm", workers=1, gpus=1, out=tmp_path, slurm=OPTIONS) as client:
         client.wait_for_workers(1, timeout=60)
         (seen,) = client.run(engine_tasks.look_around, None).values()
@@ -148,7 +148,7 @@ def test_a_driver_that_is_stopped_leaves_no_job_behind(slurm, tmp_path, number):
 
 @pytest.mark.slow
 def test_tasks_survive_the_walltime_of_their_jobs(slurm, tmp_path):
-    # SLURM counts in minutes, and looks at times twice a minute.
+    # SLURM counts in minutes, and checks times twice a minute.
     options = OPTIONS | {"walltime": "00:01:00"}
     with open_client("slurm", workers=2, out=tmp_path, slurm=options, allowed_failures=1) as client:
         tasks = [("nap", i, 8.0) for i in range(24)]

@@ -1,4 +1,4 @@
-"""A real SLURM whose controller goes away in the middle of a run, as in a maintenance."""
+"""A real SLURM whose controller goes away in the middle of a run, as during maintenance."""
 
 import os
 
@@ -16,14 +16,14 @@ OPTIONS = {"host": "127.0.0.1", "memory": "1GB", "partition": "main"}
 
 
 def kill_one_job(client):
-    """Kill what runs in a job, without a word to SLURM."""
+    """Kill the processes of a job without telling SLURM."""
     worker = psutil.Process(min(client.run(os.getpid).values()))
     for process in (worker.parent(), worker):
         process.kill()
 
 
 @pytest.mark.thorough
-def test_a_worker_lost_while_slurm_does_not_answer_is_replaced_when_it_does(slurm, tmp_path, monkeypatch):
+def test_worker_lost_during_an_outage_is_replaced_afterwards(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr(_slurm, "FIRST_PAUSE", 0.5)
     said, tasks = [], [("nap", i, 0.2) for i in range(8)]
 
@@ -46,7 +46,7 @@ def test_a_worker_lost_while_slurm_does_not_answer_is_replaced_when_it_does(slur
 
 
 @pytest.mark.thorough
-def test_a_run_ends_in_order_although_slurm_has_gone(slurm, tmp_path):
+def test_run_ends_in_order_although_slurm_is_down(slurm, tmp_path):
     said, tasks = [], [("nap", i, 1.5) for i in range(8)]
 
     def do():

@@ -1,4 +1,4 @@
-"""What SLURM refuses, or keeps waiting, is said in its words: with programs of SLURM's names that answer as it does."""
+"""Refusals of SLURM and reasons for waiting are reported in its own words, here from fake SLURM programs."""
 
 import itertools
 import sys
@@ -17,7 +17,7 @@ OPTIONS = {"host": "127.0.0.1", "memory": "1GB"}
 NO_PARTITION = "sbatch: error: invalid partition specified: nosuch"
 NO_CONTROLLER = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
 
-# The first so many submissions as "taken" says are taken, and those after them unless there is a refusal.
+# Accept as many submissions as "taken" says, and later ones unless there is a refusal.
 SBATCH = """
 asked = open("asked", "a+")
 fcntl.flock(asked, fcntl.LOCK_EX)
@@ -32,7 +32,7 @@ SQUEUE = "print(open('queue').read())"
 
 
 class Answers:
-    """What the programs answer, and when they were asked."""
+    """Answers of the fake programs, and times of the submissions."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -53,7 +53,7 @@ class Answers:
 
 @pytest.fixture
 def slurm(importable, tmp_path, monkeypatch):
-    """SLURM as far as a cluster asks it; no job ever runs. Whoever waits is quick about it."""
+    """The SLURM programs that a cluster calls, as fakes; no job ever runs, and waits are short."""
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=":")
@@ -66,11 +66,11 @@ def slurm(importable, tmp_path, monkeypatch):
 
 
 class EnoughError(Exception):
-    """Enough was said."""
+    """The expected message has come."""
 
 
 def listen(said, until):
-    """Remember what is said, until it has a word in it."""
+    """Record messages, and raise at the first that contains `until`."""
 
     def say(sentence):
         said.append(sentence)
@@ -80,7 +80,7 @@ def listen(said, until):
     return say
 
 
-def test_a_run_whose_first_submission_is_refused_ends_with_what_sbatch_said(slurm, tmp_path):
+def test_refused_first_submission_ends_the_run_with_the_message_of_sbatch(slurm, tmp_path):
     slurm.answer(NO_PARTITION)
     with open_client("slurm", workers=2, out=tmp_path / "out", slurm=OPTIONS) as client:
         with pytest.raises(ClusterLostError, match=f"no worker can start: SLURM refuses.*sbatch said:\n{NO_PARTITION}"):
@@ -88,13 +88,13 @@ def test_a_run_whose_first_submission_is_refused_ends_with_what_sbatch_said(slur
     assert len(slurm.asked()) == 2
 
 
-def test_a_later_refusal_is_said_once_and_tried_again_with_growing_pauses(slurm, tmp_path):
+def test_later_refusal_is_reported_once_and_retried_with_growing_pauses(slurm, tmp_path):
     slurm.answer(NO_CONTROLLER, taken=1, queue="1|Resources")
     said = []
     with open_client("slurm", workers=2, out=tmp_path / "out", slurm=OPTIONS) as client:
         (refused,) = wait_for(lambda: list(client.cluster.news))
         assert NO_CONTROLLER in refused
-        wait_until(lambda: len(slurm.asked()) >= 5, "three attempts more")
+        wait_until(lambda: len(slurm.asked()) >= 5, "three more attempts")
         assert len(client.cluster.news) == 1 and client.cluster.trouble is None
         slurm.answer(queue="\n".join(f"{number}|Resources" for number in range(20)))
         with pytest.raises(EnoughError):
@@ -106,12 +106,12 @@ def test_a_later_refusal_is_said_once_and_tried_again_with_growing_pauses(slurm,
 
 
 def wait_for(find):
-    """Wait for something to be there, and return it."""
+    """Wait until `find` finds something, and return it."""
     wait_until(find, "what is looked for")
     return find()
 
 
-def test_the_reason_why_jobs_wait_is_said(slurm, tmp_path):
+def test_reason_why_jobs_wait_is_reported(slurm, tmp_path):
     slurm.answer(queue="1|PartitionDown\n2|PartitionDown\n7|None")
     said = []
     with open_client("slurm", workers=2, out=tmp_path / "out", slurm=OPTIONS) as client:
@@ -122,7 +122,7 @@ def test_the_reason_why_jobs_wait_is_said(slurm, tmp_path):
 
 
 @pytest.mark.parametrize("error", [AssertionError("Status.created"), OSError("no scancel")])
-def test_a_cluster_that_does_not_close_in_order_hides_nothing(error):
+def test_cluster_that_fails_to_close_hides_no_result_and_no_error(error):
     class Cluster:
         def close(self):
             raise error
@@ -136,7 +136,7 @@ def test_a_cluster_that_does_not_close_in_order_hides_nothing(error):
             raise KeyError("what went wrong before")
 
 
-def test_no_sbatch_at_all_is_said(slurm, tmp_path, monkeypatch):
+def test_missing_sbatch_is_reported(slurm, tmp_path, monkeypatch):
     (slurm.folder / "sbatch").unlink()
     monkeypatch.setenv("PATH", str(slurm.folder))
     with open_client("slurm", workers=1, out=tmp_path / "out", slurm=OPTIONS) as client:

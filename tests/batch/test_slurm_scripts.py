@@ -1,4 +1,4 @@
-"""Scripts for sbatch: what the user gives arrives as it is, and nothing of it is taken for a directive or a command."""
+"""Scripts for sbatch: user input arrives unchanged, and none of it is taken for a directive or a command."""
 
 import itertools
 import subprocess
@@ -38,7 +38,7 @@ def directives(script):
 
 
 def arguments(script, tmp_path, monkeypatch):
-    """What a script that is run gives to its last command, which only writes it down."""
+    """Arguments that a script passes to its last command, which only writes them down."""
     monkeypatch.setenv("SHOW", str(tmp_path / "shown"))
     subprocess.run(["bash", "-c", script], check=True, cwd=tmp_path)
     return (tmp_path / "shown").read_text().split("\0")
@@ -46,7 +46,7 @@ def arguments(script, tmp_path, monkeypatch):
 
 @pytest.fixture
 def show(tmp_path):
-    """A program that stands for Python, in a folder with a space."""
+    """A program in place of Python, in a folder with a space in its name."""
     program = tmp_path / "an environment" / "python"
     program.parent.mkdir()
     program.write_text(SHOW)
@@ -55,7 +55,7 @@ def show(tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_paths_reach_the_worker_as_they_are(name, tmp_path, monkeypatch, show):
+def test_paths_reach_the_worker_unchanged(name, tmp_path, monkeypatch, show):
     folder = tmp_path / name
     folder.mkdir(parents=True)
     monkeypatch.setenv("TMPDIR", f"{folder}/tmp")
@@ -68,7 +68,7 @@ def test_paths_reach_the_worker_as_they_are(name, tmp_path, monkeypatch, show):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_paths_reach_the_tasks_of_an_array_as_they_are(name, tmp_path, monkeypatch, show):
+def test_paths_reach_the_tasks_of_an_array_unchanged(name, tmp_path, monkeypatch, show):
     folder = tmp_path / name
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
@@ -79,7 +79,7 @@ def test_paths_reach_the_tasks_of_an_array_as_they_are(name, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("script", [worker_script, array_script])
-def test_names_of_logs_are_in_quotes_and_percent_signs_of_the_folder_doubled(script, tmp_path):
+def test_names_of_logs_are_quoted_and_percent_signs_of_the_folder_doubled(script, tmp_path):
     folder = tmp_path / 'u50%j "脑"'
     (log,) = (one for one in directives(script(folder)) if one.startswith("--output="))
     assert log.startswith(f'--output="{tmp_path}/u50%%j \\"脑\\"/logs/') and log.endswith('"')
@@ -94,7 +94,7 @@ BREAKING = [
 
 
 @pytest.mark.parametrize("options", BREAKING)
-def test_options_that_are_no_line_are_refused(options, tmp_path):
+def test_options_with_control_characters_are_refused(options, tmp_path):
     with pytest.raises(ValueError, match=r"options are lines without control characters.*Give it without"):
         worker_script(tmp_path, slurm=options)
     with pytest.raises(ValueError, match=r"options are lines without control characters.*Give it without"):
@@ -128,7 +128,7 @@ def test_walltimes_are_read_as_slurm_reads_them(walltime, seconds):
     assert seconds_of(walltime) == seconds
 
 
-def test_a_walltime_that_is_none_is_refused(tmp_path):
+def test_invalid_walltime_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"walltime='soon' was given; write it as"):
         array_script(tmp_path, walltime="soon")
 
@@ -143,7 +143,7 @@ def test_processes_end_a_little_before_the_walltime_and_know_when(walltime, sign
     assert f"export GLMFIT_BATCH_LIFETIME={worker}" in worker_script(tmp_path, slurm={"walltime": walltime})
 
 
-def test_without_a_walltime_nothing_is_known_of_when_to_end(tmp_path):
+def test_no_lifetime_is_set_without_a_walltime(tmp_path):
     assert lifetime_of(None, 60.0) is lifetime_of("0", 60.0) is None
     script = array_script(tmp_path)
     assert "--signal=B:TERM@60" in directives(script) and "LIFETIME" not in script

@@ -1,4 +1,4 @@
-"""Strengths and held-out scores in the index of a batch: those of the estimators."""
+"""Strengths and held-out scores in the index of a batch equal those of the estimators."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def index(batch):
 
 @pytest.mark.filterwarnings("ignore:.*folds without a spike")
 @pytest.mark.parametrize("name", CHOSEN)
-def test_what_was_chosen_by_cross_validation_is_in_the_index(index, name):
+def test_strengths_and_scores_of_a_cross_validation_are_in_the_index(index, name):
     model, rows = glmfit.PopulationGLMCV(**CHOSEN[name]).fit(*draw(SESSION)), index.loc[name]
     np.testing.assert_array_equal(rows["strength"], model.strength_)
     for n, (_, row) in enumerate(rows.iterrows()):
@@ -57,14 +57,14 @@ def test_what_was_chosen_by_cross_validation_is_in_the_index(index, name):
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_a_strength_that_was_given_is_in_the_index_without_a_score(index, name):
+def test_given_strength_is_in_the_index_without_a_score(index, name):
     rows = index.loc[name]
     np.testing.assert_array_equal(rows["strength"], np.broadcast_to(GIVEN[name][2], 3))
     assert rows[["held_out_score", "held_out_se"]].isna().all(axis=None) and set(rows["scoring"]) == {""}
 
 
 def rewrite(batch, index, name, change):
-    """Collect with one result changed, and put back as it was."""
+    """Collect with one result changed, then restore it."""
     path = batch.out / "results" / f"{index.loc[name, 'key'].iloc[0]}.npz"
     before = path.read_bytes()
     header, arrays = load_npz(path)
@@ -76,7 +76,7 @@ def rewrite(batch, index, name, change):
         path.write_bytes(before)
 
 
-def test_results_of_versions_that_did_not_say_their_strength_are_collected(batch, index):
+def test_results_of_versions_that_did_not_store_their_strength_are_collected(batch, index):
     found = rewrite(batch, index, "one", lambda header, _: header.pop("strength"))
     rows = pd.read_parquet(found.index).set_index("model").loc["one"]
     assert not found.damaged and rows["strength"].isna().all() and rows["gap_is_bound"].all()
@@ -85,7 +85,7 @@ def test_results_of_versions_that_did_not_say_their_strength_are_collected(batch
 def test_a_single_fold_has_no_error_and_a_fit_without_a_strength_no_score(batch, index):
     def change(_, arrays):
         arrays["cv.cv_scores_"][:, 1:, 0] = np.nan
-        arrays["cv.strength_"][1] = np.nan  # Ctrl-C came before any was scored
+        arrays["cv.strength_"][1] = np.nan  # interrupted before any was scored
         arrays["cv.cv_scores_"][:, 0, 2] = -np.inf
 
     rows = pd.read_parquet(rewrite(batch, index, "cv", change).index).set_index("model").loc["cv"]
@@ -93,6 +93,6 @@ def test_a_single_fold_has_no_error_and_a_fit_without_a_strength_no_score(batch,
     assert np.isfinite(score[0]) and np.isnan(score[1]) and score[2] == -np.inf and np.isnan(error).all()
 
 
-def test_scores_of_another_shape_are_damaged(batch, index):
+def test_scores_of_a_wrong_shape_count_as_damage(batch, index):
     found = rewrite(batch, index, "cv", lambda _, arrays: arrays.update({"cv.cv_scores_": np.zeros((3, 5))}))
     assert len(found.damaged) == 1 and "scores have shape (3, 5)" in found.damaged[0]

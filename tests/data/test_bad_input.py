@@ -71,7 +71,7 @@ def test_nan_everywhere_is_an_error_that_says_which_column(data):
     assert np.isnan(model.coef_[:, 2]).all() and model.report_.converged.tolist() == [True, True, False]
 
 
-def test_counts_that_are_not_integers_make_one_clear_warning(data):
+def test_counts_that_are_not_integers_give_one_clear_warning(data):
     X, Y = data
     calcium = changed(Y, (slice(None), 1), Y[:, 1] * 0.37)
     with pytest.warns(UserWarning) as caught:
@@ -81,13 +81,13 @@ def test_counts_that_are_not_integers_make_one_clear_warning(data):
     assert str(caught[0].message).startswith(words)
     best = oracle.newton("softplus", X, calcium, 1e-3)
     np.testing.assert_allclose(model.report_.objective, best.objective, atol=model.report_.target.max())
-    assert np.isfinite(model.score(X, calcium))  # said once, at the fit
+    assert np.isfinite(model.score(X, calcium))  # the warning comes once, at the fit
 
 
 # ------------------------------------------------------------------------- refused: shapes and types
 
 
-def test_lengths_that_differ_are_an_error_that_says_both(data):
+def test_different_lengths_are_an_error_that_states_both(data):
     X, Y = data
     words = "X has 600 rows but y has 599: inconsistent numbers of samples. .*same bin size, start and end"
     fails(X, Y[1:], words)
@@ -135,7 +135,7 @@ def test_objects_and_words_are_an_error(data):
     fails(X, np.full(T, "spike"), "y has dtype <U5; it must be real numbers")
     fails(np.array([[{}] * D] * T, object), Y, "float|number", error=(TypeError, ValueError))
     fails(X, [[1, 2], [3]], "inhomogeneous|sequence")
-    # Objects that are numbers are numbers.
+    # Object arrays that hold numbers are accepted.
     model, plain = PopulationGLM().fit(X.astype(object), Y.astype(object)), PopulationGLM().fit(X, Y)
     np.testing.assert_array_equal(model.coef_, plain.coef_)
 
@@ -180,7 +180,7 @@ def test_bad_weights_are_an_error(data):
         PopulationGLM().fit(X, Y).score(X, Y, sample_weight=np.full(T, 1e308))
     with pytest.raises(ValueError, match="sample_weight times exposure is up to inf"):
         PopulationGLM().fit(X, Y, np.full(T, 1e200), exposure=np.full(T, 1e200))
-    # All weight on rows that have a NaN: nothing is left either.
+    # All weight on rows with a NaN leaves nothing to fit, either.
     fails(
         changed(X, (slice(300), 0), np.nan),
         Y,
@@ -232,7 +232,7 @@ def test_predicting_with_other_features_is_an_error(data):
         ({"solver_kwargs": [1]}, ValueError, r"solver_kwargs is \[1\]; it must be a dict"),
     ],
 )  # fmt: skip
-def test_parameters_that_make_no_sense_are_refused(parameters, error, message, data):
+def test_invalid_parameters_are_refused(parameters, error, message, data):
     fails(*data, message, error=error, **parameters)
 
 
@@ -249,7 +249,7 @@ def test_parameters_that_make_no_sense_are_refused(parameters, error, message, d
         ("Newton", {"batch_size": 9}, r"solver_kwargs of Newton may be empty only, and not 'batch_size'"),
     ],
 )  # fmt: skip
-def test_solver_parameters_that_make_no_sense_are_refused(solver, kwargs, message, data):
+def test_invalid_solver_parameters_are_refused(solver, kwargs, message, data):
     fails(*data, message, solver_name=solver, solver_kwargs=kwargs)
 
 
@@ -280,7 +280,7 @@ BREAK = {
 
 
 @pytest.mark.parametrize("kind", BREAK)
-def test_a_fit_that_fails_leaves_the_model_as_it_was(kind, data):
+def test_failed_fit_leaves_the_model_unchanged(kind, data):
     X, Y = data
     model = PopulationGLM(regularizer_strength=1e-3)
     with pytest.raises(ValueError):
@@ -298,7 +298,7 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(kind, data):
 
 
 def check_fit(X, Y, solver, ridge=1e-3, link="softplus", weights=None, **parameters):
-    """Fit, and compare with the oracle: converged, an honest bound, the predictions of the optimum."""
+    """Fit, and compare with the oracle: converged, a valid bound, the predictions of the optimum."""
     model = PopulationGLM(link, regularizer_strength=ridge, solver_name=solver, tol=1e-7, **parameters)
     model.fit(X, Y, weights)
     best = oracle.newton(link, X, Y, ridge, weights)
@@ -322,7 +322,7 @@ def check_fit(X, Y, solver, ridge=1e-3, link="softplus", weights=None, **paramet
     "kind", ["constant column", "zero column", "duplicate", "sign pairs", "collinear", "scaled 1e8", "scaled 1e6",
              "scaled 1e-2", "far mean", "outlier", "clustered"]
 )  # fmt: skip
-@pytest.mark.filterwarnings("ignore:X has a constant column")  # one of the designs is about it
+@pytest.mark.filterwarnings("ignore:X has a constant column")  # one of the designs has one
 def test_awkward_designs_are_fitted_to_their_optimum(kind, ridge, solver):
     X = design(kind)
     Y = recording()[1]
@@ -345,14 +345,14 @@ SPARSE = {
 @pytest.mark.thorough(cases=9)
 @pytest.mark.parametrize("penalty", SPARSE)
 @pytest.mark.parametrize("kind", ["constant column", "duplicate", "sign pairs", "collinear", "scaled 1e8", "far mean"])
-@pytest.mark.filterwarnings("ignore:X has a constant column")  # one of the designs is about it
+@pytest.mark.filterwarnings("ignore:X has a constant column")  # one of the designs has one
 def test_awkward_designs_are_fitted_with_sparse_penalties_too(kind, penalty):
     if (kind, penalty) == ("scaled 1e8", "GroupLasso"):
-        pytest.skip("a group of a feature of scale 1e8 and one of scale 1 is one feature and noise")
+        pytest.skip("a group with features of scale 1e8 and 1 is one feature and noise")
     X, Y, numbers = design(kind), recording()[1], SPARSE[penalty]
     strength = (numbers["strength"], numbers["ratio"]) if "ratio" in numbers else numbers["strength"]
     model = PopulationGLM(regularizer=penalty, regularizer_strength=strength, groups=numbers.get("groups"), tol=1e-7)
-    # With a feature that is free, a combination of features that is always 0 leaves no proof.
+    # With an unpenalised feature, there is no proof if a combination of features is always 0.
     proved = penalty != "GroupLasso" or kind not in ("duplicate", "sign pairs", "collinear")
     with nullcontext() if proved else pytest.warns(ConvergenceWarning, match="3 unproved"):
         model.fit(X, Y)
@@ -381,7 +381,7 @@ def test_more_features_than_rows_are_fitted(solver):
 
 @pytest.mark.thorough(cases=1)
 @every_solver
-def test_a_feature_that_only_rows_without_weight_have_gets_no_coefficient(solver):
+def test_feature_that_is_zero_in_all_rows_with_weight_gets_no_coefficient(solver):
     X, Y = recording()
     X[:, 1] = 0.0
     X[:100, 1] = np.random.default_rng(0).normal(size=100)
@@ -407,7 +407,7 @@ def test_a_neuron_without_spikes_is_predicted_at_rate_zero(link, solver):
     assert np.isfinite(model.score(X, Y))
     alone = PopulationGLM(link, regularizer_strength=1e-3, solver_name=solver).fit(X, Y[:, 1])
     assert np.all(alone.predict(X) == 0) and alone.report_.status.tolist() == [Status.NO_SPIKES]
-    # Spikes only where the weight is zero are no spikes to the fit.
+    # Spikes in rows of weight zero do not count for the fit.
     weights = np.where(np.arange(T) < 300, 0.0, 1.0)
     Y[:300, 1] = 1
     held_out = PopulationGLM(link, regularizer_strength=1e-3, solver_name=solver).fit(X, Y, weights)
@@ -421,7 +421,7 @@ def test_a_neuron_with_one_huge_bin_is_fitted(link, solver):
     X, Y = recording()
     Y[123, 1] = 1e6
     with warnings.catch_warnings():
-        if link == "exp":  # 1e6 counts where the rate is near 1 make a problem that may not end
+        if link == "exp":  # 1e6 counts at a rate near 1 may prevent convergence
             warnings.simplefilter("ignore", ConvergenceWarning)
         model = PopulationGLM(link, regularizer_strength=1e-3, solver_name=solver).fit(X, Y)
     best = oracle.newton(link, X, Y, 1e-3)
@@ -433,7 +433,7 @@ def test_a_neuron_with_one_huge_bin_is_fitted(link, solver):
 
 
 @every_solver
-def test_a_strength_so_large_that_nothing_is_left_gives_the_null_model(solver):
+def test_huge_strength_gives_the_null_model(solver):
     X, Y = recording()
     with pytest.warns(UserWarning, match=r"next to nothing .* regularizer_strength 1e\+08"):
         model = check_fit(X, Y, solver, ridge=1e8)
@@ -471,11 +471,11 @@ def test_a_row_of_weight_zero_may_hold_anything_finite(solver):
     far = PopulationGLM("exp", solver_name=solver).fit(changed(X, 3, 1e4), y, weights)
     without = PopulationGLM("exp", solver_name=solver).fit(np.delete(X, 3, axis=0), np.delete(y, 3))
     assert far.report_.converged.all()
-    # Not to the last bit: BLAS adds in another order where an array starts at another address.
+    # Not to the last bit: the order in which BLAS sums depends on the address of an array.
     np.testing.assert_allclose(far.coef_, without.coef_, rtol=1e-12)
 
 
-def test_what_is_masked_counts_as_missing(data):
+def test_masked_entries_count_as_missing(data):
     X, Y = data
     clean = PopulationGLM().fit(np.delete(X, 5, axis=0), np.delete(Y, 5, axis=0))
     for masked in ((X, np.ma.array(changed(Y, (5, 0), 1000), mask=changed(Y < 0, (5, 0), True))),
@@ -506,8 +506,8 @@ def test_words_dates_and_empty_counts_are_named(data):
 
 
 @pytest.mark.slow
-def test_a_lasso_that_creeps_is_not_called_a_precision_floor():
-    """More features than rows: the objective falls slowly, and rounding has nothing to do with it."""
+def test_slow_lasso_is_not_reported_as_a_precision_floor():
+    """More features than rows: the objective falls slowly, but not because of rounding."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 60))
     y = rng.poisson(np.logaddexp(0, X[:, :5].sum(axis=1) / 2 - 1))
@@ -517,7 +517,7 @@ def test_a_lasso_that_creeps_is_not_called_a_precision_floor():
 
 
 def test_an_array_is_read_without_a_search_for_data_frames(monkeypatch):
-    """What scikit-learn asks of every array takes a while the first time; its answers stay as they are."""
+    """scikit-learn's checks of an array are slow the first time; their results stay the same."""
     X, Y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(120.0).reshape(60, 2) % 3
     for given in (X, X.astype(np.float32), np.asfortranarray(X), X > 0):
         estimator = PopulationGLM()

@@ -17,7 +17,7 @@ RNG = np.random.default_rng(5)
 X = RNG.normal(size=(T, D))
 COUNTS = RNG.poisson(np.logaddexp(0, 0.3 * X @ RNG.normal(size=(D, N)))).astype(float)
 LABELS = RNG.integers(0, 3, T)
-TIMES = np.sort(RNG.uniform(0, T * BIN_S, T))  # as many spikes as bins: nothing but the look of them can tell
+TIMES = np.sort(RNG.uniform(0, T * BIN_S, T))  # as many spikes as bins: only their values show what they are
 BIN_TIMES = BIN_S * (0.5 + np.arange(T))
 SPIKES = nap.TsGroup({n: nap.Ts(np.sort(RNG.uniform(0, T * BIN_S, 50))) for n in range(N)})
 STIMULI, NEURONS = RNG.normal(size=(30, 2)), RNG.normal(size=(20, 2))
@@ -36,7 +36,7 @@ models_of_counts = pytest.mark.parametrize("name", [*POISSON, "MultinomialGLM"])
 
 
 def refuses(name, message, X=X, y=None, error=ValueError, **parameters):
-    """The fit raises, and the message says so."""
+    """Check that the fit raises an error with this message."""
     make, target = MODELS[name]
     with pytest.raises(error, match=message) as caught:
         make(**parameters).fit(X, target if y is None else y)
@@ -44,7 +44,7 @@ def refuses(name, message, X=X, y=None, error=ValueError, **parameters):
 
 
 def warns_once(name, message, X=X, y=None):
-    """The fit is done, with one warning that points here."""
+    """Fit, and check that there is one warning, which points here."""
     make, target = MODELS[name]
     with pytest.warns(UserWarning, match=message) as caught:
         model = make().fit(X, target if y is None else y)
@@ -61,28 +61,28 @@ def response_model(**parameters):
 
 
 @every_model
-def test_features_by_time_are_turned(name):
+def test_transposed_features_are_refused(name):
     refuses(name, rf"X has shape \({D}, {T}\), which looks like \(feature, time\): pass X.T", X=X.T)
 
 
 @models_of_counts
-def test_counts_as_neurons_by_time_are_turned(name):
+def test_transposed_counts_are_refused(name):
     refuses(name, rf"y has shape \({N}, {T}\), which looks like \(neuron, time\): pass y.T", y=COUNTS.T)
 
 
 @models_of_counts
-def test_both_turned_are_noticed(name):
+def test_transposed_features_and_counts_are_refused(name):
     refuses(name, r"X and y look like \(feature, time\) and \(neuron, time\): pass X.T and y.T", X=X.T, y=COUNTS.T)
 
 
 @pytest.mark.slow
-def test_as_many_features_as_neurons_both_turned_is_a_fit_with_one_warning():
+def test_transposed_features_and_counts_of_equal_shape_give_one_warning():
     words = rf"{N} rows and {T} columns each. Rows are time bins: if the columns are, pass X.T and y.T"
     for name in ("PopulationGLM", "MultinomialGLM"):
         warns_once(name, words, X=X[:, :N].T, y=COUNTS.T + 1)
 
 
-def test_a_table_of_neurons_by_stimuli_is_turned():
+def test_transposed_inputs_of_a_response_model_are_refused():
     with pytest.raises(ValueError, match=r"looks like \(neuron, stimulus\); pass responses.T"):
         response_model().fit(STIMULI, NEURONS, RESPONSES.T)
     with pytest.raises(ValueError, match=r"are 2 stimuli, .*one row per stimulus. .* pass stimulus_features.T; "):
@@ -92,7 +92,7 @@ def test_a_table_of_neurons_by_stimuli_is_turned():
 
 
 @every_model
-def test_features_by_time_are_turned_for_a_prediction(name):
+def test_transposed_features_are_refused_for_a_prediction(name):
     make, y = MODELS[name]
     model = make().fit(X, y)
     words = rf"X has {T} features, but {name} is expecting {D} features as input. .*\(feature, time\): pass X.T"
@@ -107,19 +107,19 @@ def test_one_covariate_needs_a_second_axis(name):
     refuses(name, rf"X has shape \({T},\), one dimension; .*X\[:, None\] if it is one feature", X=X[:, 0])
     make, y = MODELS[name]
     column = nap.Tsd(t=BIN_TIMES, d=X[:, 0])
-    assert make().fit(column[:, None], y).n_features_in_ == 1  # what it says to do
+    assert make().fit(column[:, None], y).n_features_in_ == 1  # as the message advises
     assert make().fit(pd.Series(X[:, 0], name="speed").to_frame(), y).feature_names_in_ == ["speed"]
 
 
 @every_model
-def test_trials_are_concatenated(name):
+def test_error_for_trials_says_to_concatenate_them(name):
     words = "needs features, .*If these are trials, concatenate them: numpy.concatenate"
     refuses(name, rf"X has shape \(3, 80, {D}\), 3 dimensions; it {words}\(X\)", X=X.reshape(3, 80, D))
     refuses(name, rf"X is a list of 2 arrays \(the first of shape \(9, {D}\)\); it {words}", X=[X[:9], X[9:]])
 
 
 @models_of_counts
-def test_counts_of_trials_are_concatenated(name):
+def test_error_for_counts_of_trials_says_to_concatenate_them(name):
     words = "needs counts, .*If these are trials, concatenate them: numpy.concatenate"
     refuses(name, rf"y has shape \(3, 80, {N}\), 3 dimensions; it {words}\(y\)", y=COUNTS.reshape(3, 80, N))
     refuses(name, rf"y is a list of 2 arrays \(the first of shape \(9, {N}\)\); it {words}", y=[COUNTS[:9], COUNTS[9:]])
@@ -138,12 +138,12 @@ def test_counts_of_trials_are_concatenated(name):
     ],
     ids=["dict", "text", "path", "epochs", "iterator"],
 )
-def test_what_is_no_array_is_refused(name, argument, value, words):
+def test_inputs_that_are_not_arrays_are_refused(name, argument, value, words):
     refuses(name, f"{argument} {words.format(argument)}", error=TypeError, **{argument: value})
 
 
 @every_model
-def test_features_that_are_none_are_refused(name):
+def test_missing_features_are_refused(name):
     refuses(name, "X is None; it needs features", X=None, error=TypeError)
 
 
@@ -166,17 +166,17 @@ def test_infinity_is_found(name):
 
 
 @poisson_models
-def test_halves_of_counts_are_a_fit_with_one_warning(name):
+def test_half_counts_give_one_warning(name):
     words = "counts that are not integers, in 3 of 3 neurons.*firing rates, multiply by the bin width"
     warns_once(name, words, y=COUNTS + 0.5)
 
 
-def test_halves_of_counts_are_shares_to_a_multinomial_model():
+def test_half_counts_are_valid_for_a_multinomial_model():
     assert MultinomialGLM().fit(X, COUNTS + 0.5).report_.converged  # documented, and no warning
 
 
 @pytest.mark.thorough
-def test_halves_of_responses_are_a_fit_with_one_warning():
+def test_half_responses_give_one_warning():
     with pytest.warns(UserWarning, match="responses has counts that are not integers.*multiply by") as caught:
         response_model().fit(STIMULI, NEURONS, RESPONSES + 0.5)
     assert len(caught) == 1
@@ -201,7 +201,7 @@ def test_z_scored_responses_are_refused():
 
 @every_model
 @pytest.mark.parametrize("value", [1.0, -2.5])
-def test_a_column_of_ones_is_a_fit_with_one_warning(name, value):
+def test_column_of_ones_gives_one_warning(name, value):
     words = (
         rf"X has a constant column \(feature 0, always {value:g}\). The intercept is automatic.*drop constant columns"
     )
@@ -212,7 +212,7 @@ def test_a_column_of_ones_is_a_fit_with_one_warning(name, value):
 
 
 @pytest.mark.slow
-def test_a_column_of_ones_beside_a_tower_is_a_fit_with_one_warning():
+def test_column_of_ones_in_a_tower_gives_one_warning():
     words = r"neuron_features has a constant column \(feature 2, always 1\). Every tower has its own constant: drop"
     with pytest.warns(UserWarning, match=words) as caught:
         response_model().fit(STIMULI, np.column_stack([NEURONS, np.ones(20)]), RESPONSES)
@@ -228,7 +228,7 @@ def test_sparse_constant_columns_are_found_and_others_are_not():
 
 
 @every_model
-def test_a_column_of_zeros_is_no_mistake(name):
+def test_column_of_zeros_is_accepted(name):
     make, y = MODELS[name]
     model = make().fit(np.column_stack([X, np.zeros(T)]), y)
     assert not model.coef_[-1].any()
@@ -281,7 +281,7 @@ def test_spike_times_are_neither_labels_nor_shares():
 
 
 @models_of_counts
-def test_a_group_of_spike_trains_is_no_counts(name):
+def test_spike_trains_are_refused_as_counts(name):
     words = r"y is a TsGroup, spike times; .*y.count\(bin_size, ep=X.time_support\)"
     refuses(name, words, y=SPIKES, error=TypeError)
     refuses(name, words, X=nap.TsdFrame(t=BIN_TIMES, d=X), y=SPIKES, error=TypeError)
@@ -295,12 +295,12 @@ def test_the_advice_on_spike_trains_works():
     assert PopulationGLM(regularizer_strength=0.1).fit(frame, counts).coef_.shape == (D, N)
 
 
-def test_a_group_of_spike_trains_is_no_labels():
+def test_spike_trains_are_refused_as_labels():
     refuses("SoftmaxGLM", r"TsGroup, spike times; .*glmfit.spike_identities\(y, X\)", y=SPIKES, error=TypeError)
 
 
 @every_model
-def test_a_group_of_spike_trains_is_no_features(name):
+def test_spike_trains_are_refused_as_features(name):
     words = r"X is a TsGroup, spike times; .*Count them first: X.count\(bin_size\)"
     refuses(name, words, X=SPIKES, error=TypeError)
     make, y = MODELS[name]
@@ -309,7 +309,7 @@ def test_a_group_of_spike_trains_is_no_features(name):
         model.predict(SPIKES)
 
 
-def test_a_group_of_spike_trains_is_no_responses():
+def test_spike_trains_are_refused_as_responses():
     with pytest.raises(TypeError, match="count the spikes after each stimulus first"):
         response_model().fit(STIMULI, NEURONS, SPIKES)
     with pytest.raises(TypeError, match="one row of numbers per stimulus"):
@@ -326,11 +326,11 @@ def test_a_frame_with_words_is_refused_and_the_column_named(name, dtype):
     frame["cue"] = frame["cue"].astype(dtype)
     refuses(name, r"'cue' \(with 'stop'\). Encode them, for example with pandas.get_dummies\(X", X=frame)
     make, y = MODELS[name]
-    make().fit(pd.get_dummies(frame, dtype=float), y)  # what it says to do
+    make().fit(pd.get_dummies(frame, dtype=float), y)  # as the message advises
 
 
 @poisson_models
-def test_words_are_no_counts(name):
+def test_words_are_refused_as_counts(name):
     refuses(name, "y has dtype <U4; .*For class labels use SoftmaxGLM", y=np.where(LABELS == 1, "go", "stop"))
     frame = pd.DataFrame(COUNTS).assign(cue="go")
     refuses(name, r"y has columns that are not numbers: 'cue' \(with 'go'\). Drop them", y=frame)
@@ -369,12 +369,12 @@ def test_a_strength_as_text_is_refused(name, text):
 
 @every_model
 @pytest.mark.parametrize("value", [True, np.nan, -1.0, 10**400], ids=["True", "nan", "-1", "10**400"])
-def test_text_is_not_spoken_of_where_none_was_given(name, value):
+def test_error_mentions_text_only_if_text_was_given(name, value):
     parameter = "strengths" if name == "PopulationGLMCV" else "regularizer_strength"
     refuses(name, f"{parameter} is (?!.*text)", **{parameter: [value, 1.0] if parameter == "strengths" else value})
 
 
-def test_strengths_as_texts_are_refused():
+def test_strengths_as_text_are_refused():
     refuses("PopulationGLM", "Give real numbers", regularizer_strength=["0.1"] * N)
     refuses("PopulationGLMCV", "list of finite numbers", strengths=["0.1", "1"])
     with pytest.raises(ValueError, match=r"regularizer_strength is '0.1'; .*such as 0.1, .*and not text"):
@@ -385,7 +385,7 @@ def test_strengths_as_texts_are_refused():
 
 
 @pytest.mark.parametrize("cls", [PopulationGLM, PopulationGLMCV, SoftmaxGLM, MultinomialGLM, ResponseModel])
-def test_a_parameter_that_there_is_not_is_refused_in_the_name_of_the_estimator(cls):
+def test_error_for_an_unknown_parameter_names_the_estimator(cls):
     known = list(inspect.signature(cls).parameters)
     with pytest.raises(TypeError) as caught:
         cls(C=1)
@@ -401,12 +401,12 @@ def test_a_parameter_that_there_is_not_is_refused_in_the_name_of_the_estimator(c
 
 @pytest.mark.parametrize("strength", [1j, True, np.True_, np.array([1j, 1, 1]), [True, False, True], 10**400])
 @pytest.mark.parametrize("name", ["PopulationGLM", "SoftmaxGLM", "MultinomialGLM"])
-def test_a_strength_that_is_no_real_number_is_refused(name, strength):
+def test_strength_that_is_not_a_real_number_is_refused(name, strength):
     refuses(name, "^regularizer_strength is .*numbe", regularizer_strength=strength)
 
 
 @pytest.mark.parametrize("strengths", [[1j, 1.0], [True, False], [True, 2.0], [10**400, 1]])
-def test_strengths_that_are_no_real_numbers_are_refused(strengths):
+def test_strengths_that_are_not_real_numbers_are_refused(strengths):
     refuses("PopulationGLMCV", "^strengths is .*must be a list of finite numbers", strengths=strengths)
 
 
@@ -416,7 +416,7 @@ def test_a_strength_without_a_penalty_is_refused(name):
 
 
 @every_model
-def test_columns_of_one_name_are_refused_and_named(name):
+def test_columns_with_the_same_name_are_refused_and_named(name):
     frame = pd.DataFrame(X, columns=["a", "b", "a", "c"])
     refuses(name, "X has several columns of the same name: 'a'", frame)
     make, y = MODELS[name]
@@ -429,17 +429,17 @@ def test_columns_of_one_name_are_refused_and_named(name):
 
 
 @every_model
-def test_whole_numbers_that_no_float_holds_are_refused(name):
+def test_integers_too_large_for_a_float_are_refused(name):
     refuses(name, "X has integers that no float can hold", [[10**400, 1.0]] * T)
 
 
 @poisson_models
-def test_counts_that_no_float_holds_are_refused(name):
+def test_counts_too_large_for_a_float_are_refused(name):
     refuses(name, "y has integers that no float can hold", y=[10**400] * T)
 
 
 @every_model
-def test_a_class_in_the_place_of_an_array_is_refused(name):
+def test_class_instead_of_an_array_is_refused(name):
     refuses(
         name,
         r"X is the class ndarray; it needs features.*Give an array of it, not the class",
@@ -450,7 +450,7 @@ def test_a_class_in_the_place_of_an_array_is_refused(name):
 
 
 @every_model
-def test_a_tree_of_features_is_refused_with_what_to_do(name):
+def test_tree_of_features_is_refused_with_advice(name):
     nemos = pytest.importorskip("nemos")
     if not hasattr(nemos.pytrees, "FeaturePytree"):
         pytest.skip("this NeMoS takes dictionaries instead")
@@ -460,7 +460,7 @@ def test_a_tree_of_features_is_refused_with_what_to_do(name):
     np.testing.assert_array_equal(np.column_stack(list(tree.data.values())), X)  # the advice works
 
 
-def test_whole_numbers_that_a_float_rounds_are_a_fit_with_a_warning():
+def test_integers_that_a_float_rounds_give_a_warning():
     clock = np.uint64(2**63) + np.arange(T, dtype=np.uint64)
     with pytest.warns(UserWarning) as caught:
         PopulationGLM(regularizer_strength=1e-3).fit(np.column_stack([clock, np.arange(T, dtype=np.uint64)]), COUNTS)
@@ -468,7 +468,7 @@ def test_whole_numbers_that_a_float_rounds_are_a_fit_with_a_warning():
 
 
 @pytest.mark.thorough
-def test_what_is_right_warns_of_nothing():
+def test_valid_input_gives_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for make, y in MODELS.values():

@@ -1,4 +1,4 @@
-"""One row per spike: covariates at its time, and whose it was."""
+"""One row per spike: covariates at its time, and the unit that fired."""
 
 import numpy as np
 import pynapple as nap
@@ -39,7 +39,7 @@ def test_linear_covariates_are_interpolated(session):
     np.testing.assert_allclose(X.values[:, 0], np.interp(t, place.t, place.values[:, 0]), atol=1e-12)
 
 
-def test_spikes_outside_of_epochs_or_far_from_samples_are_left_out(session):
+def test_spikes_outside_of_epochs_or_far_from_samples_are_dropped(session):
     spikes, place = session
     ep = nap.IntervalSet([10, 50], [20, 60])
     X, _ = spike_identities(spikes, place, ep=ep)
@@ -63,7 +63,7 @@ def test_spikes_at_one_time_stay_in_the_order_of_units():
 
 
 def test_softmax_of_log_rates_is_recovered(rng):
-    """Units that fire with rates exp(w x + b): which one fired is a softmax with the same w and b."""
+    """If units fire at rates exp(w x + b), the unit that fired follows a softmax with the same w and b."""
     t = np.arange(0, 400, 0.01)
     x = np.sin(t / 3)
     w, b = np.array([1.0, -1.0, 0.3]), np.array([1.0, 0.5, 0.0])
@@ -75,15 +75,15 @@ def test_softmax_of_log_rates_is_recovered(rng):
     np.testing.assert_allclose(model.intercept_, b - b.mean(), atol=0.15)
 
 
-def test_features_in_ms_make_one_warning(session):
+def test_features_in_ms_give_one_warning(session):
     spikes, place = session
     in_ms = nap.TsdFrame(t=1000 * place.t, d=place.values)
     words = r"all 600 spikes lie within 1\d\d s, but the features span 1e\+05 s.*Divide times in ms by 1000"
     with pytest.warns(UserWarning, match=words) as caught:
         spike_identities(spikes, in_ms)
     assert len(caught) == 1 and caught[0].filename == __file__
-    spike_identities(spikes, place, ep=nap.IntervalSet(10, 10.9))  # a short epoch is no mistake
-    spike_identities(nap.TsGroup({0: nap.Ts(10 + np.arange(19) / 1000)}), place)  # nor is a burst
+    spike_identities(spikes, place, ep=nap.IntervalSet(10, 10.9))  # a short epoch gives no warning
+    spike_identities(nap.TsGroup({0: nap.Ts(10 + np.arange(19) / 1000)}), place)  # nor does a burst
 
 
 def test_bad_input_is_refused(session):

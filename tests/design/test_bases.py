@@ -1,4 +1,4 @@
-"""Bases equal the slow way, add up to 1, leave the right functions free, and come back from plain values."""
+"""Bases match slow references, sum to 1, leave the right functions unpenalised, and can be made from plain values."""
 
 import copy
 import json
@@ -43,7 +43,7 @@ knots = pytest.mark.parametrize("clamped", [True, False])
 
 
 def inputs_of(basis, rows=40):
-    """Values in range, as many as the basis takes."""
+    """Values in range for every input of the basis."""
     found = []
     for part in getattr(basis, "members", (basis,)):
         for factor in getattr(part, "factors", (part,)):
@@ -67,7 +67,7 @@ def test_bsplines_equal_the_recursion(n, order):
 
 
 @pytest.mark.parametrize(("n", "order"), [(4, 4), (9, 4), (5, 1), (6, 2)])
-def test_even_knots_go_on_beyond_the_range(n, order):
+def test_even_knots_continue_beyond_the_range(n, order):
     basis = BSpline(n, (2, 5), name="x", order=order, penalty_order=0, clamped=False)
     step = 3 / (n - order + 1)
     at = 2 + step * np.arange(-(order - 1), n + 1)
@@ -79,14 +79,14 @@ def test_even_knots_go_on_beyond_the_range(n, order):
 
 
 @knots
-def test_splines_add_up_to_one_and_are_never_negative(clamped):
+def test_splines_sum_to_one_and_are_never_negative(clamped):
     features = BSpline(8, (-1, 3), name="x", clamped=clamped).features(np.linspace(-1, 3, 101))
     np.testing.assert_allclose(features.sum(axis=1), 1)
     assert features.min() >= 0
 
 
 @pytest.mark.parametrize(("n", "order"), [(8, 4), (4, 4), (5, 2), (3, 1)])
-def test_cyclic_bsplines_turn_with_the_angle(n, order):
+def test_cyclic_bsplines_are_periodic_and_shift_with_the_angle(n, order):
     basis = CyclicBSpline(n, (-np.pi, np.pi), name="phase", order=order, penalty_order=0)
     angle = np.linspace(-9, 9, 101)
     features = basis.features(angle)
@@ -107,7 +107,7 @@ def test_fourier_features():
     assert np.isnan(features[3]).all()
 
 
-def test_raised_cosines_are_those_of_nemos_and_of_the_oracle(loose_shapes):
+def test_raised_cosines_equal_those_of_nemos_and_of_the_oracle(loose_shapes):
     nmo = pytest.importorskip("nemos")
     at = np.linspace(0, 1, 20)
     log, linear = (kind(5, 0.4, 0.02, name="h").kernels for kind in (RaisedCosineLog, RaisedCosineLinear))
@@ -151,7 +151,7 @@ def test_a_design_has_the_features_of_its_bases():
     assert built.feature_names == basis.feature_names
 
 
-# -- what all share
+# -- the common interface
 
 
 @each
@@ -176,7 +176,7 @@ def test_all_have_the_same_interface(basis):
 
 
 @each
-def test_a_basis_comes_back_from_plain_values(basis):
+def test_basis_can_be_made_from_plain_values(basis):
     again = Basis.from_dict(json.loads(json.dumps(basis.to_dict())))
     assert again == basis and repr(again) == repr(basis) and hash(again) == hash(basis)
     assert copy.deepcopy(basis) == basis
@@ -184,7 +184,7 @@ def test_a_basis_comes_back_from_plain_values(basis):
 
 
 @each
-def test_grids_have_the_functions_at_their_points(basis):
+def test_grids_evaluate_the_functions_at_their_points(basis):
     for term in basis.terms.values():
         axes = term.basis.axes(7)
         assert len(axes) == term.basis.n_inputs
@@ -210,7 +210,7 @@ def test_grids_of_kernels_are_over_lags_in_seconds():
 
 
 @pytest.mark.parametrize("order", [0, 1, 2, 3])
-def test_even_knots_have_ordinary_differences(order):
+def test_penalty_of_even_knots_takes_ordinary_differences(order):
     D = np.diff(np.eye(9), order, axis=0)
     for basis in (BSpline(9, (-3, 8), name="x", penalty_order=order, clamped=False),):
         np.testing.assert_array_equal(basis.penalties[0], D.T @ D)
@@ -218,7 +218,7 @@ def test_even_knots_have_ordinary_differences(order):
 
 @knots
 @pytest.mark.parametrize(("order", "penalty"), [(4, 1), (4, 2), (4, 3), (3, 2), (5, 2), (2, 1)])
-def test_only_polynomials_of_lower_degree_are_free(clamped, order, penalty):
+def test_only_polynomials_of_lower_degree_are_unpenalised(clamped, order, penalty):
     basis = BSpline(10, (2, 7), name="x", order=order, penalty_order=penalty, clamped=clamped)
     (S,), x = basis.penalties, np.linspace(2, 7, 60)
     values, vectors = np.linalg.eigh(S)
@@ -230,7 +230,7 @@ def test_only_polynomials_of_lower_degree_are_free(clamped, order, penalty):
 
 @knots
 @pytest.mark.parametrize("penalty", [1, 2, 3])
-def test_the_penalty_has_the_coefficients_of_the_derivative(clamped, penalty):
+def test_penalty_is_the_sum_of_squared_coefficients_of_the_derivative(clamped, penalty):
     n, order, low, high = 9, 4, 2.0, 7.0
     basis = BSpline(n, (low, high), name="x", penalty_order=penalty, clamped=clamped)
     step = (high - low) / (n - order + 1)
@@ -277,7 +277,7 @@ def test_a_product_is_the_tensor_product():
 
 
 @knots
-def test_an_isotropic_product_leaves_planes_free_and_knows_no_direction(clamped):
+def test_isotropic_product_leaves_only_planes_unpenalised(clamped):
     x, y = (BSpline(n, (0, n - 3), name=name, clamped=clamped) for n, name in ((7, "x"), (9, "y")))
     (S,) = product(x, y, isotropic=True).penalties
     axes = np.linspace(0, 4, 25), np.linspace(0, 6, 25)
@@ -290,7 +290,7 @@ def test_an_isotropic_product_leaves_planes_free_and_knows_no_direction(clamped)
 
 
 def test_an_isotropic_product_is_the_thin_plate_energy_of_waves():
-    # f = cos(kx x + ky y) has the energy (kx^2 + ky^2)^2 / 2, whatever its direction and the distances of knots.
+    # f = cos(kx x + ky y) has the energy (kx^2 + ky^2)^2 / 2, whatever its direction and the knot spacings.
     x, y = CyclicBSpline(30, (0, 1), name="x"), CyclicBSpline(45, (0, 1), name="y")
     spacing = np.sqrt(1 / 30 / 45)
     (S,) = product(x, y, isotropic=True).penalties
@@ -312,7 +312,7 @@ def test_a_product_with_kernels_is_a_filter_that_changes_with_the_value():
     assert np.isnan(both.features(x, signal)[:10]).all()
 
 
-def test_a_sum_takes_inputs_one_after_the_other():
+def test_sum_takes_the_inputs_of_its_parts_in_order():
     basis = X * Y + PHASE + HISTORY
     x, y, phase, signal = inputs_of(basis)
     x[3] = np.nan
@@ -368,12 +368,12 @@ def test_terms_without_a_basis():
         (lambda: Term.random_walk([0, 1], order=2), "order 1 at most"),
     ],
 )
-def test_terms_that_are_none_say_why(make, message):
+def test_invalid_terms_are_refused_with_the_reason(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-# -- what is refused
+# -- refused input
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_terms_that_are_none_say_why(make, message):
         (lambda: Basis.from_dict({"kind": "bspline", "n": 5}), "lacks range, name"),
     ],
 )
-def test_what_is_not_allowed_says_what_is(make, message):
+def test_errors_say_what_is_allowed(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

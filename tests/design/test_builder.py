@@ -1,4 +1,4 @@
-"""Designs of batches: bins, covariates and histories equal the slow way; files that cannot be read say so."""
+"""Designs of batches: bins, covariates and histories match slow references; errors name files that cannot be read."""
 
 import datetime
 import json
@@ -44,7 +44,7 @@ def test_counts_equal_the_oracle_with_spikes_on_edges(epochs, bin_s, keep, rng):
         np.testing.assert_allclose(bins.share, oracle.exposure(epochs, bin_s), rtol=1e-6)
 
 
-def test_ten_seconds_have_a_hundred_tenths():
+def test_ten_seconds_have_a_hundred_bins_of_a_tenth():
     for start in (0.0, 0.1, 0.7, 4397.0317, 1.7e9 + 0.3):
         bins = make_bins(np.array([[start, start + 10.0]]), 0.1, True)
         assert len(bins.starts) == 100 and bins.n_partial == 0 and (bins.share == 1).all()
@@ -74,7 +74,7 @@ def test_lags_stay_within_epochs():
         np.testing.assert_array_equal(lag(bins, values[:, None], by)[:, 0], oracle.lagged(values, bins.epoch, by))
 
 
-def test_intervals_in_common():
+def test_intersection_holds_the_common_intervals():
     a, b = np.array([[0, 2], [3, 6.0]]), np.array([[1, 4], [5, 9.0]])
     assert intersect([a, b]).tolist() == [[1, 2], [3, 4], [5, 6]]
     assert intersect([a, np.array([[2, 3.0]])]).shape == (0, 2)
@@ -89,7 +89,7 @@ def signal_of(times, values, support=None):
     return Session(signals={"s": given}).signals["s"]
 
 
-def test_means_of_bins_leave_missing_samples_out(rng):
+def test_means_of_bins_ignore_missing_samples(rng):
     times, values = np.sort(rng.uniform(0, 3, 100)), rng.normal(size=100)
     values[rng.random(100) < 0.3] = np.nan
     bins = make_bins(np.array([[0.2, 1.2], [2.0, 2.8]]), 0.05, False)
@@ -108,13 +108,13 @@ def test_linear_and_nearest_at_the_centre_of_bins():
     np.testing.assert_array_equal(resample(bins, signal, "nearest", 1.0)[:, 0], [0, 10, 10, *[np.nan] * 2, 30, np.nan])
 
 
-def test_a_sample_at_the_centre_is_taken_as_it_is():
+def test_sample_at_the_centre_of_a_bin_is_taken_unchanged():
     signal = signal_of([0.25, 0.75, 1.25], [1.0, np.nan, 3.0])
     bins = make_bins(np.array([[0.0, 1.5]]), 0.5, False)
     np.testing.assert_array_equal(resample(bins, signal, "linear", None)[:, 0], [1, np.nan, 3])
 
 
-def test_nothing_is_interpolated_over_the_border_of_a_support():
+def test_interpolation_does_not_cross_the_border_of_a_support():
     signal = signal_of([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 20.0, 30.0], nap.IntervalSet([0, 2], [1, 3]))
     bins = make_bins(np.array([[0.0, 3.0]]), 0.5, False)
     found = resample(bins, signal, "linear", None)[:, 0]
@@ -176,7 +176,7 @@ def test_a_whole_design_equals_the_oracle(session):
     assert built.feature_names[:4] == ["speed", "shifted_lag-2", "shifted_lag1", "past_0"]
     assert built.feature_names[-2:] == ["history_7_0", "history_7_1"]
     assert built.target_names == ["a", "b", "7"]
-    # Five bins at the start of each epoch have no whole past, two at its end no future.
+    # Five bins at the start of each epoch lack a complete past, and two at its end lack a future.
     assert built.notes["rows_left_out"] == np.isnan(expected[:, 0]).sum() == 2 * (5 + 2)
     assert built.notes["partial_bins"] == {"handled": "drop", "number": 1, "seconds": pytest.approx(0.03)}
     assert built.notes["bins"] == len(rows) == 120
@@ -191,7 +191,7 @@ def test_exposure_of_the_last_bin(session):
     assert built.X.dtype == np.float32 and len(built.exposure) == len(built.X) == 121
 
 
-def test_own_history_is_kept_apart(session):
+def test_own_history_is_kept_separate(session):
     basis = {"kind": "raised_cosine_linear", "n": 2, "window_s": 0.4}
     every = build(session, design_of(history={"of": "all", "basis": basis}), "PopulationGLM")
     own = build(session, design_of(history={"of": "own", "basis": basis}), "PopulationGLM")
@@ -201,13 +201,13 @@ def test_own_history_is_kept_apart(session):
     assert own.notes["rows_left_out"] == every.notes["rows_left_out"] == 4
 
 
-def test_own_history_beside_covariates(session):
+def test_own_history_can_be_combined_with_covariates(session):
     history = {"of": "own", "basis": {"kind": "raised_cosine_log", "n": 2, "window_s": 0.4}}
     built = build(session, design_of(covariates=[{"signal": "speed"}], history=history), "PopulationGLM")
     assert built.X.shape[1] == 1 and [part.shape[1] for part in built.own] == [2, 2, 2]
 
 
-def test_standardized_covariates_say_by_what(session):
+def test_notes_hold_mean_and_deviation_of_standardized_covariates(session):
     design = design_of(covariates=[{"signal": "place", "standardize": True}, {"signal": "speed", "lags": [5]}])
     built = build(session, design, "PopulationGLM", np.float64)
     plain = build(
@@ -243,7 +243,7 @@ def test_labels_and_counts_as_features(session):
          "the time support of the spikes"),
     ],
 )  # fmt: skip
-def test_notes_say_where_epochs_are_from(session, change, origin):
+def test_notes_state_the_origin_of_the_epochs(session, change, origin):
     design = design_of(**{"covariates": [{"signal": "speed"}], **change})
     assert build(session, design, "PopulationGLM").notes["epochs"]["from"] == origin
 
@@ -279,7 +279,7 @@ def test_units_are_chosen_by_name_number_and_rate(session):
         ({"target": "place"}, "has 2 columns; labels need one"),
     ],
 )  # fmt: skip
-def test_designs_that_do_not_fit_a_session_say_so(session, change, message):
+def test_designs_that_do_not_fit_a_session_are_refused(session, change, message):
     with pytest.raises(ValueError, match=message):
         build(session, design_of(**{"covariates": [{"signal": "speed"}], **change}), "PopulationGLM")
 
@@ -297,18 +297,18 @@ def test_designs_that_do_not_fit_a_session_say_so(session, change, message):
         ),
     ],
 )
-def test_designs_with_keys_or_values_that_are_not_allowed_say_so(session, change, message):
+def test_designs_with_invalid_keys_or_values_are_refused(session, change, message):
     with pytest.raises(ValueError, match="design: ") as found:
         build(session, {**design_of(covariates=[{"signal": "speed"}]), **change})
     assert type(found.value) is ValueError and message in str(found.value).split("\n")
 
 
-def test_a_design_that_is_no_dict_is_refused(session):
+def test_design_that_is_not_a_dict_is_refused(session):
     with pytest.raises(TypeError, match="design is a list; it must be a dict"):
         build(session, [{"signal": "speed"}])
 
 
-def test_tuples_and_values_of_numpy_are_as_good_as_lists_and_numbers(session):
+def test_tuples_and_numpy_values_work_like_lists_and_numbers(session):
     basis = {"kind": "bspline", "n": 5, "range": [-3, 3]}
     covariates = [{"signal": "speed", "basis": basis}, {"signal": "place", "lags": [0, 1]}]
     plain = build(session, {"bin_s": 0.1, "epochs": [[0, 5], [6, 9]], "covariates": covariates, "units": ["a"]})
@@ -363,7 +363,7 @@ MATRICES = {"X": np.ones((4, 2)), "y": np.ones((4, 3))}
         ({"epochs": {"e": [1.0, 2.0]}}, r"\(interval, 2\)"),
     ],
 )
-def test_sessions_refuse_what_they_cannot_hold(given, message):
+def test_sessions_refuse_invalid_content(given, message):
     with pytest.raises((TypeError, ValueError), match=message):
         Session(**given)
 
@@ -426,7 +426,7 @@ def test_npz_and_zarr_give_the_same_session(tmp_path):
 
 
 class Trap:
-    """Fails the test when it is unpickled."""
+    """Object that fails the test when it is unpickled."""
 
     def __reduce__(self):
         return pytest.fail, ("a pickle was read",)
@@ -458,7 +458,7 @@ def test_units_of_text_and_matrices_with_names(tmp_path):
 
 
 def broken(tmp_path, how):
-    """A file of the session, broken in some way."""
+    """Make a file of the session that is broken in one way."""
     path = tmp_path / "bad.npz"
     np.savez_compressed(path, **ARRAYS)
     raw = path.read_bytes()
@@ -504,7 +504,7 @@ def broken(tmp_path, how):
         ("epochs", "interval 1 starts at 0 s and stops at -1 s"),
     ],
 )
-def test_files_that_cannot_be_read_are_named(tmp_path, how, message):
+def test_unreadable_files_are_named(tmp_path, how, message):
     path = broken(tmp_path, how)
     with pytest.raises((ValueError, FileNotFoundError), match=message) as caught:
         load_session(npz_source(path))
@@ -544,7 +544,7 @@ def test_nwb_round_trip_respects_intervals(nwb):
     session = load_session(nwb_source(nwb))
     assert {name: t.tolist() for name, t in session.spikes.items()} == {"0": [0.1, 0.3, 1.2, 2.0], "1": [0.2, 1.9]}
     assert session.signals["place"].columns == ("x", "y")
-    # Intervals that touch stay two, as they are written.
+    # Touching intervals stay separate, as in the file.
     assert session.epochs["run"].tolist() == [[0, 1], [1, 2.5]]
     built = build(session, design_of(epochs="run", bin_s=0.2, covariates=[{"signal": "v"}]), "PopulationGLM")
     epochs, trains = [[0.0, 1.0], [1.0, 2.5]], list(session.spikes.values())
@@ -563,7 +563,7 @@ def test_nwb_round_trip_respects_intervals(nwb):
         ({"epochs": {"run": "rum"}}, 'has no "rum"'),
     ],
 )
-def test_nwb_files_that_lack_something_are_named(nwb, change, message):
+def test_incomplete_nwb_files_are_named(nwb, change, message):
     with pytest.raises(ValueError, match=message) as caught:
         load_session(nwb_source(nwb, **change))
     assert str(nwb) in str(caught.value)
@@ -577,15 +577,15 @@ def test_truncated_nwb_files_are_named(nwb):
 
 @pytest.mark.parametrize("bin_s", [0.02, 0.05, 0.1, 0.001])
 @pytest.mark.parametrize("at_s", [0.0, 1e6])
-def test_rounding_of_times_decides_nothing(bin_s, at_s):
+def test_rounding_of_times_does_not_change_the_result(bin_s, at_s):
     n = 200
     edges = at_s + np.arange(n + 1) * bin_s
     signal = Session({"a": [at_s]}, {"s": (edges, np.arange(n + 1.0))}).signals["s"]
     bins = make_bins(np.array([[at_s, at_s + n * bin_s]]), bin_s, False)
-    # Samples on the edges: of two equally near the earlier one, and no gap is longer than the sampling interval.
+    # Samples on the edges: of two equally near, the earlier one; no gap exceeds the sampling interval.
     np.testing.assert_array_equal(resample(bins, signal, "nearest", None)[:, 0], np.arange(n))
     np.testing.assert_allclose(resample(bins, signal, "linear", bin_s)[:, 0], np.arange(n) + 0.5)
-    # Samples at the centres, every second one missing: the others are themselves, and need no neighbour.
+    # Samples at the centres, every second one missing: the others keep their values and need no neighbour.
     values = np.where(np.arange(n) % 2, np.nan, np.arange(n))
     signal = Session({"a": [at_s]}, {"s": (at_s + (np.arange(n) + 0.5) * bin_s, values)}).signals["s"]
     for how in ("nearest", "linear"):

@@ -1,4 +1,4 @@
-"""Designs of additive models: every covariate, product and history is a term with the penalty it asks for."""
+"""Designs of additive models: every covariate, product and history is a term with the requested penalty."""
 
 import numpy as np
 import pytest
@@ -38,12 +38,12 @@ def test_each_column_of_a_basis_is_a_term_with_its_penalty(session):
 
 
 @pytest.mark.parametrize(("order", "penalty"), [(1, 0), (2, 1), (3, 2), (5, 2)])
-def test_the_penalty_of_splines_is_curvature_as_far_as_there_is_any(session, order, penalty):
+def test_penalty_of_splines_has_order_two_or_the_highest_possible(session, order, penalty):
     built = built_of(session, covariates=[{"signal": "place", "columns": ["x"], "basis": spline(6, order=order)}])
     assert built.smooth_terms["place_x"].basis.penalty_order == penalty
 
 
-def test_covariates_without_a_basis_are_free_or_a_ridge(session):
+def test_covariates_without_a_basis_are_unpenalised_or_a_ridge(session):
     covariates = [{"signal": "place"}, {"signal": "speed", "lags_s": [0, 0.1, 0.2], "ridge": True}]
     built = built_of(session, covariates=covariates)
     assert built.smooth_terms == {"place": Term([0, 1]), "speed": Term.ridge([2, 3, 4])}
@@ -72,7 +72,7 @@ def test_a_product_is_a_term_with_a_penalty_for_every_factor(session):
     assert build(session, {"bin_s": BIN, "products": isotropic}).X.shape[1] == 25
 
 
-def test_a_product_takes_kernels_too(session):
+def test_product_also_takes_kernels(session):
     factors = [{"signal": "place", "columns": ["x"], "basis": spline(4)}, {"signal": "speed", "basis": LOG}]
     built = built_of(session, products=[{"name": "gain", "factors": factors}])
     parts = [built_of(session, covariates=[factor], epochs=[[0, 19.9]]).X for factor in factors]
@@ -116,6 +116,6 @@ def test_other_estimators_get_no_terms(session):
          'no signal "sped"; did you mean "speed"'),
     ],
 )  # fmt: skip
-def test_designs_that_make_no_terms_say_why(session, design, estimator, message):
+def test_designs_that_make_no_terms_are_refused_with_the_reason(session, design, estimator, message):
     with pytest.raises(ValueError, match=message):
         build(session, {"bin_s": BIN, **design}, estimator)

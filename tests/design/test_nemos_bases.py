@@ -35,12 +35,12 @@ def named(bases):
 
 
 def computed(basis, *values):
-    """What NeMoS makes of values, with a copy, as it remembers their shapes."""
+    """Features that NeMoS computes from values, with a copy because a basis remembers their shapes."""
     return np.asarray(copy.deepcopy(basis).compute_features(*values))
 
 
 @named(VALUES)
-def test_values_have_the_features_of_nemos(theirs, rng):
+def test_bases_of_values_give_the_features_of_nemos(theirs, rng):
     ours = from_nemos(theirs)
     x = rng.uniform(0, 2, 50)
     x[[3, 7]] = np.nan, 0
@@ -58,7 +58,7 @@ def test_values_have_the_features_of_nemos(theirs, rng):
 
 
 @named(KERNELS)
-def test_kernels_have_the_features_of_nemos(theirs, rng):
+def test_bases_of_kernels_give_the_features_of_nemos(theirs, rng):
     ours = from_nemos(theirs, bin_s=0.01)
     signal = rng.poisson(0.5, 60).astype(float)
     np.testing.assert_allclose(ours.features(signal), computed(theirs, signal), rtol=1e-5, atol=1e-5)
@@ -71,7 +71,7 @@ def test_kernels_have_the_features_of_nemos(theirs, rng):
     assert np.isnan(ours.on_grid([0.0, 0.015, 0.1, np.nan])).all()
 
 
-def test_several_columns_are_a_term_each(rng):
+def test_each_of_several_columns_is_a_term(rng):
     counts, x = rng.poisson(0.5, (50, 2)).astype(float), rng.uniform(0, 2, (50, 2))
     theirs = nb.BSplineEval(5, label="v", **BOUNDS) + nb.RaisedCosineLogConv(3, window_size=5, label="h")
     expected = theirs.compute_features(x, counts)
@@ -82,7 +82,7 @@ def test_several_columns_are_a_term_each(rng):
         ours.features(x, counts[:, 0])
 
 
-def test_sums_and_products_have_the_features_of_nemos(rng):
+def test_sums_and_products_give_the_features_of_nemos(rng):
     x, y, z = rng.uniform(0, 2, (3, 40))
     place = nb.BSplineEval(5, label="x", **BOUNDS) * nb.CyclicBSplineEval(4, label="y", **BOUNDS)
     theirs = place + nb.BSplineEval(6, label="z", **BOUNDS)
@@ -94,7 +94,7 @@ def test_sums_and_products_have_the_features_of_nemos(rng):
         np.testing.assert_allclose(a, b, atol=1e-12)
     axes = ours.terms["(x * y)"].basis.axes(4)
     assert ours.terms["(x * y)"].basis.on_grid(*axes).shape == (16, 20)
-    assert theirs.input_shape == [None, None, None], "the given basis is left as it was"
+    assert theirs.input_shape == [None, None, None], "the given basis must not change"
     mixed = ours + BSpline(4, (0, 1), name="own")
     assert mixed.features(x, y, z, x / 2).shape == (40, 30)
 
@@ -111,7 +111,7 @@ def test_a_wave_of_two_inputs_is_penalised_by_its_frequency(rng):
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
-def test_penalties_are_those_of_our_bases(order):
+def test_penalties_equal_those_of_our_bases(order):
     pairs = [
         (nb.BSplineEval(6, order=3), BSpline(6, (0, 1), name="x", order=3, penalty_order=order)),
         (nb.CyclicBSplineEval(6), CyclicBSpline(6, name="x", penalty_order=order)),
@@ -126,7 +126,7 @@ def test_penalties_are_those_of_our_bases(order):
 
 
 @pytest.mark.parametrize("kind", [nb.BSplineEval, nb.MSplineEval])
-def test_only_straight_lines_are_free(kind):
+def test_only_straight_lines_are_unpenalised(kind):
     basis = from_nemos(kind(8, order=4, bounds=(1.0, 3.0)))
     values, vectors = np.linalg.eigh(basis.penalties[0])
     assert (values[:2] < 1e-9).all() and values[2] > 1e-4
@@ -135,13 +135,13 @@ def test_only_straight_lines_are_free(kind):
     np.testing.assert_allclose(line @ np.linalg.lstsq(line, free, rcond=None)[0], free, atol=1e-5)
 
 
-def test_the_usual_order_of_the_penalty():
+def test_default_order_of_the_penalty():
     found = [from_nemos(nb.BSplineEval(5, order=order)).penalty_order for order in (1, 2, 3, 4)]
     assert found == [0, 1, 2, 2]
     assert from_nemos(nb.RaisedCosineLogEval(5)).penalty_order == 0
 
 
-def test_equal_bases_are_equal_and_copies_too():
+def test_equal_bases_and_copies_compare_equal():
     one, two = (from_nemos(nb.FourierEval(n, label="v", **BOUNDS)) for n in (3, 4))
     assert one == copy.deepcopy(one) == from_nemos(nb.FourierEval(3, label="v", **BOUNDS)) and hash(one) == hash(one)
     assert one != two and one != from_nemos(nb.FourierEval(3, label="w", **BOUNDS))
@@ -167,6 +167,6 @@ def test_equal_bases_are_equal_and_copies_too():
         (lambda: BSpline(5, (0, 1), name="x") + KERNELS[0], TypeError, "from_nemos"),
     ],
 )
-def test_what_is_not_taken_says_why(make, error, message):
+def test_unsupported_bases_are_refused_with_the_reason(make, error, message):
     with pytest.raises(error, match=message):
         make()

@@ -23,7 +23,7 @@ def data(rng):
 
 
 class Then(RowSource):
-    """Rows of another source; something happens once they have been read often enough."""
+    """Rows of another source that call `then` after a number of reads."""
 
     def __init__(self, source, then, after=20):
         self.source, self.then, self.after = as_source(source), then, after
@@ -51,14 +51,14 @@ def warnings_of(X, Y, **more):
 
 
 def later(path):
-    """Give the files at a path another time of change: what writing does, without waiting for the clock to tick."""
+    """Change the modification time of the files at a path, as writing does, without waiting for the clock."""
     for file in [path] if path.is_file() else [f for f in path.rglob("*") if f.is_file()]:
         found = os.stat(file)
         os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
 
 
 def stored(folder, X):
-    """The same rows in each kind of file, by the path that is to be named."""
+    """The same rows in each kind of file, with the path that a message must name."""
     np.save(folder / "x.npy", X)
     yield folder / "x.npy", np.load(folder / "x.npy", mmap_mode="r")
     with h5py.File(folder / "x.h5", "w") as file:
@@ -85,7 +85,7 @@ def test_a_file_changed_in_place_is_named_in_one_warning(tmp_path, data):
 def test_every_kind_of_file_is_watched(tmp_path, data):
     for path, rows in stored(tmp_path, data[0]):
         watch = Watch([as_source(rows)])
-        watch.warn_of_changes()  # nothing to say
+        watch.warn_of_changes()  # no warning
         later(path)
         with pytest.warns(UserWarning, match=f"data changed while the fit read them: {path}. "):
             watch.warn_of_changes()
@@ -94,7 +94,7 @@ def test_every_kind_of_file_is_watched(tmp_path, data):
 
 
 @pytest.mark.thorough
-def test_a_file_replaced_by_another_is_fitted_as_it_was(tmp_path, data):
+def test_replaced_file_is_fitted_with_its_original_content(tmp_path, data):
     X, Y = data
     path, other = tmp_path / "x.npy", tmp_path / "other.npy"
     np.save(path, X)
@@ -108,7 +108,7 @@ def test_a_file_replaced_by_another_is_fitted_as_it_was(tmp_path, data):
                 return
             np.save(other, after)
             if after is X:
-                shutil.copystat(path, other)  # the same file for all we know, as rsync leaves it
+                shutil.copystat(path, other)  # looks like the same file, as after rsync
             other.replace(path)
 
         source, model = Then(rows, replace), PopulationGLM(regularizer_strength=1e-2, max_memory=1e5)
@@ -122,7 +122,7 @@ def test_a_file_replaced_by_another_is_fitted_as_it_was(tmp_path, data):
             np.save(path, X)
 
 
-def test_what_is_put_together_tells_of_all_its_files(tmp_path, data):
+def test_combined_sources_report_all_their_files(tmp_path, data):
     X, Y = data
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "n.npy", Y)
@@ -164,7 +164,7 @@ class Table:
         return {"the table": self.version}
 
 
-def test_a_source_of_ones_own_says_what_tells_its_states_apart(data):
+def test_custom_source_defines_its_own_signature(data):
     table = Table(data[0])
     watch = Watch([as_source(table)])
     watch.warn_of_changes()
@@ -192,7 +192,7 @@ def test_a_source_that_becomes_shorter_is_refused_with_both_lengths(data, where)
 
 
 @pytest.mark.thorough
-def test_a_source_that_becomes_longer_is_fitted_as_it_was(data):
+def test_source_that_becomes_longer_is_fitted_at_its_original_length(data):
     X, Y = data
     table = Table(X)
     source = Then(table, lambda: vars(table).update(X=np.concatenate([X, X])))

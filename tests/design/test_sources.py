@@ -1,4 +1,4 @@
-"""Designs larger than memory: what is read equals what is stored, and what cannot be read says so."""
+"""Designs larger than memory: rows that are read equal those stored, and read errors say what failed."""
 
 import gc
 import os
@@ -31,7 +31,7 @@ def path(values, tmp_path):
 
 
 class Table(RowSource):
-    """What a user writes: two methods."""
+    """Source as a user writes it, with two methods."""
 
     def __init__(self, values):
         self.values = values
@@ -71,7 +71,7 @@ def by_loop(signal, basis, starts=(0,)):
     return features
 
 
-# -- rows of a class of one's own
+# -- custom classes
 
 
 def test_a_class_with_two_methods_is_a_source(values):
@@ -86,13 +86,13 @@ def test_a_class_with_two_methods_is_a_source(values):
 @pytest.mark.parametrize(
     "rows", [slice(3, 9), slice(None), slice(-5, None), slice(690, 9999), [0, 1, 2, 7, 8, 699], []]
 )
-def test_fetch_gives_the_rows_asked_for(values, rows):
+def test_fetch_returns_the_requested_rows(values, rows):
     block = Table(np.asfortranarray(values)).fetch(rows)
     np.testing.assert_array_equal(block, values[np.arange(N)[rows]])
     assert block.flags.c_contiguous and block.shape[1] == P
 
 
-def test_indices_are_read_in_as_few_runs_as_there_are():
+def test_indices_are_read_in_the_fewest_runs():
     assert runs_of(np.array([0, 1, 2, 7, 8, 699], np.uint16), N) == [(0, 3), (7, 9), (699, 700)]
     assert runs_of(slice(5, 5), N) == []
 
@@ -119,13 +119,13 @@ def test_single_precision_serves_what_it_holds_exactly(rng, given, served):
     np.testing.assert_array_equal(block, values[2:50].astype(served))
 
 
-def test_what_is_known_of_the_columns_may_be_said_by_the_class(values):
+def test_class_may_declare_its_columns_and_dtype(values):
     class Known(Table):
         n_columns = P
         dtype = np.dtype(np.float64)
 
         def read(self, rows):
-            assert rows.start > 0, "the first row is read although all is known"
+            assert rows.start > 0, "the first row is read although everything is known"
             return super().read(rows)
 
     source = Known(values)
@@ -147,7 +147,7 @@ def test_what_is_known_of_the_columns_may_be_said_by_the_class(values):
         ([2, N], IndexError, "from 2 to 700"),
     ],
 )
-def test_rows_that_cannot_be_meant_are_refused(values, rows, error, words):
+def test_invalid_selections_of_rows_are_refused(values, rows, error, words):
     with pytest.raises(error, match=words):
         Table(values).fetch(rows)
 
@@ -186,7 +186,7 @@ def test_an_unreadable_source_can_still_be_shown():
         (lambda block: block.astype(str), "<U"),
     ],
 )
-def test_what_read_gives_is_checked(values, wrong, words):
+def test_return_value_of_read_is_checked(values, wrong, words):
     class Wrong(Table):
         def read(self, rows):
             block = super().read(rows)
@@ -201,10 +201,10 @@ def test_a_source_needs_rows():
         _ = Table(np.ones((0, 3))).shape
 
 
-# -- what is read a run at a time, and what is not
+# -- arrays that are read in runs, and arrays that are not
 
 
-def test_what_is_in_memory_is_no_source(values):
+def test_arrays_in_memory_are_not_sources(values):
     t = np.arange(float(N))
     in_memory = [values, values[:, 0], values.tolist(), pd.DataFrame(values), pd.Series(values[:, 0])]
     in_memory += [nap.TsdFrame(t=t, d=values), nap.Tsd(t=t, d=values[:, 0]), scipy.sparse.csr_array(values), None]
@@ -235,7 +235,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_views_of_a_mapped_file_are_read_where_they_lie(values, path, view):
+def test_views_of_a_mapped_file_are_read_from_the_file(values, path, view):
     mapped = np.load(path, mmap_mode="r")[view]
     source = as_source(mapped)
     expected = values[view]
@@ -250,7 +250,7 @@ def test_views_of_a_mapped_file_are_read_where_they_lie(values, path, view):
 
 @pytest.mark.parametrize("offset", [0, 12, 4096, 70_000])
 @pytest.mark.parametrize("dtype", ["<f4", ">f4", ">f8", "<i2", ">i2", "u1"])
-def test_mapped_files_of_any_offset_and_byte_order(rng, tmp_path, offset, dtype):
+def test_mapped_files_may_have_any_offset_and_byte_order(rng, tmp_path, offset, dtype):
     values = rng.integers(0, 100, (N, P)).astype(dtype)
     (tmp_path / "raw").write_bytes(rng.bytes(offset) + values.tobytes())
     mapped = np.memmap(tmp_path / "raw", dtype, mode="r", offset=offset, shape=(N, P))
@@ -263,12 +263,12 @@ def test_a_copy_of_mapped_rows_is_in_memory(path):
     assert as_source(np.load(path, mmap_mode="r")[[2, 0, 5]]) is None
 
 
-def test_a_file_cut_short_is_an_error_and_not_the_end_of_the_process(path):
+def test_truncated_file_is_an_error_and_does_not_end_the_process(path):
     mapped = np.load(path, mmap_mode="r")
     source = as_source(mapped)
     need = path.stat().st_size
     os.truncate(path, 5000)
-    assert source.fetch(slice(0, 200)).shape == (200, P)  # what is there can be read
+    assert source.fetch(slice(0, 200)).shape == (200, P)  # the remaining rows can be read
     with pytest.raises(
         OSError, match=rf"rows 600 to 699 of .*x.npy has 5000 bytes now.* need {need}\. It was cut short"
     ):
@@ -290,7 +290,7 @@ def test_a_file_in_fortran_order_is_refused(values, tmp_path):
         as_source(np.load(tmp_path / "f.npy", mmap_mode="r"))
 
 
-def test_changes_that_are_not_in_the_file_are_refused(path):
+def test_maps_with_copy_on_write_are_refused(path):
     with pytest.raises(ValueError, match="copy on write"):
         as_source(np.load(path, mmap_mode="c"))
 
@@ -305,7 +305,7 @@ def test_the_file_is_closed_with_the_source(path):
         os.fstat(file)
 
 
-def test_mapped_files_are_read_where_the_system_has_no_preadv(values, path, monkeypatch):
+def test_mapped_files_are_read_if_the_system_has_no_preadv(values, path, monkeypatch):
     monkeypatch.delattr(os, "preadv")
     np.testing.assert_array_equal(as_source(np.load(path, mmap_mode="r")).fetch([5, 6, 600]), values[[5, 6, 600]])
 
@@ -393,7 +393,7 @@ def test_a_row_is_the_same_to_the_last_bit_in_every_run(rng, n_sources):
         np.testing.assert_array_equal(source.fetch(slice(start, stop)), whole[start:stop])
 
 
-def test_the_present_bin_and_the_future_are_not_seen(rng):
+def test_features_depend_on_past_bins_only(rng):
     signal, basis = rng.normal(size=(200, 2)), rng.normal(size=(10, 3))
     before = Convolution(signal, basis).fetch(slice(0, 121))
     signal[120:] += 1
@@ -402,7 +402,7 @@ def test_the_present_bin_and_the_future_are_not_seen(rng):
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("make", [nmo.basis.RaisedCosineLogConv, nmo.basis.BSplineConv, nmo.basis.HistoryConv])
-def test_features_are_those_of_nemos(rng, loose_shapes, make):
+def test_features_equal_those_of_nemos(rng, loose_shapes, make):
     basis = make(12) if make is nmo.basis.HistoryConv else make(5, 12)
     before = dict(vars(basis))
     signal = rng.poisson(0.5, (90, 4))
@@ -415,11 +415,11 @@ def test_features_are_those_of_nemos(rng, loose_shapes, make):
     np.testing.assert_array_equal(source.left_out, np.isnan(expected).any(axis=1))
 
 
-# NeMoS hands pynapple a jax array, and pynapple says that it converts it.
+# NeMoS passes a jax array to pynapple, which warns that it converts it.
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:Converting 'd' to numpy.array:UserWarning")
-def test_epochs_are_those_of_pynapple_and_nemos(rng, loose_shapes):
-    support = nap.IntervalSet([0, 20, 41.5, 80], [15, 34, 42.5, 119.2])  # a short one, and ends between bins
+def test_epochs_equal_those_of_pynapple_and_nemos(rng, loose_shapes):
+    support = nap.IntervalSet([0, 20, 41.5, 80], [15, 34, 42.5, 119.2])  # one is short, and some end between bins
     frame = nap.TsdFrame(t=np.arange(120.0), d=rng.normal(size=(120, 3)), columns=[7, 2, 9]).restrict(support)
     basis = nmo.basis.RaisedCosineLinearConv(4, 9)
     source = Convolution(frame, basis, name="unit")
@@ -434,7 +434,7 @@ def test_epochs_are_those_of_pynapple_and_nemos(rng, loose_shapes):
     assert one.columns[0] == "x0_0"
 
 
-def test_rows_that_see_a_missing_value_are_left_out(rng):
+def test_rows_with_a_missing_value_in_their_window_are_dropped(rng):
     signal, basis = rng.normal(size=(150, 2)), rng.normal(size=(8, 3))
     signal[[40, 90, 149], [0, 1, 0]] = np.nan
     source = Convolution(signal, basis)
@@ -484,12 +484,12 @@ def test_a_signal_of_small_integers_is_not_copied(rng):
         (np.ones((50, 2)), nmo.basis.HistoryConv(9, conv_kwargs={"predictor_causality": "acausal"}), {}, "acausal"),
     ],
 )
-def test_signals_and_bases_that_make_no_features_are_refused(signal, basis, options, words):
+def test_invalid_signals_and_bases_are_refused(signal, basis, options, words):
     with pytest.raises(ValueError, match=words):
         Convolution(signal, basis, **options)
 
 
-def test_a_basis_that_is_transposed_makes_one_warning():
+def test_transposed_basis_gives_one_warning():
     with pytest.warns(UserWarning, match=r"20 kernels of 4 lags.*if it is transposed, give basis.T") as caught:
         Convolution(np.ones((50, 2)), np.ones((4, 20)))
     assert len(caught) == 1 and caught[0].filename == __file__
@@ -500,12 +500,12 @@ def test_a_basis_that_is_transposed_makes_one_warning():
 
 
 @pytest.mark.parametrize("make", [np.asarray, pd.DataFrame, lambda X: Convolution(X, np.ones((3, 1)))])
-def test_an_array_by_itself_is_no_list_of_sources(make):
+def test_hstack_refuses_a_single_array(make):
     with pytest.raises(TypeError, match=r"sources is a \w+ of shape \(50, 2\); it must be a list.*\[X\] for one"):
         hstack(make(np.ones((50, 2))))
 
 
-def test_sources_stand_side_by_side(rng, values, path):
+def test_hstack_joins_the_columns_of_sources(rng, values, path):
     signal = rng.poisson(0.2, (N, 2)).astype(np.uint8)
     history = Convolution(signal, rng.normal(size=(20, 3)), name="n")
     frame = pd.DataFrame(values[:, :2].astype(np.float64), columns=["speed", "turn"])
@@ -521,7 +521,7 @@ def test_sources_stand_side_by_side(rng, values, path):
     assert whole.columns == [*history.columns, "speed", "turn", "x8", "x9", "x10", "x11", "x12", "x13"]
 
 
-def test_side_by_side_takes_the_longest_run_and_the_wider_type(values):
+def test_hstack_takes_the_longest_run_and_the_wider_type(values):
     class Long(Table):
         chunk_rows = 400
 
@@ -531,14 +531,14 @@ def test_side_by_side_takes_the_longest_run_and_the_wider_type(values):
     assert repr(whole) == f"<SideBySide ({N}, {2 * P}) float32 of Table, Long>"
 
 
-def test_only_equally_long_sources_stand_side_by_side(values):
+def test_hstack_needs_sources_of_equal_length(values):
     with pytest.raises(ValueError, match="sources have 700, 699 rows"):
         hstack([Table(values), values[1:]])
     with pytest.raises(ValueError, match="sources is empty"):
         hstack([])
 
 
-def test_side_by_side_names_the_part_that_cannot_be_read(values, path):
+def test_hstack_names_the_part_that_cannot_be_read(values, path):
     whole = hstack([Table(values), np.load(path, mmap_mode="r")])
     os.truncate(path, 0)
     with pytest.raises(OSError, match=r"^rows 0 to 4 of MappedRows of .*x\.npy could not be read"):
@@ -569,7 +569,7 @@ def test_threads_read_what_one_thread_reads(rng, values, path, tmp_path):
         np.testing.assert_array_equal(block, expected[start : start + 100])
 
 
-def test_what_is_masked_is_missing():
+def test_masked_entries_are_missing():
     values = np.ma.masked_array(np.ones((200, 2)), mask=np.zeros((200, 2), bool))
     values[50:53, 1] = np.ma.masked
     values.data[50:53] = 999
@@ -580,12 +580,12 @@ def test_what_is_masked_is_missing():
     np.testing.assert_array_equal(np.flatnonzero(made.left_out), [0, 1, 2, 3, *range(51, 57)])
 
 
-def test_parts_without_a_name_of_their_own_are_told_apart_by_their_place():
+def test_parts_without_a_name_are_numbered():
     counts = np.zeros((100, 2), np.uint8)
     both = hstack([Convolution(counts, np.ones((3, 1))), Convolution(counts, np.ones((5, 1)))])
     assert both.columns == ["part0_x0_0", "part0_x1_0", "part1_x0_0", "part1_x1_0"]
 
 
-def test_spike_times_are_to_be_counted_first():
+def test_spike_times_are_refused():
     with pytest.raises(TypeError, match=r"is a TsGroup, spike times; count them in bins first"):
         Convolution(nap.TsGroup({0: nap.Ts(np.arange(5.0))}), np.ones((3, 1)))

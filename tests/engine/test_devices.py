@@ -1,6 +1,6 @@
-"""Rows shared by several devices, on one host and on two: the same answers, and each device has its part only.
+"""Rows shared by several devices, on one host and on two: same answers, and each device holds only its part.
 
-And what a GPU would have to do, as far as that is known without one.
+Also what a GPU would have to do, as far as this is known without one.
 """
 
 import subprocess
@@ -177,14 +177,14 @@ def test_two_hosts_of_two_devices_give_the_answer_of_one():
 
 
 @pytest.mark.parametrize("devices", ["gpu", [], 2, ["cpu"]])
-def test_devices_that_are_none_are_refused(devices):
+def test_invalid_devices_are_refused(devices):
     with pytest.raises(ValueError, match=r"devices is .*it must be None"):
         PopulationGLM(devices=devices).fit([[0.0], [1.0], [0.5]], [1, 0, 2])
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_steps_on_a_gpu_wait_for_nothing(own, monkeypatch):
-    """They lower for it as one program without a loop whose length the host would have to read, or a branch."""
+def test_steps_on_a_gpu_do_not_wait_for_the_host(own, monkeypatch):
+    """They lower for a GPU as one program without branches or loops whose length the host has to read."""
     X, Y = recording(t=300)
     seen, advance = [], device_cg._advance
 
@@ -220,7 +220,7 @@ def newton_problem(X, Y, strength=1e-3, **more):
 @pytest.mark.usefixtures("by_newton")
 @pytest.mark.parametrize("link", ["softplus", "exp"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_newton_on_devices_proves_what_it_says(link, dtype):
+def test_newton_on_devices_gives_valid_bounds(link, dtype):
     X, Y = recording(link=link, t=300)
     made = newton_problem(X.astype(dtype), Y, link=observations.from_inverse_link(link))
     solution = Newton().run(made)
@@ -235,8 +235,8 @@ def test_newton_on_devices_proves_what_it_says(link, dtype):
 
 @pytest.mark.usefixtures("by_newton")
 @pytest.mark.parametrize("seed", range(5))
-def test_its_bounds_hold_wherever_it_is_stopped(seed):
-    """Also where features are in wild units, and constant or never seen."""
+def test_bounds_of_newton_hold_wherever_it_is_stopped(seed):
+    """Also if features have very different units, are constant or are always 0."""
     X, Y = recording(seed=seed, t=250)
     X = (X + 5) * 10 ** np.random.default_rng(seed).uniform(-2, 2, X.shape[1])
     X[:, 1], X[:, 3] = 7.0, 0.0
@@ -263,7 +263,7 @@ def test_fits_whose_hessian_is_singular_end_on_the_host():
 
 @pytest.mark.usefixtures("by_newton")
 @pytest.mark.parametrize("kind", ["plain", "weighted", "far and duplicate"])
-def test_its_hessians_tell_degrees_of_freedom_and_its_rows_the_rank(kind):
+def test_newton_gives_the_degrees_of_freedom_and_the_rank(kind):
     X, Y = recording(t=300)
     weights = np.random.default_rng(0).integers(0, 3, 300).astype(float) if kind == "weighted" else None
     if kind == "far and duplicate":
@@ -278,12 +278,12 @@ def test_its_hessians_tell_degrees_of_freedom_and_its_rows_the_rank(kind):
     for n, degrees in enumerate(made.degrees):
         loss = Z.T @ (c[:, n, None] * Z)
         whole = loss + np.diag([1e-2] * X.shape[1] + [0.0])
-        assert degrees == pytest.approx(np.trace(np.linalg.solve(whole, loss)), rel=1e-3)  # formed some steps before
+        assert degrees == pytest.approx(np.trace(np.linalg.solve(whole, loss)), rel=1e-3)  # formed some steps earlier
 
 
 @pytest.mark.usefixtures("by_newton")
 @pytest.mark.parametrize("most, kind", [(255, np.uint8), (256, np.uint16), (70_000, np.float32)])
-def test_counts_lie_in_the_smallest_numbers_that_hold_them(most, kind):
+def test_counts_are_stored_in_the_smallest_type_that_holds_them(most, kind):
     X, Y = recording(t=300)
     Y = Y.astype(np.float32)
     Y[0, 0] = most
@@ -296,7 +296,7 @@ def test_counts_lie_in_the_smallest_numbers_that_hold_them(most, kind):
 
 
 @pytest.mark.usefixtures("by_newton")
-def test_newton_on_devices_goes_on_from_a_checkpoint_and_returns_what_it_has(tmp_path):
+def test_newton_on_devices_resumes_from_a_checkpoint_and_returns_partial_results(tmp_path):
     X, Y = recording(t=300)
     given = {"solver_name": "Newton", "regularizer_strength": 1e-3, "devices": jax.devices(), "tol": 1e-9}
     with pytest.warns(ConvergenceWarning, match="max_epochs"):
@@ -325,7 +325,7 @@ def test_newton_on_devices_goes_on_from_a_checkpoint_and_returns_what_it_has(tmp
     np.testing.assert_allclose(solution.objective, made.evaluate(solution.params).objective, rtol=1e-13)
 
 
-def test_an_iteration_of_newton_on_a_gpu_waits_for_nothing(monkeypatch):
+def test_iteration_of_newton_on_a_gpu_does_not_wait_for_the_host(monkeypatch):
     X, Y = recording(t=300)
     seen, iterate = [], device_newton._iterate
     monkeypatch.setattr(
@@ -342,7 +342,7 @@ def test_an_iteration_of_newton_on_a_gpu_waits_for_nothing(monkeypatch):
 
 @pytest.fixture
 def a_gpu(monkeypatch):
-    """Let the device of this machine pass for a GPU."""
+    """Make the device of this machine look like a GPU."""
 
     class Gpu(NamedTuple):
         platform: str = "gpu"
@@ -360,21 +360,21 @@ def a_gpu(monkeypatch):
     [
         (100_000, 192, 32, "Ridge", True),
         (100_000, 192, 32, "Lasso", False),
-        (5_000, 10, 32, "Ridge", False),  # done sooner on the host
+        (5_000, 10, 32, "Ridge", False),  # faster on the host
         (100_000, 2000, 32, "Ridge", False),
         (1_000, 20_000, 12, "Ridge", False),  # the factorisations
-        (2_000, 8_000, 9, "Ridge", False),  # room for Hessians
-        (3_000_000, 1000, 1, "Ridge", False),  # room for features
+        (2_000, 8_000, 9, "Ridge", False),  # memory for Hessians
+        (3_000_000, 1000, 1, "Ridge", False),  # memory for features
     ],
 )
-def test_newton_is_taken_on_a_gpu_while_it_is_affordable(n_rows, n_features, n_neurons, name, chosen):
+def test_newton_is_chosen_on_a_gpu_if_it_is_affordable(n_rows, n_features, n_neurons, name, chosen):
     X, Y = np.broadcast_to(np.float32(0), (n_rows, n_features)), np.broadcast_to(np.float32(1), (n_rows, n_neurons))
     problem = PopulationProblem(X, Y, SOFTPLUS, penalty(name, 0.1, d=n_features, n=n_neurons))
     assert (choose_solver(problem) == "Newton") == chosen
 
 
 @pytest.mark.usefixtures("by_newton")
-def test_recordings_of_about_one_size_share_a_program():
+def test_recordings_of_similar_size_share_a_program():
     X, Y = recording(t=700, n=8)
     Newton().run(newton_problem(X, Y))
     before = compiled_programs()
@@ -384,7 +384,7 @@ def test_recordings_of_about_one_size_share_a_program():
 
 
 @pytest.mark.parametrize("named", [None, "ConjugateGradients"])
-def test_a_cross_validation_takes_newton_on_a_gpu_unless_another_is_named(named, monkeypatch):
+def test_cross_validation_uses_newton_on_a_gpu_unless_another_is_named(named, monkeypatch):
     X, Y = recording(t=300)
     monkeypatch.setattr(solvers, "newton_serves", lambda problem: bool(problem.devices))
     monkeypatch.setattr(cv_fits, "newton_pays", lambda problem: bool(problem.devices))

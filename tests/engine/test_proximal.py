@@ -1,4 +1,4 @@
-"""Models of penalties with kinks: corrected by steps, minimised together, and what is left where that goes wrong."""
+"""Quadratic models for penalties with kinks: corrections from steps, joint minimisation, and fallbacks."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from glmfit.engine.exact import proximal_newton
 from glmfit.engine.population import PopulationProblem
 
 
-def test_corrections_are_those_of_bfgs_one_step_after_the_other(rng):
+def test_corrections_equal_those_of_bfgs_step_by_step(rng):
     n, fits, steps = 5, 3, 4
     A = rng.normal(size=(fits, 9, n))
     Q = A.swapaxes(1, 2) @ A
@@ -29,7 +29,7 @@ def test_corrections_are_those_of_bfgs_one_step_after_the_other(rng):
         np.testing.assert_allclose(found[k] @ S[-1][:, k], past[-1][1][:, k], rtol=1e-10)  # the secant equation
 
 
-def test_a_correction_that_rounding_ruined_is_not_used():
+def test_correction_ruined_by_rounding_is_not_used():
     plain = np.stack([np.eye(3), 2 * np.eye(3), np.ones((3, 3))])
     corrected = np.stack([np.diag([1.0, -1.0, 1.0]), 3 * np.eye(3), np.full((3, 3), np.nan)])
     found = proximal._definite(plain, corrected)
@@ -38,8 +38,8 @@ def test_a_correction_that_rounding_ruined_is_not_used():
 
 
 @pytest.mark.parametrize("seed", [14, 28])
-def test_fits_that_run_away_along_features_without_a_penalty_end(seed):
-    """Curvature falls by many orders on the way, and corrections with it."""
+def test_fits_that_diverge_along_unpenalised_features_end(seed):
+    """Curvature falls by many orders of magnitude on the way, and so do the corrections."""
     rng = np.random.default_rng(seed)
     T, d, N = int(rng.choice([20, 60, 150])), int(rng.choice([80, 120])), 3
     X = rng.normal(size=(T, d))
@@ -52,7 +52,7 @@ def test_fits_that_run_away_along_features_without_a_penalty_end(seed):
     assert np.all(model.report_.status == Status.SEPARABLE)
 
 
-def test_one_fit_in_many_features_does_not_make_room_for_all(rng, monkeypatch):
+def test_one_fit_with_many_features_does_not_allocate_for_all_fits(rng, monkeypatch):
     X = rng.normal(size=(600, 40))
     Y = rng.poisson(np.exp(X @ (0.1 * rng.normal(size=(40, 12))) - 1))
     sizes = []
@@ -75,8 +75,8 @@ def test_a_constant_feature_of_a_group_stays_exactly_zero(rng):
     assert model.coef_[3] == 0 and np.count_nonzero(model.coef_) == 7
 
 
-def test_a_search_that_gains_nothing_next_to_the_optimum_is_followed_by_a_proof(rng, monkeypatch):
-    """With a feature that has no penalty, only the Hessian proves anything."""
+def test_search_without_gain_near_the_optimum_is_followed_by_a_proof(rng, monkeypatch):
+    """If a feature has no penalty, only the Hessian proves anything."""
     X = rng.normal(size=(400, 5))
     Y = rng.poisson(np.exp(0.3 * X[:, :1] - 1)).astype(float)
     penalty = penalties.GroupLasso(np.asarray(1e-2), (-1, 0, 0, 1, 1))

@@ -18,7 +18,7 @@ EXTRAS = ["plain", "weights", "own", "offset", "offsets", "all"]
 
 
 def made(name, extras, rng, t=700, n=12, dense=False):
-    """Rows, and all that goes into the sums by definition."""
+    """Rows, and all inputs of the sums by definition."""
     basis = BSpline(7, (0, 1), name="a") + BSpline(6, (0, 1), name="b")
     X = basis.features(rng.uniform(0, 1, t), rng.uniform(0, 1, t))
     if dense:
@@ -64,7 +64,7 @@ def inverses(rng, n, size):
 
 @pytest.mark.parametrize("extras", EXTRAS)
 @pytest.mark.parametrize("name", MODELS)
-def test_sums_are_those_of_all_rows(name, extras, rng):
+def test_sums_equal_those_over_all_rows(name, extras, rng):
     rows, X, Y, shift, scale, at, given = made(name, extras, rng, t=200)
     fits = np.arange(12)
     inverse = inverses(rng, 12, len(at))
@@ -82,7 +82,7 @@ def test_sums_are_those_of_all_rows(name, extras, rng):
 
 @pytest.mark.parametrize("fits", [[3], [0, 5, 7], [11, 2, 2, 9, 4, 1, 0, 3, 8]], ids=len)
 @pytest.mark.parametrize("extras", ["plain", "all"])
-def test_sums_of_some_fits_are_theirs(fits, extras, rng):
+def test_sums_of_some_fits_match_the_definition(fits, extras, rng):
     rows, X, Y, shift, scale, at, given = made("softplus", extras, rng, t=200)
     fits, inverse = np.array(fits), inverses(rng, len(fits), len(at))
     at = at[:, fits]
@@ -97,7 +97,7 @@ def test_sums_of_some_fits_are_theirs(fits, extras, rng):
     np.testing.assert_allclose(alone.loss, sums.loss, rtol=1e-13)
 
 
-def test_cells_have_every_row_once_and_all_that_is_not_0(rng):
+def test_cells_hold_every_row_once_and_all_nonzero_entries(rng):
     rows, X, _, shift, *_ = made("exp", "plain", rng, t=3000)
     assert len(rows.cells) > 3
     np.testing.assert_array_equal(np.sort(np.concatenate([c.rows for c in rows.cells])), np.arange(3000))
@@ -106,7 +106,7 @@ def test_cells_have_every_row_once_and_all_that_is_not_0(rng):
         assert cell.columns[-1] == X.shape[1] and not X[cell.rows][:, gone].any() and not shift[gone].any()
 
 
-def test_many_rows_in_many_cells_sum_up_the_same(rng):
+def test_sums_of_many_rows_in_many_cells_match_the_definition(rng):
     rows, X, Y, shift, scale, at, given = made("Bernoulli", "all", rng, t=20_000, n=9)
     fits = np.arange(9)
     loss, gradient, _, H, _ = by_definition("Bernoulli", X, Y, shift, scale, at, given, fits)
@@ -116,7 +116,7 @@ def test_many_rows_in_many_cells_sum_up_the_same(rng):
     np.testing.assert_allclose(rows.square(sums.hessian), H, atol=1e-11 * np.abs(H).max())
 
 
-def test_only_some_rows_are_summed(rng):
+def test_sums_can_be_restricted_to_some_rows(rng):
     rows, X, Y, shift, scale, at, given = made("exp", "all", rng, t=300)
     only = np.sort(rng.choice(300, 100, replace=False))
     part = Rows(X, Y, MODELS["exp"], shift, scale, [range(7), range(7, 13)], **given, only=only)
@@ -129,7 +129,7 @@ def test_only_some_rows_are_summed(rng):
 
 
 @pytest.mark.parametrize("eta", [-80.0, -30.0, -12.0, -5.0, 30.0, 100.0, 3e3])
-def test_predictors_far_from_0_lose_nothing_with_the_softplus(eta, rng):
+def test_sums_of_the_softplus_stay_accurate_far_from_0(eta, rng):
     y = np.r_[np.zeros(5), rng.poisson(max(eta, 1.0), 5)].astype(float)
     X, at = np.ones((10, 1)), np.array([[eta], [0.0]])
     rows = Rows(X, y[:, None], PoissonSoftplus(), np.zeros(1), np.ones(1), [[0]])
@@ -139,7 +139,7 @@ def test_predictors_far_from_0_lose_nothing_with_the_softplus(eta, rng):
     np.testing.assert_allclose(single.hessian, double.hessian, rtol=1e-3, atol=1e-5)
 
 
-def test_furthest_and_longest_bound_from_above_and_closely(rng):
+def test_furthest_and_longest_are_tight_upper_bounds(rng):
     rows, X, _, shift, scale, at, _ = made("exp", "plain", rng, t=500)
     z = np.column_stack([(X - shift) / scale, np.ones(500)])
     moved, long = np.abs(z @ at).max(axis=0), (np.abs(z) @ np.abs(at)).max(axis=0)
@@ -148,7 +148,7 @@ def test_furthest_and_longest_bound_from_above_and_closely(rng):
     assert np.all(longest >= long) and np.all(longest <= long * (1 + 1e-3))
 
 
-def test_pack_makes_quadratic_forms_of_sums_of_products(rng):
+def test_pack_turns_quadratic_forms_into_sums_of_products(rng):
     rows, *_ = made("exp", "plain", rng, t=50)
     A, z = inverses(rng, 3, 16), rng.normal(size=16)
     i, j = np.triu_indices(16)

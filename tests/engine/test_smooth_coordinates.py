@@ -1,4 +1,4 @@
-"""Coordinates of smooth terms: penalties are what they were, and every direction is there once."""
+"""Coordinates of smooth terms: penalties are unchanged, and every direction occurs once."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ KINDS = list(cases(np.random.default_rng(0)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_penalties_of_coordinates_are_those_of_coefficients(kind, rng):
+def test_penalties_of_coordinates_equal_those_of_coefficients(kind, rng):
     term = cases(rng)[kind]
     X = rng.normal(size=(60, 7)) + rng.normal(size=7)
     terms = {"a": Term.ridge([5]), "b": term}
@@ -69,14 +69,14 @@ def test_penalties_of_coordinates_are_those_of_coefficients(kind, rng):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_coordinates_span_what_the_features_do(kind, rng):
+def test_coordinates_span_the_space_of_the_features(kind, rng):
     X = rng.normal(size=(60, 7)) + rng.normal(size=7)
     space = coordinates(X, {"b": cases(rng)[kind]})
     assert space.n_coordinates == 7
     assert rank(np.column_stack([(X - space.mean) @ space.turn, np.ones(60)])) == 8
 
 
-def test_places_are_next_to_each_other_and_hold_the_features_of_their_terms(rng):
+def test_places_are_contiguous_and_hold_the_features_of_their_terms(rng):
     X = rng.normal(size=(50, 8))
     space = coordinates(X, {"a": Term.ridge([6, 2]), "b": Term([0, 3, 5], ()), "c": Term.ard([7])})
     assert list(space.places) == ["a", "b", "c", None] and space.term_of == ["a", "c"]
@@ -89,7 +89,7 @@ def test_places_are_next_to_each_other_and_hold_the_features_of_their_terms(rng)
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_moments_are_those_of_the_rows(weighted, dtype, rng):
+def test_moments_equal_those_of_the_rows(weighted, dtype, rng):
     X = (rng.normal(size=(9000, 3)) * [1, 1e-3, 1e3] + [1e3, 1.0, -3e5]).astype(dtype)
     w = rng.uniform(0, 2, 9000) if weighted else None
     space = coordinates(X, {"a": Term.ridge([0, 1, 2])}, w)
@@ -100,27 +100,27 @@ def test_moments_are_those_of_the_rows(weighted, dtype, rng):
     np.testing.assert_allclose(space.gram, space.turn.T @ gram @ space.turn, rtol=1e-9, atol=1e-9 * np.max(gram))
 
 
-def test_a_constant_that_a_term_adds_up_to_is_taken_out_of_what_no_penalty_touches(rng):
+def test_constant_spanned_by_a_term_is_removed_from_the_unpenalised_directions(rng):
     x = rng.uniform(0, 1, 300)
     basis = BSpline(8, (0, 1), name="x")
     space = coordinates(basis.features(x), basis.terms)
-    assert space.n_coordinates == 7  # the line is left, the constant is the intercept
+    assert space.n_coordinates == 7  # the line stays, the constant is the intercept
     assert np.sum(~np.any(space.diagonal > 0, axis=0)) == 1
     around = CyclicBSpline(8, name="x")
     assert coordinates(around.features(2 * np.pi * x), around.terms).n_coordinates == 7
 
 
-def test_what_an_earlier_term_has_already_is_not_there_again(rng):
+def test_directions_of_an_earlier_term_are_not_repeated(rng):
     x, z = rng.uniform(0, 1, (2, 300))
     one, two = BSpline(8, (0, 1), name="a"), BSpline(6, (0, 1), name="b")
     basis = one + two
     same, other = coordinates(basis.features(x, x), basis.terms), coordinates(basis.features(x, z), basis.terms)
     assert (same.n_coordinates, other.n_coordinates) == (7 + 4, 7 + 5)
     X = np.column_stack([basis.features(x, z), 3 * x - 7, z + x, rng.normal(size=300)])
-    assert coordinates(X, basis.terms).n_coordinates == 7 + 5 + 1  # lines of x and z are there
+    assert coordinates(X, basis.terms).n_coordinates == 7 + 5 + 1  # lines of x and z are already there
 
 
-def test_repeats_of_features_without_a_penalty_are_taken_out_whatever_their_units(rng):
+def test_repeated_unpenalised_features_are_removed_whatever_their_units(rng):
     base = rng.normal(size=(200, 2))
     X = np.column_stack([base, base @ [1, 2], np.full(200, 3.7), base[:, 0] * 1e6 + 4e6, rng.normal(size=200) * 1e-6])
     space = coordinates(X, {})
@@ -133,7 +133,7 @@ def test_features_of_a_term_without_a_penalty_may_have_any_units(rng):
     assert coordinates(X, {"a": Term([0, 1, 2], ())}).n_coordinates == 3
 
 
-def test_penalised_directions_stay_if_they_repeat_others_and_go_if_they_do_not_vary(rng):
+def test_penalised_directions_stay_if_repeated_and_are_removed_if_constant(rng):
     X = rng.normal(size=(50, 4))
     X[:, 1], X[:, 2] = 0.0, X[:, 0]
     space = coordinates(X, {"a": Term.ridge([0, 1]), "b": Term.ridge([2]), "c": Term([3], ())})
@@ -142,7 +142,7 @@ def test_penalised_directions_stay_if_they_repeat_others_and_go_if_they_do_not_v
     assert not space.turn[1].any()
 
 
-def test_what_penalties_leave_free_has_a_ridge_on_request(rng):
+def test_unpenalised_directions_get_a_ridge_on_request(rng):
     X = np.append(rng.normal(size=(60, 4)), np.ones((60, 1)), axis=1)
     walk = {"a": Term.random_walk([0, 1, 2, 3]), "b": Term.ridge([4])}
     plain, selected = (
@@ -160,7 +160,7 @@ def test_what_penalties_leave_free_has_a_ridge_on_request(rng):
     np.testing.assert_allclose(selected.value(strengths, g)[0], expected / 2)
 
 
-def test_back_turns_parameters_into_those_of_shifted_features(rng):
+def test_back_converts_parameters_to_those_of_shifted_features(rng):
     X = rng.normal(size=(40, 6)) + 5
     space = coordinates(X, {"a": Term.random_walk([1, 2, 4]), "b": Term.ridge([0])})
     shift, scale = rng.normal(size=6), rng.uniform(0.5, 2, 6)

@@ -43,7 +43,7 @@ def models(space, rng, n=3, bend=False, inside=None):
 
 
 def criterion(model, space, rho, k):
-    """Definition, of one fit: the energy at the optimum, and determinants over the directions it has."""
+    """Definition for one fit: the energy at the optimum, and determinants over the directions it has."""
     has = np.ones(space.n_coordinates, bool) if model.inside is None else model.inside[k]
     both = np.append(has, True)
     S = space.penalty(np.exp(rho)[None])[0]
@@ -66,7 +66,7 @@ def derivatives(function, at, step):
 
 
 @pytest.mark.parametrize("bend, kind", [*((b, k) for b in (False, True) for k in KINDS if b or k != "two mixed")])
-def test_criterion_and_its_derivatives_are_those_of_the_definition(kind, bend, rng):
+def test_criterion_and_its_derivatives_match_the_definition(kind, bend, rng):
     space = space_of(kind, rng)
     model, rho = models(space, rng, bend=bend), rng.normal(size=(3, space.n_penalties))
     found = evaluate(model, space, rho)
@@ -78,11 +78,11 @@ def test_criterion_and_its_derivatives_are_those_of_the_definition(kind, bend, r
         assert abs(found.criterion[k] - value(rho[k])) < 1e-9 * (1 + abs(value(rho[k])))
         slope, curvature = derivatives(value, rho[k], 1e-4)
         np.testing.assert_allclose(found.gradient[k], slope, atol=1e-6)
-        if not bend:  # with it Newton steps are those of a model
+        if not bend:  # with a bend, the curvature is that of a model
             np.testing.assert_allclose(found.curvature[k], curvature, atol=1e-5)
 
 
-def test_curvature_across_mixed_terms_is_whole(rng):
+def test_curvature_across_mixed_terms_is_complete(rng):
     space = space_of("two mixed", rng)
     model, rho = models(space, rng), rng.normal(size=(3, space.n_penalties))
     found = evaluate(model, space, rho)
@@ -92,7 +92,7 @@ def test_curvature_across_mixed_terms_is_whole(rng):
 
 
 @pytest.mark.parametrize("kind", ["ridges", "ard", "mixed", "two mixed"])
-def test_what_a_fit_does_not_have_changes_nothing(kind, rng):
+def test_directions_that_a_fit_lacks_change_nothing(kind, rng):
     space = space_of(kind, rng)
     inside = np.ones((3, space.n_coordinates), bool)
     inside[1, space.places["a"]] = False
@@ -109,7 +109,7 @@ def test_what_a_fit_does_not_have_changes_nothing(kind, rng):
         np.testing.assert_allclose(found.gradient[k], slope, atol=1e-6)
 
 
-def test_ratios_are_those_of_fellner_and_schall(rng):
+def test_ratios_equal_those_of_fellner_and_schall(rng):
     space = space_of("ridges", rng)
     model, rho = models(space, rng), rng.normal(size=(3, 2))
     found = evaluate(model, space, rho)
@@ -143,7 +143,7 @@ def test_inverses_are_right_whatever_the_units(rng):
     np.testing.assert_allclose(log, np.linalg.slogdet(A)[1], rtol=1e-10)
 
 
-def test_a_singular_matrix_leaves_the_others_as_they_are(rng):
+def test_singular_matrix_does_not_change_the_others(rng):
     root = rng.normal(size=(3, 5, 9))
     A = root @ root.transpose(0, 2, 1)
     alone, log = invert(A)
@@ -167,7 +167,7 @@ def test_the_search_ends_at_a_stationary_point_or_a_bound(kind, rng):
     np.testing.assert_allclose(gained, before - here.criterion, atol=1e-9)
     assert np.all(here.criterion <= before + 1e-9)
     free = free_of_bounds(here.gradient, rho, low, high)
-    assert np.abs(here.gradient * free).max(initial=0.0) < 5e-3  # strengths that are sent to their ends move others
+    assert np.abs(here.gradient * free).max(initial=0.0) < 5e-3  # strengths that move to their bounds shift others
     for k in range(8):
         found = scipy.optimize.minimize(
             lambda r, k=k: criterion(model, space, r, k), rho[k], method="L-BFGS-B", bounds=[(-9, 9)] * j
@@ -176,7 +176,7 @@ def test_the_search_ends_at_a_stationary_point_or_a_bound(kind, rng):
 
 
 def held_out_loss(model, space, rho, k):
-    """Sum of the losses of blocks at one Newton step of the fits to the others, by definition, of one neuron."""
+    """Definition for one neuron: sum of the losses of blocks after one Newton step of the fits to the others."""
     total = 0.0
     for f in range(model.share.shape[1]):
         A = model.fitted[0][k, f].copy()
@@ -188,7 +188,7 @@ def held_out_loss(model, space, rho, k):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_loss_held_out_and_its_gradient_are_those_of_the_definition(kind, rng):
+def test_held_out_loss_and_its_gradient_match_the_definition(kind, rng):
     space = space_of(kind, rng)
     p = space.n_coordinates + 1
     root = rng.normal(size=(2, 3, 4, p, 2 * p))
@@ -206,7 +206,7 @@ def test_loss_held_out_and_its_gradient_are_those_of_the_definition(kind, rng):
     np.testing.assert_allclose(alone.gradient[0], found.gradient[1])
 
 
-def test_optima_are_those_of_the_penalised_models(rng):
+def test_optima_solve_the_penalised_models(rng):
     space = space_of("mixed", rng)
     model, strengths = models(space, rng), rng.uniform(0.1, 3, (3, space.n_penalties))
     at, inverse, log = optimum(model, space, strengths)
@@ -226,7 +226,7 @@ def test_a_simplex_has_mean_0_and_the_identity_as_covariance(n):
 
 @pytest.mark.parametrize("kind", ["ridges", "mixed"])
 def test_uncertain_strengths_spread_the_optimum(kind):
-    """To first order the covariance grows by J V J', J the derivative of the optimum by log strengths."""
+    """To first order the covariance grows by J V J', with J the derivative of the optimum by log strengths."""
     rng = np.random.default_rng(4)
     space = space_of(kind, rng)
     model, rho = models(space, rng, 2), rng.normal(size=(2, space.n_penalties))
@@ -256,7 +256,7 @@ def test_uncertain_strengths_spread_the_optimum(kind):
         np.testing.assert_allclose(seconds, mean - inverse, atol=1e-3 * np.abs(spread).max() + 1e-12)
 
 
-def test_strengths_without_doubt_leave_the_covariance():
+def test_certain_strengths_do_not_change_the_covariance():
     rng = np.random.default_rng(5)
     space = space_of("walk", rng)
     model, rho = models(space, rng, 2), rng.normal(size=(2, space.n_penalties))
@@ -264,7 +264,7 @@ def test_strengths_without_doubt_leave_the_covariance():
     np.testing.assert_allclose(found, optimum(model, space, np.exp(rho))[1], rtol=1e-6, atol=1e-9)
 
 
-def test_derivatives_are_those_of_the_criterion():
+def test_derivatives_equal_those_of_the_criterion():
     rng = np.random.default_rng(6)
     space = space_of("ridges", rng)
     model, rho = models(space, rng, 40), rng.normal(size=(40, space.n_penalties))

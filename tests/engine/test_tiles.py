@@ -1,4 +1,4 @@
-"""Threads that share tiles of rows: who does what, and what is left when something fails."""
+"""Threads that share tiles of rows: which thread does what, and what happens if something fails."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ def two_cores(monkeypatch):
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_threads_are_shared_and_work_within_them_is_done_alone():
+def test_threads_are_shared_and_nested_work_runs_in_one_thread():
     seen = set()
 
     def outer(i):
@@ -32,12 +32,12 @@ def test_threads_are_shared_and_work_within_them_is_done_alone():
 
 @pytest.mark.usefixtures("two_cores")
 @pytest.mark.parametrize("where", ["task", "consumer"])
-def test_nothing_is_under_way_when_work_has_failed(where):
+def test_no_work_is_running_after_a_failure(where):
     running, done = threading.Semaphore(0), []
 
     def task(i):
         if i == 0 and where == "task":
-            running.acquire()  # another has begun
+            running.acquire()  # another task has begun
             raise RuntimeError("task")
         running.release()
         time.sleep(0.02)
@@ -52,7 +52,7 @@ def test_nothing_is_under_way_when_work_has_failed(where):
     assert done == ended and len(done) < 50
 
 
-def test_blas_has_its_threads_again_whatever_the_order_in_which_contexts_end():
+def test_threads_of_blas_are_restored_whatever_the_order_in_which_contexts_end():
     def threads():
         return [lib["num_threads"] for lib in tiles._blas().info() if lib["user_api"] == "blas"]
 

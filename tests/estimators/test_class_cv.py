@@ -1,4 +1,4 @@
-"""SoftmaxGLMCV and MultinomialGLMCV: every fit is the one it stands for, scores are held out, choices are right."""
+"""SoftmaxGLMCV and MultinomialGLMCV: every fit matches a separate one, scores are held out, choices are right."""
 
 import warnings
 
@@ -20,7 +20,7 @@ from glmfit.engine.classes.descent import ClassDescent
 from glmfit.estimators.class_cv.held_out import default_strengths
 from glmfit.stochastic import SoftmaxProblem
 
-# Few strengths are tried here, so that the best is often at an end, and sampled fits are short.
+# Few strengths are tried here, so the best is often at an end; sampled fits are short.
 pytestmark = pytest.mark.filterwarnings("ignore:the best strength", "ignore:the fit has no useful bound")
 N, D, K = 120, 5, 4
 STRENGTHS = [1e-4, 1e-2, 1.0]
@@ -50,7 +50,7 @@ def fitted(data):
 # ---------------------------------------------------------------------------------------- oracles
 
 
-def test_scores_are_those_of_newtons_method_in_numpy(data, fitted):
+def test_scores_match_newtons_method_in_numpy(data, fitted):
     X, y = data
     wide, Y = np.column_stack([X, np.ones(N)]), oracle.one_hot(y, K)
     for s, strength in enumerate(STRENGTHS):
@@ -62,12 +62,12 @@ def test_scores_are_those_of_newtons_method_in_numpy(data, fitted):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_scores_and_the_last_fit_are_those_of_separate_models_and_of_scikit_learn(data, fitted, weighted):
+def test_scores_and_the_last_fit_match_separate_models_and_scikit_learn(data, fitted, weighted):
     X, y = data
     w = np.random.default_rng(2).uniform(0.2, 2, N) if weighted else np.ones(N)
     model = SoftmaxGLMCV(**TIGHT, cv=3).fit(X, y, w) if weighted else fitted
     for s, strength in enumerate(STRENGTHS):
-        train, test = BLOCKS[s]  # another fold for every strength
+        train, test = BLOCKS[s]  # a different fold for every strength
         alone = SoftmaxGLM(regularizer_strength=strength, tol=1e-12).fit(X[train], y[train], w[train])
         score = alone.score(X[test], y[test], w[test], score_type="log-likelihood")
         assert model.cv_scores_[s, s] == pytest.approx(score, abs=1e-6)
@@ -83,7 +83,7 @@ def test_scores_and_the_last_fit_are_those_of_separate_models_and_of_scikit_lear
 
 
 @pytest.mark.parametrize("scoring", ["log-likelihood", "D2"])
-def test_scores_of_counts_are_those_of_separate_models(data, counts, scoring):
+def test_scores_of_counts_match_separate_models(data, counts, scoring):
     X, offset = data[0], np.random.default_rng(3).normal(size=(N, K))
     for y in (counts, sp.csr_array(counts)):
         model = MultinomialGLMCV(**TIGHT, cv=3, scoring=scoring).fit(X, y, offset=offset)
@@ -96,7 +96,7 @@ def test_scores_of_counts_are_those_of_separate_models(data, counts, scoring):
     assert model.predict(X, offset=offset).shape == (N, K)
 
 
-def test_accuracy_is_the_share_of_right_labels(data):
+def test_accuracy_is_the_share_of_correct_labels(data):
     X, y = data
     model = SoftmaxGLMCV(**TIGHT, cv=3, scoring="accuracy").fit(X, y)
     train, test = BLOCKS[1]
@@ -104,7 +104,7 @@ def test_accuracy_is_the_share_of_right_labels(data):
     assert model.cv_scores_[1, 1] == pytest.approx(alone.score(X[test], y[test]))
 
 
-def test_the_choice_is_by_mean_and_by_one_standard_error(data, fitted):
+def test_the_choice_follows_the_mean_or_the_one_standard_error_rule(data, fitted):
     scores = fitted.cv_scores_
     best = int(np.argmax(scores.mean(axis=1)))
     assert fitted.best_strength_ == fitted.strength_ == STRENGTHS[best]
@@ -127,7 +127,7 @@ def test_the_order_of_strengths_and_how_folds_are_given_do_not_matter(data, fitt
 
 
 @pytest.mark.parametrize("kind", ["labels", "counts"])
-def test_a_weight_of_two_is_a_row_repeated_in_its_fold(data, counts, kind):
+def test_a_weight_of_two_equals_repeating_the_row_in_its_fold(data, counts, kind):
     X, y = data[0], data[1] if kind == "labels" else counts
     cls = SoftmaxGLMCV if kind == "labels" else MultinomialGLMCV
     twice = np.random.default_rng(4).choice(N, 30, replace=False)
@@ -142,10 +142,10 @@ def test_a_weight_of_two_is_a_row_repeated_in_its_fold(data, counts, kind):
     np.testing.assert_allclose(cls(**TIGHT, cv=3).fit(X, y, 7 * w).cv_scores_, weighted.cv_scores_, atol=1e-6)
 
 
-def test_a_class_that_a_fold_has_not_seen_spoils_no_score(data):
+def test_a_class_missing_from_a_training_fold_does_not_spoil_the_score(data):
     X, y = data
     y = y.copy()
-    y[0:3] = K  # a fifth class, in the first fold alone
+    y[0:3] = K  # a fifth class, only in the first fold
     with pytest.warns(UserWarning, match=r"1 of 3 folds have held-out rows of classes .* \(up to 7.5 % of a fold\)"):
         model = SoftmaxGLMCV(**TIGHT, cv=3).fit(X, y)
     assert np.isfinite(model.cv_scores_).all()
@@ -158,7 +158,7 @@ def test_a_class_that_a_fold_has_not_seen_spoils_no_score(data):
     np.testing.assert_allclose(model.predict_proba(X), again.predict_proba(X), atol=1e-4)
 
 
-def test_counts_of_a_category_that_a_fold_has_not_seen_are_left_out(data, counts):
+def test_counts_of_a_category_missing_from_a_training_fold_are_excluded(data, counts):
     X, y = data[0], np.column_stack([counts, np.zeros(N, int)])
     y[:5, K] = 2
     y[0, :K] = 0
@@ -177,7 +177,7 @@ def test_folds_without_anything_to_score_are_nan_or_refused():
     with pytest.raises(ValueError, match=r"no fold of cv can be scored.*StratifiedKFold\(5\)"):
         model.fit(X, y)  # a class in every fold
     assert not hasattr(model, "classes_")
-    y[10:20] = 2  # the class is in the last fold, too
+    y[10:20] = 2  # the class is also in the last fold
     with pytest.warns(UserWarning) as caught:
         model = SoftmaxGLMCV(strengths=[0.1, 1], cv=3).fit(X, y)
     assert any("2 of 3 folds have held-out rows" in str(w.message) for w in caught)
@@ -197,25 +197,25 @@ def test_one_class_is_certain(data):
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 50.0])
-def test_default_strengths_are_in_the_units_of_the_features_and_begin_where_nothing_is_learnt(data, scale):
+def test_default_strengths_follow_the_feature_units_and_start_where_almost_nothing_is_learnt(data, scale):
     X, y = data
     model = SoftmaxGLMCV(cv=3).fit(X * scale + 3, y)
     reference = SoftmaxGLMCV(cv=3).fit(X, y)
     np.testing.assert_allclose(model.strengths_, reference.strengths_ * scale**2, rtol=1e-6)
     np.testing.assert_allclose(model.strengths_[-1] / model.strengths_, np.logspace(0, 6, 8)[::-1])
-    # What the strongest explains of what a perfect model would, from separate fits.
+    # Share of the null objective that the strongest penalty explains, from a separate fit.
     weak = SoftmaxGLM(regularizer_strength=model.strengths_[-1], tol=1e-9).fit(X * scale + 3, y).report_
     share = (weak.null_objective - weak.objective) / weak.null_objective
     assert 1e-4 < share <= 0.01
 
 
-def test_features_that_say_nothing_have_strengths_all_the_same(data):
+def test_uninformative_features_still_have_default_strengths(data):
     pairs = SoftmaxGLM().fit(*data)._read(*data, None, None, reset=False)[0].pairs
     for X in (np.zeros((N, 2)), np.full((N, 2), 1e3)):
         np.testing.assert_allclose(default_strengths(SoftmaxProblem(X, pairs, K, 0.0)), np.logspace(-6, 0, 8))
 
 
-def test_a_best_strength_at_an_end_is_warned_of_unless_the_next_is_as_good(data):
+def test_a_best_strength_at_an_end_raises_a_warning_unless_the_next_is_as_good(data):
     X, y = data
     with pytest.warns(UserWarning, match="best strength, 1, is the smallest of those tried: a smaller one"):
         SoftmaxGLMCV(strengths=[1, 10, 100], cv=3).fit(X, y)
@@ -226,10 +226,10 @@ def test_a_best_strength_at_an_end_is_warned_of_unless_the_next_is_as_good(data)
         SoftmaxGLMCV(strengths=[0.02, 0.0200001, 5], cv=3).fit(X, y)
 
 
-# --------------------------------------------------------------------------------------- how fits go
+# ---------------------------------------------------------------------------------------------- fits
 
 
-def test_fits_begin_where_the_one_before_has_ended(data, monkeypatch):
+def test_fits_start_where_the_previous_one_ended(data, monkeypatch):
     starts, run = [], ClassRun.__init__
 
     def spy(self, problem, options, seed=0, start=None, *more, **named):
@@ -241,12 +241,12 @@ def test_fits_begin_where_the_one_before_has_ended(data, monkeypatch):
     assert [s for s, *_ in starts] == [*STRENGTHS[::-1] * 3, model.strength_]
     assert [start is None for *_, start in starts] == [True, False, False] * 3 + [False]
     assert starts[-1][1] == N and starts[0][1] == N * 2 // 3
-    # The last one begins nearer than any fold's fit.
+    # The last fit starts near its optimum.
     problem = SoftmaxProblem(data[0], model._read(*data, None, None, reset=False)[0].pairs, K, model.strength_)
     assert problem.objective(starts[-1][2]) - model.report_.objective < 1e-2
 
 
-def test_fits_that_do_not_converge_are_told(data):
+def test_fits_that_do_not_converge_are_reported(data):
     X, y = data
     with pytest.warns(UserWarning, match="of 9 fits of the cross-validation did not converge"):
         model = SoftmaxGLMCV(strengths=STRENGTHS, cv=3, max_epochs=2, cv_tol=1e-12, tol=1).fit(X, y)
@@ -264,7 +264,7 @@ def test_separable_rows_have_a_score_at_strength_zero():
 
 
 @pytest.mark.thorough
-def test_a_sampling_solver_makes_every_fit_on_its_own(data):
+def test_a_sampling_solver_runs_every_fit_independently(data):
     X, y = data
     how = {"solver_name": "ImplicitSGD", "solver_kwargs": {"n_negatives": 2}, "step": 1.0, "max_epochs": 20}
     model = SoftmaxGLMCV(strengths=STRENGTHS, cv=3, **how).fit(X, y)
@@ -280,15 +280,15 @@ def test_a_sampling_solver_makes_every_fit_on_its_own(data):
 
 
 @pytest.mark.thorough
-def test_auto_takes_the_solver_of_all_rows(data, monkeypatch):
-    # Of a fold there are fewer.
+def test_auto_chooses_the_solver_for_all_rows(data, monkeypatch):
+    # A fold has fewer rows.
     monkeypatch.setattr("glmfit.estimators.parameters._EXACT_WORK", N * (data[0].shape[1] + 30) * K - 1)
     model = SoftmaxGLMCV(strengths=[1e-2, 1], cv=3, max_epochs=5).fit(*data)
     assert model.report_.solver_name == "SampledSoftmax" and np.isfinite(model.cv_scores_).all()
 
 
 @pytest.mark.parametrize("at", ["first fold", "second fold", "last fit"])
-def test_ctrl_c_keeps_the_folds_that_are_done(data, fitted, monkeypatch, at):
+def test_ctrl_c_keeps_finished_folds(data, fitted, monkeypatch, at):
     X, y = data
     run, n = ClassRun.run, {"first fold": 2, "second fold": 5, "last fit": 10}[at]
     calls = []
@@ -317,7 +317,7 @@ def test_ctrl_c_keeps_the_folds_that_are_done(data, fitted, monkeypatch, at):
         with pytest.warns(ConvergenceWarning, match="interrupted"):
             model.fit(X, y)
         np.testing.assert_array_equal(model.cv_scores_, fitted.cv_scores_)
-    # Usable, and the bound is one: there is no farther optimum.
+    # The model is usable and its bound holds.
     report = model.report_
     best = SoftmaxGLM(regularizer_strength=model.strength_, tol=1e-12).fit(X, y).report_.objective
     assert report.status == Status.INTERRUPTED and report.gap_is_bound
@@ -339,10 +339,10 @@ def test_ctrl_c_within_a_fit_ends_the_cross_validation(data, monkeypatch):
     assert len(calls) == 3
 
 
-# ----------------------------------------------------------------------------------------- manners
+# -------------------------------------------------------------------------------------- interfaces
 
 
-def test_sparse_and_single_features_give_the_same_scores(data, fitted):
+def test_sparse_and_single_precision_features_give_the_same_scores(data, fitted):
     X, y = data
     sparse = SoftmaxGLMCV(**TIGHT, cv=3).fit(sp.csr_array(X), y)
     np.testing.assert_allclose(sparse.cv_scores_, fitted.cv_scores_, atol=1e-5)
@@ -351,7 +351,7 @@ def test_sparse_and_single_features_give_the_same_scores(data, fitted):
     assert single.cv_gap_is_bound_.all() and single.strength_ == fitted.strength_
 
 
-def test_rows_with_nan_are_left_out_and_indices_are_those_of_the_rows_given(data, fitted):
+def test_rows_with_nan_are_dropped_and_fold_indices_refer_to_the_given_rows(data, fitted):
     X, y = data
     with_nan, labels = np.insert(X, 50, np.nan, axis=0), np.insert(y, 50, 1)
     shifted = [tuple(i + (i >= 50) for i in pair) for pair in BLOCKS]
@@ -372,7 +372,7 @@ def test_splitters_see_the_labels(data):
     assert set(model.predict(X)) <= set("abcd")
 
 
-def test_epochs_are_folds_and_times_come_back(data):
+def test_epochs_are_folds_and_predictions_keep_their_times(data):
     import pynapple as nap
 
     X, y = data
@@ -445,7 +445,7 @@ def test_curves_are_drawn(fitted, data):
         plotting.plot_strengths(fitted)
 
 
-def test_the_bar_counts_fits(data, capsys):
+def test_the_progress_bar_counts_fits(data, capsys):
     SoftmaxGLMCV(strengths=STRENGTHS, cv=3, verbose=True).fit(*data)
     shown = capsys.readouterr().err
     assert "3 strengths x 3 folds, 4 classes: 100%" in shown.replace("glmfit: ", "") and "10/10" in shown
@@ -466,7 +466,7 @@ def test_the_bar_counts_fits(data, capsys):
         ({"solver_kwargs": {"rank": 3}}, "name the solver they are for"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(parameters, message, data):
+def test_invalid_parameters_are_refused_and_change_nothing(parameters, message, data):
     model = SoftmaxGLMCV(**parameters)
     before = set(vars(model))
     with pytest.raises(ValueError, match=message):
@@ -482,7 +482,7 @@ EXPECTED = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("cls", [SoftmaxGLMCV, MultinomialGLMCV])
-def test_scikit_learn_agrees(cls):
+def test_check_estimator_passes_except_for_the_expected_failures(cls):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = cls(strengths=[1.0, 10.0], cv=2, cv_tol=1e-14, tol=1e-14)
@@ -493,7 +493,7 @@ def test_scikit_learn_agrees(cls):
 
 
 @pytest.mark.thorough
-def test_with_many_classes_a_weak_ridge_learns_by_heart_and_the_choice_does_not():
+def test_with_many_classes_a_weak_ridge_overfits_and_the_chosen_one_does_not():
     rng = np.random.default_rng(5)
     n_classes, n = 60, 900
     centre = rng.normal(size=(n_classes, 10))

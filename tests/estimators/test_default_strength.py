@@ -1,4 +1,4 @@
-"""Strengths nobody gave: they suit the features, and a penalty that leaves nothing is named."""
+"""Default strengths suit the features, and a penalty that leaves nothing is reported."""
 
 import warnings
 
@@ -21,7 +21,7 @@ def data():
 
 
 def near(strengths, expected, decades=0.02):
-    """Whether strengths agree to the parabola through the best of 128."""
+    """Whether strengths agree up to the accuracy of the parabola through the best of 128."""
     return np.all(np.abs(np.log10(strengths) - np.log10(expected)) < decades)
 
 
@@ -39,7 +39,7 @@ def test_the_default_ridge_has_the_greatest_marginal_likelihood(rng, link, n_row
 
 
 @pytest.mark.parametrize("link", ["exp", "softplus"])
-def test_the_default_ridge_knows_weights_exposure_and_offsets(rng, link):
+def test_the_default_ridge_accounts_for_weights_exposure_and_offsets(rng, link):
     X = 3 + rng.normal(size=(300, 5))
     offset, weights, exposure = 0.5 * X[:, 0], rng.integers(0, 4, 300), rng.uniform(0.3, 1, 300)
     y = rng.poisson(np.exp(0.2 * X[:, 1] + offset - 2))
@@ -59,24 +59,24 @@ def test_strong_tuning_leaves_the_prior_of_the_features(rng):
 
 
 @pytest.mark.parametrize("clock", [0.05, 50.0, 1e6])
-def test_features_of_other_units_keep_no_feature_from_being_fitted(rng, clock):
+def test_features_in_other_units_do_not_prevent_fitting_a_feature(rng, clock):
     z = rng.normal(size=20_000)
     y = rng.poisson(np.logaddexp(0, z - 1))
     alone = PopulationGLM().fit(z[:, None], y).score(z[:, None], y)
     X = np.c_[clock * np.arange(20_000), rng.normal(size=(20_000, 3)), z]
     assert PopulationGLM().fit(X, y).score(X, y) > 0.99 * alone
-    # Where the feature that counts is so small that nothing tells it from one that hardly varies, half is left.
+    # If the informative feature is too small to be told from one that hardly varies, about half is left.
     small = np.c_[1e-4 * z, rng.normal(size=(20_000, 4))]
     assert PopulationGLM().fit(small, y).score(small, y) > 0.4 * alone
 
 
-def test_counts_that_do_not_follow_the_features_leave_little_of_them(rng):
+def test_counts_independent_of_the_features_shrink_their_coefficients(rng):
     X, Y = rng.normal(size=(5000, 100)), rng.poisson(1.0, size=(5000, 10))
     shrunk, free = (np.std(X @ PopulationGLM(regularizer_strength=s).fit(X, Y).coef_) for s in (None, 1e-6))
     assert shrunk < 0.3 * free
 
 
-def test_a_silent_neuron_changes_no_strength(rng):
+def test_a_silent_neuron_does_not_change_other_strengths(rng):
     X, y = rng.normal(size=(300, 4)), rng.poisson(0.5, 300)
     strengths = PopulationGLM().fit(X, np.c_[y, 0 * y]).strength_
     np.testing.assert_allclose(strengths[:, [0]], PopulationGLM().fit(X, y).strength_, rtol=1e-5)
@@ -90,14 +90,14 @@ def test_the_default_ridge_follows_the_units_of_every_feature(rng):
     np.testing.assert_allclose(other, strength * factors[:, None] ** 2, rtol=1e-3)
 
 
-def test_rows_of_weight_0_have_no_say_in_units(rng):
+def test_rows_of_weight_0_do_not_affect_the_units(rng):
     X, y, weights = rng.normal(size=(50, 4)), rng.poisson(1.0, 50), (np.arange(50) < 40).astype(float)
     X[45] = 1e6
     some = PopulationGLM().fit(X[:40], y[:40]).strength_
     np.testing.assert_allclose(PopulationGLM().fit(X, y, sample_weight=weights).strength_, some, rtol=1e-4)
 
 
-def test_constant_features_get_the_strength_of_nemos(rng):
+def test_constant_features_get_the_default_strength_of_nemos(rng):
     with pytest.warns(UserWarning, match="constant columns"):
         assert np.all(PopulationGLM().fit(np.full((10, 2), 3.0), rng.poisson(1.0, 10)).strength_ == 1.0)
 
@@ -110,7 +110,7 @@ def test_strengths_of_every_neuron_are_saved(rng, tmp_path):
 
 
 @pytest.mark.thorough
-def test_rows_that_are_read_get_the_same_default(rng, tmp_path):
+def test_streamed_rows_get_the_same_default(rng, tmp_path):
     X, Y = rng.normal(size=(20_000, 4)).astype(np.float32), rng.poisson(0.5, (20_000, 3)).astype(np.float32)
     np.save(tmp_path / "X.npy", X)
     read = PopulationGLM(max_memory=2e5).fit(np.load(tmp_path / "X.npy", mmap_mode="r"), Y)
@@ -119,7 +119,7 @@ def test_rows_that_are_read_get_the_same_default(rng, tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["SAGA", "Newton"])
-def test_every_solver_ends_at_the_optimum_of_the_default(rng, solver):
+def test_every_solver_reaches_the_optimum_at_the_default_strength(rng, solver):
     """Strengths in units of the features are a plain ridge in other coordinates."""
     X = rng.normal(size=(3000, 5)) * [0.1, 1, 10, 100, 100] + 3
     X[:, 4] = X[:, 3] - X[:, 2]  # and a direction that is excluded
@@ -133,7 +133,7 @@ def test_every_solver_ends_at_the_optimum_of_the_default(rng, solver):
     np.testing.assert_allclose(model.predict(X), np.logaddexp(0, X @ (best.coef / units) + best.intercept), rtol=0.02)
 
 
-def test_the_default_of_classes_is_that_of_scikit_learn(rng):
+def test_the_default_strength_for_classes_matches_scikit_learn(rng):
     X, labels = rng.normal(size=(60, 2)), rng.integers(0, 3, 60)
     assert SoftmaxGLM().fit(X, labels).strength_ == 1 / 60
     weights = rng.integers(0, 3, 60)
@@ -144,7 +144,7 @@ def test_the_default_of_classes_is_that_of_scikit_learn(rng):
 
 
 @pytest.mark.parametrize("regularizer, groups", [("Ridge", None), ("Lasso", None), ("GroupLasso", [0, 0, 1])])
-def test_a_penalty_that_leaves_nothing_is_named_once(data, regularizer, groups):
+def test_a_penalty_that_leaves_nothing_is_reported_once(data, regularizer, groups):
     model = PopulationGLM(regularizer=regularizer, regularizer_strength=1e3, groups=groups)
     with pytest.warns(UserWarning, match=FLAT) as caught:
         model.fit(*data)
@@ -153,7 +153,7 @@ def test_a_penalty_that_leaves_nothing_is_named_once(data, regularizer, groups):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_penalty_of_classes_that_leaves_nothing_is_named(rng, sparse):
+def test_a_penalty_on_classes_that_leaves_nothing_is_reported(rng, sparse):
     X = rng.normal(size=(500, 3))
     labels = (X[:, 0] + rng.normal(size=500) > 0).astype(int)
     features = scipy.sparse.csr_array(X) if sparse else X
@@ -163,20 +163,20 @@ def test_a_penalty_of_classes_that_leaves_nothing_is_named(rng, sparse):
         MultinomialGLM(regularizer_strength=1e3).fit(features, np.eye(2)[labels] * 5)
 
 
-def test_uninformative_features_are_not_the_fault_of_the_penalty(rng):
+def test_uninformative_features_are_not_blamed_on_the_penalty(rng):
     X, Y = rng.normal(size=(1000, 4)), rng.poisson(0.5, (1000, 3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.all(np.abs(PopulationGLM(regularizer_strength=1e3).fit(X, Y).coef_) < 1e-3)
         assert not PopulationGLM(regularizer="Lasso", regularizer_strength=1e3).fit(X, Y[:, 0]).coef_.any()
         SoftmaxGLM(regularizer_strength=1e3).fit(X, rng.integers(0, 3, 1000))
-        # What an offset explains leaves nothing for a feature that goes with it.
+        # A feature that the offset already contains has nothing left to explain.
         known = 0.5 * X[:, 0]
         PopulationGLM("exp", regularizer_strength=1e3).fit(X, rng.poisson(np.exp(known)), offset=known)
 
 
 @pytest.mark.parametrize("regularizer, strengths", [("Ridge", [1e3, 1e4]), ("Lasso", [1.0, 10.0])])
-def test_strengths_to_try_that_leave_nothing_are_named(data, regularizer, strengths):
+def test_candidate_strengths_that_leave_nothing_are_reported(data, regularizer, strengths):
     with pytest.warns(UserWarning, match=f"{FLAT}: with strengths of .* and more .* Pass smaller ones"):
         PopulationGLMCV(regularizer=regularizer, strengths=strengths).fit(*data)
     with warnings.catch_warnings():
@@ -184,13 +184,13 @@ def test_strengths_to_try_that_leave_nothing_are_named(data, regularizer, streng
         PopulationGLMCV(regularizer=regularizer, strengths=[1e-3, *strengths]).fit(*data)
 
 
-def test_a_strength_nobody_gave_is_not_called_given(data):
+def test_a_default_strength_is_called_the_default(data):
     X, Y = data
     with pytest.warns(UserWarning, match=r"with the default strength \(strength_\) no .* smaller regularizer_strength"):
         PopulationGLM(regularizer="Lasso").fit(X, Y)
 
 
-def test_fits_that_have_not_moved_are_not_the_fault_of_the_penalty(data):
+def test_fits_that_have_not_moved_are_not_blamed_on_the_penalty(data):
     X, _ = data
     labels = (X[:, 0] > 0).astype(int)
     with warnings.catch_warnings(record=True) as caught:

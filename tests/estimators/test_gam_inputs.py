@@ -1,4 +1,4 @@
-"""What a `PopulationGAM` refuses, and what its messages say: what was given, what is allowed, what to do."""
+"""Input that `PopulationGAM` refuses; messages state what was given, what is allowed and what to do."""
 
 import warnings
 
@@ -33,7 +33,7 @@ TERMS = [
 
 
 @pytest.mark.parametrize("terms, message", TERMS, ids=range(len(TERMS)))
-def test_terms_that_make_no_sense_are_refused(terms, message, data):
+def test_invalid_terms_are_refused(terms, message, data):
     with pytest.raises((TypeError, ValueError), match=message):
         PopulationGAM(terms).fit(*data)
 
@@ -53,7 +53,7 @@ STRENGTHS = [
 
 
 @pytest.mark.parametrize("strengths, message", STRENGTHS, ids=range(len(STRENGTHS)))
-def test_strengths_that_make_no_sense_are_refused(strengths, message, data):
+def test_invalid_strengths_are_refused(strengths, message, data):
     with pytest.raises((TypeError, ValueError), match=message):
         PopulationGAM(BASIS, strengths).fit(*data)
 
@@ -71,7 +71,7 @@ MASKS = [
 
 
 @pytest.mark.parametrize("mask, message", MASKS, ids=range(len(MASKS)))
-def test_masks_that_make_no_sense_are_refused(mask, message, data):
+def test_invalid_masks_are_refused(mask, message, data):
     with pytest.raises((TypeError, ValueError), match=message):
         PopulationGAM(BASIS, feature_mask=mask).fit(*data)
 
@@ -88,17 +88,17 @@ def test_masks_that_make_no_sense_are_refused(mask, message, data):
     ],
     ids=lambda of: next(iter(of)) if isinstance(of, dict) else "",
 )
-def test_parameters_that_make_no_sense_are_refused(parameters, message, data):
+def test_invalid_parameters_are_refused(parameters, message, data):
     with pytest.raises((TypeError, ValueError), match=message):
         PopulationGAM(BASIS, **parameters).fit(*data)
 
 
-def test_a_parameter_of_another_name_is_refused():
+def test_an_unknown_parameter_is_refused():
     with pytest.raises(TypeError, match=r"PopulationGAM: .*'strength'; its parameters are terms, strengths"):
         PopulationGAM(BASIS, strength=1)
 
 
-def test_strengths_of_every_shape_are_those_that_are_kept(data):
+def test_strengths_given_in_any_shape_are_kept(data):
     terms = {"a": Term([0, 1, 2], (np.eye(3), np.ones((3, 3)))), "b": Term.ridge([3, 4]), "c": Term([5], ())}
     wanted = {"a": np.array([[0.1] * 3, [0.2] * 3]), "b": np.array([[0.3] * 3])}
     for given in ([0.1, 0.2, 0.3], {"a": [0.1, 0.2], "b": 0.3}, {"b": [0.3], "a": wanted["a"]}):
@@ -111,7 +111,7 @@ def test_strengths_of_every_shape_are_those_that_are_kept(data):
     assert isinstance(alone.edf_["a"], float)
 
 
-def test_a_term_may_be_named_as_arrays_of_a_file_are(data, tmp_path):
+def test_a_term_may_have_the_name_of_an_array_in_the_file(data, tmp_path):
     model = PopulationGAM({"covariance.x": [0, 1], "a b": [2]}).fit(*data)
     loaded = PopulationGAM.load(model.save(tmp_path / "model"))
     assert list(loaded.strengths_) == ["covariance.x", "a b"]
@@ -125,7 +125,7 @@ def test_little_memory_gives_the_same_fits(data):
 
 
 @pytest.mark.parametrize("max_epochs", [1, 2, 4])
-def test_a_budget_that_runs_out_leaves_what_there_is(max_epochs, data):
+def test_an_exhausted_budget_leaves_a_usable_model(max_epochs, data):
     X, Y = data[0], np.random.default_rng(1).poisson(np.exp(3 * data[0] @ np.arange(8.0)[:, None] / 8 - 1))
     model = PopulationGAM(BASIS, max_epochs=max_epochs, inverse_link_function="exp")
     if max_epochs == 1:

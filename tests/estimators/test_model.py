@@ -1,4 +1,4 @@
-"""Files of models: whole or absent, and an error with a name for whatever else lies there."""
+"""Model files: complete or absent; any other file raises an error that names it."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from glmfit import MultinomialGLM, PopulationGLM, PopulationGLMCV, ResponseModel
 from glmfit.files import load_npz, save_npz
 
 ROOT = Path(__file__).resolve().parents[2]
-OLD = ROOT / "tests" / "files" / "0.1"  # written by version 0.1, with what it predicts in expected.npz
+OLD = ROOT / "tests" / "files" / "0.1"  # written by version 0.1, with its predictions in expected.npz
 OLD_CLASSES = {
     "population": PopulationGLM,
     "population_cv": PopulationGLMCV,
@@ -36,7 +36,7 @@ def archive(path, header, **members):
 
 
 def npy(words: str) -> bytes:
-    """An array that has only a header, with any words in it."""
+    """An array that has only a header, with arbitrary text in it."""
     return b"\x93NUMPY\x01\x00" + (len(words) + 1).to_bytes(2, "little") + words.encode() + b"\n"
 
 
@@ -56,14 +56,14 @@ OURS = json.dumps({"format": "glmfit/1"})
         ),
     ],
 )
-def test_a_crafted_file_is_refused_by_name(tmp_path, header, member):
+def test_a_crafted_file_raises_an_error_that_names_it(tmp_path, header, member):
     path = archive(tmp_path / "model.npz", header, coef=member)
     for load in (load_npz, PopulationGLM.load):
         with pytest.raises(ValueError, match=r"model\.npz is not a model saved by glmfit"):
             load(path)
 
 
-def test_parameters_nested_too_deep_are_refused(tmp_path):
+def test_parameters_nested_too_deeply_are_refused(tmp_path):
     header = {"format": "glmfit/1", "class": "PopulationGLM", "parameters": {"tol": 0}}
     header = json.dumps(header).replace("0", "[" * 700 + "]" * 700)
     path = archive(tmp_path / "m.npz", header)
@@ -76,7 +76,7 @@ def test_parameters_nested_too_deep_are_refused(tmp_path):
     ("what", "change"),
     [("coef", lambda a: a[..., :-1]), ("coef", lambda a: a.astype(str)), ("intercept", lambda a: a[None])],
 )
-def test_coefficients_that_do_not_fit_are_refused_when_they_are_read(tmp_path, name, what, change):
+def test_coefficients_of_the_wrong_shape_or_type_are_refused_when_loading(tmp_path, name, what, change):
     header, arrays = load_npz(OLD / f"{name}.npz")
     path = save_npz(tmp_path / "changed", header, {**arrays, what: change(arrays[what])})
     with pytest.raises(ValueError, match=f"the file is not a complete {OLD_CLASSES[name].__name__}"):
@@ -84,7 +84,7 @@ def test_coefficients_that_do_not_fit_are_refused_when_they_are_read(tmp_path, n
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits of that kind")
-def test_a_limit_on_the_size_of_files_names_the_file(tmp_path):
+def test_exceeding_a_file_size_limit_raises_an_error_that_names_the_file(tmp_path):
     code = f"""
 import resource, sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -102,7 +102,7 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("name", OLD_CLASSES)
-def test_a_file_of_version_0_1_is_read_and_written_again_as_it_was(tmp_path, name):
+def test_a_file_of_version_0_1_survives_loading_and_saving(tmp_path, name):
     X = np.linspace(-1, 1, 12).reshape(4, 3)
     predict = {
         SoftmaxGLM: lambda m: m.predict_proba(X),
@@ -115,7 +115,7 @@ def test_a_file_of_version_0_1_is_read_and_written_again_as_it_was(tmp_path, nam
         np.testing.assert_allclose(predict(again), there, rtol=1e-14)
         assert str(again.report_) == str(model.report_)
         assert set(again.report_.to_frame()["status"]) <= {status.label for status in Status}
-    if name == "softmax":  # a stream goes on
+    if name == "softmax":  # a stream continues
         model.partial_fit(X, np.array(list("abca")))
     (old, arrays), (new, saved) = load_npz(OLD / f"{name}.npz"), load_npz(tmp_path / "again.npz")
     assert arrays.keys() == saved.keys() and old["report"].keys() <= new["report"].keys()

@@ -23,9 +23,9 @@ from glmfit.estimators import choose_solver
         (5_000, 20, 10, "UnRegularized", "ConjugateGradients"),
     ],
 )
-def test_auto_chooses(n_rows, n_features, n_neurons, name, chosen):
+def test_auto_chooses_the_expected_solver(n_rows, n_features, n_neurons, name, chosen):
     X, Y = np.broadcast_to(np.float32(0), (n_rows, n_features)), np.broadcast_to(np.float32(1), (n_rows, n_neurons))
-    if name == "UnRegularized":  # where the rank of the features counts
+    if name == "UnRegularized":  # here the rank of the features matters
         X = np.random.default_rng(0).normal(size=X.shape).astype(np.float32)
     made = penalty(name, 0.0 if name == "UnRegularized" else 0.1, d=n_features, n=n_neurons)
     link = observations.from_inverse_link("exp")

@@ -1,4 +1,4 @@
-"""Paths of strengths: every fit is the fit that `PopulationGLM` makes alone."""
+"""Paths of strengths: every fit matches the separate fit of `PopulationGLM`."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def alone(strength, X, Y, regularizer="Lasso", ratio=None, **more):
 
 @pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", "ElasticNet", "GroupLasso"])
 @pytest.mark.parametrize("link", ["softplus", "exp"])
-def test_every_fit_is_the_fit_alone(regularizer, link, rows):
+def test_every_fit_matches_a_separate_fit(regularizer, link, rows):
     X, Y = rows
     more = {"groups": [0, 0, 1, 1, 2, -1]} if regularizer == "GroupLasso" else {}
     model = PopulationGLM(link, regularizer=regularizer, tol=1e-9, **more)
@@ -38,7 +38,7 @@ def test_every_fit_is_the_fit_alone(regularizer, link, rows):
 
 
 @pytest.mark.parametrize("model", ["NegativeBinomial", "Gaussian", "Gamma", "Bernoulli"])
-def test_other_responses_are_in_their_own_units(model, rows):
+def test_other_responses_keep_their_own_units(model, rows):
     X, Y = rows
     Y = {"Gaussian": Y * 3.0 + 7, "Gamma": Y + 0.5, "Bernoulli": np.minimum(Y, 1)}.get(model, Y)
     more = {"observation_model": model} | ({"dispersion": 0.5} if model == "NegativeBinomial" else {})
@@ -61,7 +61,7 @@ def test_a_ridge_of_gaussian_responses_has_its_closed_form_at_every_strength(tog
         np.testing.assert_allclose(path.coef[k], exact, atol=1e-4 * np.abs(exact).max())
 
 
-def test_a_ratio_of_every_neuron_and_silent_neurons(rows):
+def test_a_ratio_per_neuron_and_silent_neurons(rows):
     X, Y = rows
     ratio = np.array([0.5, 0.2, 0.9])
     model = PopulationGLM(regularizer="ElasticNet", regularizer_strength=(1.0, ratio), tol=1e-9)
@@ -71,7 +71,7 @@ def test_a_ratio_of_every_neuron_and_silent_neurons(rows):
     assert not silent.coef[:, :, 1].any() and silent.strengths[0, 1] == pytest.approx(1.001)
 
 
-def test_weights_offsets_exposure_and_masks(rows):
+def test_weights_offsets_exposure_and_masks_match_separate_fits(rows):
     X, Y = rows
     Y = Y.astype(float)
     Y[:50, 1] = np.nan
@@ -86,7 +86,7 @@ def test_weights_offsets_exposure_and_masks(rows):
         np.testing.assert_allclose(path.coef[k], one.coef_, atol=5e-4)
 
 
-def test_default_strengths_begin_where_nothing_is_left(rows):
+def test_default_strengths_start_where_nothing_is_left(rows):
     X, Y = rows
     path = PopulationGLM(regularizer="Lasso").path(X, Y)
     assert path.strengths.shape == (30, 3) and not path.n_nonzero[0].any() and path.n_nonzero[-1].all()
@@ -100,7 +100,7 @@ def test_default_strengths_begin_where_nothing_is_left(rows):
 
 
 @pytest.mark.parametrize("together", [1, 1000])
-def test_blocks_change_nothing(together, rows, monkeypatch):
+def test_the_block_size_does_not_change_the_fits(together, rows, monkeypatch):
     X, Y = rows
     expected = PopulationGLM(regularizer="Lasso", tol=1e-9).path(X, Y, STRENGTHS)
     monkeypatch.setattr(paths, "_FITS", together)
@@ -108,7 +108,7 @@ def test_blocks_change_nothing(together, rows, monkeypatch):
     np.testing.assert_allclose(found.coef, expected.coef, atol=1e-4)
 
 
-def test_strengths_of_every_neuron_and_zero(rows):
+def test_strengths_may_differ_per_neuron_and_be_zero(rows):
     X, Y = rows
     own = STRENGTHS[:, None] * [1.0, 2.0, 0.5]
     path = PopulationGLM(regularizer="Lasso", tol=1e-9).path(X, Y, own)
@@ -119,7 +119,7 @@ def test_strengths_of_every_neuron_and_zero(rows):
 
 
 @pytest.mark.parametrize("strengths", [[], [-1.0], [np.nan], "many", np.ones((2, 5)), 3.0])
-def test_strengths_that_make_no_sense_are_refused(strengths, rows):
+def test_invalid_strengths_are_refused(strengths, rows):
     with pytest.raises(ValueError, match="strengths is"):
         PopulationGLM(regularizer="Lasso").path(*rows, strengths)
 
@@ -129,7 +129,7 @@ def test_a_path_needs_a_penalty(rows):
         PopulationGLM(regularizer="UnRegularized").path(*rows)
 
 
-def test_what_does_not_converge_and_what_is_missing_is_told(rows, monkeypatch):
+def test_unconverged_and_missing_fits_are_reported(rows, monkeypatch):
     X, Y = rows
     first = np.arange(len(X)) < 100
     with pytest.warns(UserWarning, match="did not converge"):  # rates of 0 in the first rows are best

@@ -1,4 +1,4 @@
-"""The estimator: scikit-learn's manners, pynapple's objects, files, reports."""
+"""The estimator: scikit-learn conventions, pynapple objects, files, reports."""
 
 import json
 import os
@@ -68,7 +68,7 @@ EXPECTED_FAILURES = {
 
 def run_checks(model):
     with warnings.catch_warnings():
-        # The checks' targets are not counts, which is said, and some have too few rows to fit.
+        # The targets of the checks are not counts, which raises a warning; some have too few rows to fit.
         warnings.filterwarnings("ignore", message=".*counts that are not integers")
         warnings.simplefilter("ignore", ConvergenceWarning)
         results = check_estimator(model, expected_failed_checks=EXPECTED_FAILURES, on_fail=None, on_skip=None)
@@ -76,12 +76,12 @@ def run_checks(model):
     assert not wrong
     assert {r["check_name"] for r in results if r["status"] == "xfail"} == set(EXPECTED_FAILURES)
     skipped = {r["check_name"] for r in results if r["status"] == "skipped"}
-    assert skipped <= {"check_array_api_input"}  # which needs SCIPY_ARRAY_API
+    assert skipped <= {"check_array_api_input"}  # needs SCIPY_ARRAY_API
     assert len(results) > 40
 
 
-def test_check_estimator_passes_but_for_the_failures_listed():
-    run_checks(PopulationGLM(tol=1e-14))  # they compare fits to 1e-7, more than the default tolerance promises
+def test_check_estimator_passes_except_for_the_expected_failures():
+    run_checks(PopulationGLM(tol=1e-14))  # the checks compare fits to 1e-7, tighter than the default tolerance
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_check_estimator_passes_with_saga():
     run_checks(PopulationGLM(solver_name="SAGA", tol=1e-14))
 
 
-def test_numbers_of_numpy_are_hyper_parameters_like_those_of_python():
+def test_numpy_numbers_are_valid_hyper_parameters():
     solver = read_solver("SAGA", {"batch_size": np.int64(64), "step_scale": np.float32(1)}, SOLVERS)
     assert solver == SAGA(batch_size=64, step_scale=1.0)
     assert type(solver.batch_size) is int and type(solver.step_scale) is float  # arrays cannot be static
@@ -123,7 +123,7 @@ def test_a_fitted_model_can_be_pickled_for_worker_processes(data, fitted):
     np.testing.assert_array_equal(again.predict(data[0]), fitted.predict(data[0]))
 
 
-def test_unfitted_models_say_so(data, tmp_path):
+def test_unfitted_models_raise_not_fitted_error(data, tmp_path):
     X, Y = data
     for use in (
         lambda m: m.predict(X),
@@ -136,7 +136,7 @@ def test_unfitted_models_say_so(data, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# ------------------------------------------------------------------------- what goes in
+# ------------------------------------------------------------------------- inputs
 
 INPUTS = {
     "lists": lambda X, Y: (X.tolist(), Y.tolist()),
@@ -153,7 +153,7 @@ INPUTS = {
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_every_container_gives_the_answer_of_numpy(kind, data, fitted):
+def test_every_container_gives_the_same_answer_as_numpy(kind, data, fitted):
     X, Y = INPUTS[kind](*data)
     exactly = clone(fitted).set_params(tol=1e-12)
     model, of_numpy = clone(exactly).fit(X, Y), clone(exactly).fit(*data)
@@ -188,7 +188,7 @@ def test_names_of_features_and_neurons_are_remembered_and_checked(data):
     assert named.report_.neuron == ["n9"]
 
 
-def test_rows_with_nan_are_left_out_and_counted(data):
+def test_rows_with_nan_are_dropped_and_counted(data):
     X, Y = (a.copy() for a in data)
     X[3, 1] = X[100:110] = np.nan
     Y[5] = Y[105, 1] = np.nan
@@ -208,7 +208,7 @@ def test_rows_with_nan_are_left_out_and_counted(data):
     np.testing.assert_array_equal(np.isnan(drawn).all(axis=1), missing)
 
 
-def test_whole_weights_are_repeated_rows(data):
+def test_integer_weights_equal_repeated_rows(data):
     X, Y = data
     weights = np.random.default_rng(0).integers(0, 3, T)
     model = PopulationGLM(regularizer_strength=0.01, tol=1e-10).fit(X, Y, weights)
@@ -225,10 +225,10 @@ def test_whole_weights_are_repeated_rows(data):
 @pytest.mark.parametrize(
     "seed", [None, 7, np.int64(7), np.random.RandomState(1), np.random.default_rng(1), jax.random.key(7)]
 )
-def test_every_kind_of_random_state_is_taken(seed, data):
+def test_every_kind_of_random_state_is_accepted(seed, data):
     model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-3, random_state=seed).fit(*data)
     assert model.report_.converged.all()
-    if not hasattr(seed, "uniform"):  # a generator moves on
+    if not hasattr(seed, "uniform"):  # a generator advances
         again = clone(model).fit(*data)
         np.testing.assert_array_equal(again.coef_, model.coef_)
 
@@ -298,7 +298,7 @@ def test_counts_shifted_against_the_features_are_an_error(frames, shift):
         model.score(features, moved)
 
 
-def test_counts_of_another_length_are_an_error_that_names_both_times(frames):
+def test_counts_of_another_length_raise_an_error_that_names_both_lengths(frames):
     features, counts = frames
     with pytest.raises(
         ValueError, match=r"X has 600 time bins of 0.01 s \(0 to 14.99 s\) but y has 599 .* same epochs"
@@ -319,7 +319,7 @@ def test_exposure_of_a_simulation_is_aligned_with_the_features(fitted, frames):
         fitted.simulate(features, exposure=nap.Tsd(t=features.t + BIN_S, d=np.ones(T)))
 
 
-def test_empty_frames_say_that_they_are_empty(frames):
+def test_empty_frames_raise_an_error_that_says_they_are_empty(frames):
     _, counts = frames
     nothing = nap.TsdFrame(t=[], d=np.empty((0, 5)), columns=list("abcde"))
     with pytest.raises(ValueError, match="X has 0 time bins but y has 600 time bins"):
@@ -354,7 +354,7 @@ def expected_score(kind, X, Y, rate, w):
 
 
 @pytest.mark.parametrize("kind", ["D2", "pseudo-r2-McFadden", "log-likelihood"])
-def test_a_rate_beyond_any_number_scores_minus_infinity_unless_its_row_does_not_count(kind):
+def test_an_overflowing_rate_scores_minus_infinity_unless_its_row_does_not_count(kind):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(100, 1))
     y = rng.poisson(np.exp(X[:, 0]))
@@ -372,7 +372,7 @@ def test_a_rate_beyond_any_number_scores_minus_infinity_unless_its_row_does_not_
 @pytest.mark.parametrize("link", ["softplus", "exp"])
 @pytest.mark.parametrize("kind", ["D2", "pseudo-r2-McFadden"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_scores_are_those_of_scipy(link, kind, weighted, data):
+def test_scores_match_scipy(link, kind, weighted, data):
     X, Y = data
     model = PopulationGLM(link, regularizer_strength=0.1).fit(X, Y)
     w = np.random.default_rng(2).uniform(0, 2, T) if weighted else np.ones(T)
@@ -390,7 +390,7 @@ def test_report_has_the_training_deviance_explained(data, fitted):
     np.testing.assert_allclose(fitted.report_.pseudo_r2, fitted.score(*data, per_neuron=True), rtol=1e-10)
 
 
-def test_a_neuron_silent_in_the_scored_rows_scores_nan_alone(data, fitted):
+def test_only_a_neuron_silent_in_the_scored_rows_scores_nan(data, fitted):
     X, Y = data[0], data[1].copy()
     Y[:, 1] = 0
     scores = fitted.score(X, Y, per_neuron=True)
@@ -414,7 +414,7 @@ def test_spikes_of_a_neuron_that_had_none_in_the_fit_do_not_spoil_the_score_of_t
     assert np.isfinite(model.score(X, silent, score_type=score_type))
 
 
-def test_tables_whose_rows_are_shuffled_are_warned_of(data):
+def test_tables_with_shuffled_rows_raise_a_warning(data):
     import pandas as pd
 
     X, Y = pd.DataFrame(data[0]).add_prefix("x"), pd.DataFrame(data[1])
@@ -423,7 +423,7 @@ def test_tables_whose_rows_are_shuffled_are_warned_of(data):
     with pytest.warns(UserWarning, match=r"rows of X and y have the same labels in different orders .first at row 0"):
         model.score(X, shuffled)
     model.score(X, shuffled.loc[X.index])  # no warning
-    model.score(X, shuffled.reset_index(drop=True).set_axis(shuffled.index + len(X)))  # other labels: as good as none
+    model.score(X, shuffled.reset_index(drop=True).set_axis(shuffled.index + len(X)))  # unrelated labels are ignored
 
 
 # ------------------------------------------------------------------------- simulate
@@ -461,7 +461,7 @@ SAVED = {
 
 
 def same(a, b):
-    """Equality of parameters or report fields, arrays included, types too."""
+    """Equality of parameters or report fields, including arrays and types."""
     if isinstance(a, np.ndarray):
         return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
     if isinstance(a, dict):
@@ -475,7 +475,7 @@ def same(a, b):
 
 @pytest.mark.thorough(cases=4)
 @pytest.mark.parametrize("case", SAVED)
-def test_a_saved_model_comes_back_as_it_was(case, data, tmp_path):
+def test_a_saved_model_loads_unchanged(case, data, tmp_path):
     X, Y = pd.DataFrame(data[0], columns=list("abcde")), data[1]
     model = PopulationGLM(**SAVED[case]).fit(X, Y)
     path = model.save(tmp_path / "model")
@@ -497,7 +497,7 @@ def test_a_saved_model_comes_back_as_it_was(case, data, tmp_path):
         np.testing.assert_array_equal(again.coef_, model.coef_)
 
 
-def test_a_model_of_one_neuron_comes_back_with_its_shapes(data, tmp_path):
+def test_a_saved_model_of_one_neuron_keeps_its_shapes(data, tmp_path):
     X, Y = data
     model = PopulationGLM().fit(X, Y[:, 0])
     loaded = PopulationGLM.load(model.save(tmp_path / "one.npz"))
@@ -537,7 +537,7 @@ def test_saved_files_have_the_permissions_of_any_new_file(fitted, tmp_path):
 
 
 @pytest.mark.slow
-def test_parameters_and_columns_of_any_kind_come_back(data, frames, tmp_path):
+def test_parameters_and_columns_of_many_kinds_survive_saving(data, frames, tmp_path):
     X, Y = data
     groups = {"a": range(2), 7: (2, 3)}
     model = PopulationGLM(regularizer="GroupLasso", groups=groups, random_state=jax.random.key(3)).fit(X, Y)
@@ -553,7 +553,7 @@ def test_parameters_and_columns_of_any_kind_come_back(data, frames, tmp_path):
         model.save(tmp_path / "object")
 
 
-def test_a_model_with_a_part_missing_is_refused(fitted, tmp_path):
+def test_a_model_file_with_a_missing_part_is_refused(fitted, tmp_path):
     with np.load(fitted.save(tmp_path / "m.npz"), allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     for missing in ("coef", "report.gap"):
@@ -565,7 +565,7 @@ def test_a_model_with_a_part_missing_is_refused(fitted, tmp_path):
         PopulationGLM.load(tmp_path / "list.npz")
 
 
-def test_what_is_not_a_model_is_refused(fitted, tmp_path):
+def test_files_that_are_not_models_are_refused(fitted, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"folder .*nowhere does not exist. Create it"):
         fitted.save(tmp_path / "nowhere" / "m.npz")
     with pytest.raises(FileNotFoundError):
@@ -674,7 +674,7 @@ def test_features_too_large_for_single_precision_are_refused(data):
     PopulationGLM().fit(1e30 * X, Y)  # and nothing leaks
 
 
-def test_neurons_that_did_not_converge_make_one_warning_that_counts_them(data):
+def test_one_warning_counts_the_neurons_that_did_not_converge(data):
     with pytest.warns(ConvergenceWarning) as caught:
         model = PopulationGLM(solver_name="Newton", tol=1e-12, max_epochs=1, regularizer_strength=1e-3).fit(*data)
     assert len(caught) == 1 and str(caught[0].message).startswith("3 of 3 neurons did not converge: 3 max epochs (")
@@ -682,7 +682,7 @@ def test_neurons_that_did_not_converge_make_one_warning_that_counts_them(data):
     assert not model.report_.converged.any()
 
 
-def test_progress_is_shown_when_asked_for(data, capsys):
+def test_progress_is_shown_only_if_verbose(data, capsys):
     model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-3)
     model.fit(*data)
     assert capsys.readouterr() == ("", "")
@@ -691,7 +691,7 @@ def test_progress_is_shown_when_asked_for(data, capsys):
     assert "glmfit" in shown and "epoch" in shown and "100%" in shown
 
 
-def test_an_interrupted_fit_leaves_a_usable_model_that_says_so(data, monkeypatch):
+def test_an_interrupted_fit_warns_and_leaves_a_usable_model(data, monkeypatch):
     X, Y = data
     visit, calls = Walk.visit, []
 
@@ -724,7 +724,7 @@ def test_an_interruption_before_anything_was_fitted_leaves_the_old_model(data, m
 
 
 @pytest.mark.thorough
-def test_double_precision_is_used_where_jax_and_the_data_have_it(data, x64):
+def test_double_precision_is_used_if_jax_and_the_data_have_it(data, x64):
     X, Y = data
     double = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-3, tol=1e-14).fit(X, Y)
     assert double.report_.converged.all() and np.all(double.report_.gap < 1e-12)
@@ -734,7 +734,7 @@ def test_double_precision_is_used_where_jax_and_the_data_have_it(data, x64):
     assert single.report_.step_certificate.step.dtype == np.float64 and single.report_.converged.all()
 
 
-def test_nothing_stands_between_a_fit_and_its_solver(monkeypatch):
+def test_fit_calls_its_solver_directly(monkeypatch):
     package, frames, run = Path(glmfit.__file__).parent, [], ConjugateGradients.run
 
     def seen(*args, **options):
@@ -769,7 +769,7 @@ def test_a_subclass_may_pass_keywords_on():
     ],
     ids=lambda given: "-".join(map(str, given.values())),
 )
-def test_a_fit_may_begin_where_another_has_ended(data, given):
+def test_a_fit_may_start_where_another_ended(data, given):
     X, counts = data
     plain = PopulationGLM(**given).fit(X, counts)
     again = PopulationGLM(**given).fit(X, counts, init_params=(plain.coef_, plain.intercept_))
@@ -779,7 +779,7 @@ def test_a_fit_may_begin_where_another_has_ended(data, given):
     assert np.all(np.abs(again.report_.objective - plain.report_.objective) <= slack)
 
 
-def test_a_start_that_is_worse_than_a_constant_rate_is_none(data):
+def test_a_start_worse_than_a_constant_rate_is_ignored(data):
     X, counts = data
     plain = PopulationGLM(regularizer_strength=1e-3).fit(X, counts)
     coef, intercept = plain.coef_.copy(), plain.intercept_.copy()
@@ -790,7 +790,7 @@ def test_a_start_that_is_worse_than_a_constant_rate_is_none(data):
 
 
 @pytest.mark.parametrize("strength", [0.0, 1e-3])
-def test_what_a_start_has_along_directions_that_no_row_shows_is_taken_off(data, strength):
+def test_components_of_a_start_that_no_row_determines_are_removed(data, strength):
     X, counts = data
     X = np.column_stack([X, np.zeros(len(X)), X[:, 0]])  # a place that was not visited, and a duplicate
     given = {"regularizer_strength": strength} if strength else {"regularizer": None}
@@ -802,7 +802,7 @@ def test_what_a_start_has_along_directions_that_no_row_shows_is_taken_off(data, 
     assert again.report_.gap_is_bound.all() and again.n_iter_ <= plain.n_iter_ + 2
 
 
-def test_what_is_no_start_is_refused(data):
+def test_an_invalid_start_is_refused(data):
     X, counts = data
     model = PopulationGLM(regularizer_strength=1e-3)
     for wrong in ((np.zeros((2, 2)), np.zeros(2)), (np.zeros(X.shape[1]), 0.0)):
@@ -816,3 +816,27 @@ def test_what_is_no_start_is_refused(data):
     with pytest.raises(ValueError, match="feature_mask is given, and a fit with a mask has no start"):
         mask = np.ones((X.shape[1], counts.shape[1]))
         PopulationGLM(feature_mask=mask).fit(X, counts, init_params=(np.zeros(mask.shape), np.zeros(mask.shape[1])))
+
+
+def test_the_ratio_of_an_elastic_net_has_a_parameter_of_its_own(data):
+    X, counts = data
+    pair = PopulationGLM(regularizer="ElasticNet", regularizer_strength=(1e-2, 0.8)).fit(X, counts)
+    own = PopulationGLM(regularizer="ElasticNet", regularizer_strength=1e-2, l1_ratio=0.8).fit(X, counts)
+    np.testing.assert_array_equal(own.coef_, pair.coef_)
+    assert own.strength_ == 1e-2 and pair.strength_ == (1e-2, 0.8)
+    other = PopulationGLM(regularizer="ElasticNet", regularizer_strength=(1e-2, 0.8), l1_ratio=0.1).fit(X, counts)
+    np.testing.assert_array_equal(other.coef_, pair.coef_)  # the tuple decides
+    each = PopulationGLM(regularizer="ElasticNet", regularizer_strength=np.full(counts.shape[1], 1e-2), l1_ratio=0.8)
+    np.testing.assert_allclose(each.fit(X, counts).coef_, pair.coef_, atol=1e-6)
+    strengths = [1e-1, 1e-2]
+    paths = [PopulationGLM(**vars_of).path(X, counts, strengths) for vars_of in (pair.get_params(), own.get_params())]
+    np.testing.assert_array_equal(paths[0].coef, paths[1].coef)
+    with pytest.raises(ValueError, match=r"the ratio of the elastic net is 1\.5; it must be in \(0, 1\]"):
+        PopulationGLM(regularizer="ElasticNet", l1_ratio=1.5).fit(X, counts)
+
+
+def test_pad_shapes_has_no_effect_and_warns(data):
+    X, counts = data
+    with pytest.warns(UserWarning, match="pad_shapes has no effect since version 0.2; the next version removes it"):
+        padded = PopulationGLM(pad_shapes=True).fit(X, counts)
+    np.testing.assert_array_equal(padded.coef_, PopulationGLM().fit(X, counts).coef_)

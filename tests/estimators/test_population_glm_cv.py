@@ -1,4 +1,4 @@
-"""Cross-validated strengths: every fit is the one it stands for, folds are what was asked, choices are right."""
+"""Cross-validated strengths: every fit matches a separate one, folds are as requested, choices are right."""
 
 import re
 import signal
@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from glmfit import PopulationGLM, PopulationGLMCV, Status
+from glmfit import PopulationGAM, PopulationGLM, PopulationGLMCV, Status
 from glmfit.engine.host import HostRows
 from glmfit.engine.population import FoldedProblem
 from glmfit.estimators import cv_fits, population_glm_cv
@@ -64,7 +64,7 @@ def factorials(Y, test, weights=None):
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_scores_are_those_of_separate_fits(data, fitted, weighted):
+def test_scores_match_separate_fits(data, fitted, weighted):
     X, Y = data
     weights = np.random.default_rng(1).uniform(0.3, 2, T) if weighted else None
     model = PopulationGLMCV(**TIGHT, cv=4).fit(X, Y, weights) if weighted else fitted
@@ -76,7 +76,7 @@ def test_scores_are_those_of_separate_fits(data, fitted, weighted):
             np.testing.assert_allclose(model.cv_scores_[s, f], score, atol=5e-5)
 
 
-def test_the_path_and_the_last_fit_are_fits_to_all_rows(data, fitted):
+def test_the_path_and_the_last_fit_use_all_rows(data, fitted):
     X, Y = data
     for s, strength in enumerate(STRENGTHS):
         coef, intercept = oracle.newton("softplus", X, Y, strength)[:2]
@@ -88,8 +88,8 @@ def test_the_path_and_the_last_fit_are_fits_to_all_rows(data, fitted):
     np.testing.assert_allclose(fitted.predict(X), again.predict(X), rtol=1e-3)
 
 
-def test_strengths_are_chosen_by_mean_and_by_one_standard_error(fitted):
-    """Written down with loops."""
+def test_strengths_are_chosen_by_the_mean_and_by_the_one_standard_error_rule(fitted):
+    """Compare with the rules written as loops."""
     for n in range(N):
         scores = fitted.cv_scores_[:, :, n]
         mean = scores.mean(axis=1)
@@ -101,8 +101,8 @@ def test_strengths_are_chosen_by_mean_and_by_one_standard_error(fitted):
     np.testing.assert_array_equal(fitted.strength_, fitted.best_strength_)
 
 
-def test_folds_of_other_rates_make_no_strength_equal_to_the_best():
-    """Every fold loses 0.1 by the stronger penalty, whatever its rate."""
+def test_folds_with_different_rates_do_not_hide_that_a_strength_is_worse():
+    """The stronger penalty costs every fold about 0.1, whatever its rate."""
     rates = np.array([-3.0, -1.0, -2.0, -0.5])
     scores = np.stack([rates, rates - 0.1 - 0.01 * np.arange(4)])[:, :, None]
     best, one_se = choose_strengths(scores, np.ones((2, 1), bool))
@@ -115,7 +115,7 @@ def test_folds_of_other_rates_make_no_strength_equal_to_the_best():
     assert choose_strengths(unscored, np.ones((2, 1), bool))[1] == 0
 
 
-def test_one_standard_error_takes_stronger_ridges_and_fits_them(data, fitted):
+def test_the_one_standard_error_rule_chooses_stronger_ridges_and_fits_them(data, fitted):
     model = PopulationGLMCV(**TIGHT, cv=4, rule="one-se").fit(*data)
     np.testing.assert_array_equal(model.strength_, fitted.one_se_strength_)
     assert np.all(model.strength_ >= fitted.strength_) and np.any(model.strength_ > fitted.strength_)
@@ -163,7 +163,7 @@ def test_folds_may_be_a_splitter_or_pairs(data, fitted):
     np.testing.assert_allclose(apart.cv_scores_[0, 0], score - factorials(Y, test), atol=5e-5)
 
 
-def test_indices_of_folds_are_those_of_the_rows_given_whatever_is_left_out(data):
+def test_fold_indices_refer_to_the_given_rows_even_if_some_are_dropped(data):
     X, Y = data
     with_nan = np.insert(X, 100, np.nan, axis=0), np.insert(Y.astype(float), 100, 1, axis=0)
     shifted = [tuple(i + (i >= 100) for i in pair) for pair in blocks(4)]
@@ -194,7 +194,7 @@ def test_epochs_are_folds(data):
         PopulationGLMCV(cv=epochs).fit(X, Y)
 
 
-def test_epochs_may_be_put_together_to_folds(data):
+def test_epochs_may_be_grouped_into_folds(data):
     import pynapple as nap
 
     X, Y = data
@@ -208,12 +208,12 @@ def test_epochs_may_be_put_together_to_folds(data):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = PopulationGLMCV(**TIGHT, cv=eval(advice, {"epochs": epochs})).fit(features, Y)
-    number = np.where(np.arange(T) < 480, np.arange(T) // 20 % 5, -1)  # what is in no epoch is always fitted
+    number = np.where(np.arange(T) < 480, np.arange(T) // 20 % 5, -1)  # rows in no epoch are always fitted
     pairs = [(np.flatnonzero(number != f), np.flatnonzero(number == f)) for f in range(5)]
     np.testing.assert_array_equal(model.cv_scores_, PopulationGLMCV(**TIGHT, cv=pairs).fit(X, Y).cv_scores_)
 
 
-def test_epochs_are_shown_without_a_warning():
+def test_models_with_epochs_are_displayed_without_a_warning():
     import pynapple as nap
 
     epochs = nap.IntervalSet(start=[0, 4.0], end=[3.0, 7.0])
@@ -223,12 +223,13 @@ def test_epochs_are_shown_without_a_warning():
             model = PopulationGLMCV(cv=cv)
             assert "PopulationGLMCV" in repr(model) and "PopulationGLMCV" in model._repr_html_()
             assert "PopulationGLMCV" in make_pipeline(StandardScaler(), model)._repr_html_()
+            assert "PopulationGAM" in PopulationGAM(cv=cv)._repr_html_()
 
 
 def test_a_neuron_without_spikes_in_a_fold_is_scored_on_the_others(data):
     X, Y = data
     Y = Y.copy()
-    Y[T // 4 :, 0] = 0  # spikes in the first of four blocks alone: none to fit when it is held out
+    Y[T // 4 :, 0] = 0  # spikes only in the first of four blocks: none to fit when it is held out
     Y[:, 2] = 0
     with pytest.warns(UserWarning, match="2 of 3 neurons have folds without a spike that cannot be scored"):
         model = PopulationGLMCV(**TIGHT, cv=4).fit(X, Y)
@@ -264,7 +265,7 @@ def test_files_keep_everything(fitted, data, tmp_path):
     for name in ("cv_scores_", "strength_", "one_se_strength_", "coef_path_", "cv_gap_", "strengths_", "coef_"):
         np.testing.assert_array_equal(getattr(again, name), getattr(fitted, name))
     np.testing.assert_array_equal(again.predict(data[0]), fitted.predict(data[0]))
-    for cv in (KFold(3), blocks(3)):  # a splitter is code, and rows are of one recording
+    for cv in (KFold(3), blocks(3)):  # a splitter is code, and row numbers belong to one recording
         model = PopulationGLMCV(**TIGHT, cv=cv).fit(*data)
         with pytest.warns(UserWarning, match=r"cv of this model was not saved, .* cv is 5, the default"):
             again = PopulationGLMCV.load(model.save(tmp_path / "cv"))
@@ -287,7 +288,7 @@ def test_files_keep_epochs(data, tmp_path, kind):
     np.testing.assert_array_equal(again.fit(features, Y).cv_scores_, model.cv_scores_)
 
 
-def test_epochs_that_overlap_are_named(data):
+def test_overlapping_epochs_raise_a_warning(data):
     import pynapple as nap
 
     X, Y = data
@@ -321,7 +322,10 @@ def test_epochs_that_overlap_are_named(data):
         ({"scoring": "accuracy"}, "scoring is 'accuracy'; it must be one of 'log-likelihood', 'D2'"),
         ({"rule": "min"}, "rule is 'min'; it must be one of 'best', 'one-se'"),
         ({"max_memory": 0}, "max_memory is 0"),
-        ({"regularizer": "GroupLasso"}, "it must be one of 'Ridge', 'Lasso', 'ElasticNet'"),
+        ({"regularizer": "UnRegularized"}, "it must be one of 'Ridge', 'Lasso', 'ElasticNet', 'GroupLasso'"),
+        ({"regularizer": "GroupLasso"}, "regularizer is 'GroupLasso', but groups is None"),
+        ({"regularizer": "GroupLasso", "groups": [0, 1]}, r"groups has shape \(2,\); it needs one label per feature"),
+        ({"groups": [0] * 6}, "groups is given, but regularizer is 'Ridge'"),
         ({"regularizer": "ElasticNet", "l1_ratio": 1.5}, "l1_ratio is 1.5; it must be a number in"),
         ({"solver_kwargs": {"gain": 0.3}}, "name the solver they are for"),
         (
@@ -330,7 +334,7 @@ def test_epochs_that_overlap_are_named(data):
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(parameters, message, data):
+def test_invalid_parameters_are_refused_and_change_nothing(parameters, message, data):
     model = PopulationGLMCV(**parameters)
     before = set(vars(model))
     with pytest.raises(ValueError, match=message):
@@ -349,9 +353,38 @@ def sparse(request, data):
     return PopulationGLMCV(regularizer=request.param, l1_ratio=0.7, cv=4, cv_tol=1e-10, tol=1e-7).fit(*data)
 
 
+def test_groups_are_chosen_as_by_separate_fits(data):
+    X, Y = data
+    groups = {"driven": [0, 1], "pair": [2, 3], "free": [4]}  # the last feature has no penalty
+    labels = (0, 0, 1, 1, 2, -1)
+    model = PopulationGLMCV(regularizer="GroupLasso", groups=groups, cv=4, cv_tol=1e-9, tol=1e-8).fit(X, Y)
+    assert len(model.strengths_) == 12 and model.cv_gap_is_bound_.all() and model.cv_converged_.all()
+    assert not model.coef_path_[-1, :5].any() and model.coef_path_[-1, 5].all() and model.coef_path_[-2, :5].any()
+    test = np.arange(T) < T // 4
+    for s in (4, 9):
+        strength = model.strengths_[s]
+        best = oracle.proximal("softplus", X, Y, "GroupLasso", strength, groups=labels)
+        np.testing.assert_allclose(model.coef_path_[s], best.coef, atol=5e-4)
+        at = oracle.proximal("softplus", X[~test], Y[~test], "GroupLasso", strength, groups=labels)
+        score = -np.mean(oracle.loss("softplus", Y[test], X[test] @ at.coef + at.intercept), axis=0)
+        np.testing.assert_allclose(model.cv_scores_[s, 0], score - factorials(Y, test), atol=1e-4)
+    alone = PopulationGLM(regularizer="GroupLasso", groups=groups, regularizer_strength=model.strength_, tol=1e-8)
+    np.testing.assert_allclose(model.coef_, alone.fit(X, Y).coef_, atol=1e-3)
+    for members in ([0, 1], [2, 3]):
+        zero = model.coef_path_[:, members] == 0
+        assert np.array_equal(zero.all(axis=1), zero.any(axis=1))  # whole groups only
+
+
+def test_saved_groups_are_kept(data, tmp_path):
+    model = PopulationGLMCV(regularizer="GroupLasso", groups=[0, 0, 1, 1, 2, 2], strengths=[1e-3, 1e-2]).fit(*data)
+    again = PopulationGLMCV.load(model.save(tmp_path / "groups"))
+    assert again.groups == [0, 0, 1, 1, 2, 2]
+    np.testing.assert_array_equal(again.fit(*data).strength_, model.strength_)
+
+
 @pytest.mark.thorough(cases=1)
-def test_a_path_of_zeros_begins_where_no_coefficient_is_left(data, sparse):
-    """Twelve strengths over three decades, the strongest the least that leaves no neuron a coefficient."""
+def test_a_sparse_path_starts_where_no_coefficient_is_left(data, sparse):
+    """Twelve strengths span three decades; the strongest is the smallest that leaves no neuron a coefficient."""
     X, Y = data
     ratio = 0.7 if sparse.regularizer == "ElasticNet" else 1.0
     slope, _ = oracle.gradient("softplus", X, Y, np.zeros((D, N)), oracle.null_intercept("softplus", Y))
@@ -362,7 +395,7 @@ def test_a_path_of_zeros_begins_where_no_coefficient_is_left(data, sparse):
 
 
 @pytest.mark.slow
-def test_every_fit_to_all_rows_is_a_separate_fit_with_its_zeros(data, sparse):
+def test_every_fit_to_all_rows_matches_a_separate_fit_and_its_zeros(data, sparse):
     X, Y = data
     assert sparse.cv_gap_is_bound_.all() and sparse.cv_converged_.all()
     for s in (3, 8, 10):
@@ -376,7 +409,7 @@ def test_every_fit_to_all_rows_is_a_separate_fit_with_its_zeros(data, sparse):
 
 
 @pytest.mark.thorough(cases=1)
-def test_the_last_fit_has_the_penalty_and_the_strengths_chosen(data, sparse):
+def test_the_last_fit_uses_the_penalty_and_the_chosen_strengths(data, sparse):
     X, Y = data
     best = oracle.proximal("softplus", X, Y, sparse.regularizer, sparse.strength_, 0.7)
     np.testing.assert_allclose(sparse.coef_, best.coef, atol=2e-3)
@@ -386,12 +419,12 @@ def test_the_last_fit_has_the_penalty_and_the_strengths_chosen(data, sparse):
     np.testing.assert_allclose(sparse.cv_scores_[8, 0], score - factorials(Y, test), atol=1e-4)
 
 
-def test_a_solver_of_before_says_what_to_use(data):
+def test_a_removed_solver_raises_an_error_that_says_what_to_use(data):
     with pytest.raises(ValueError, match=r"SharedNewton.*ProximalNewton"):
         PopulationGLMCV(solver_name="SharedNewton").fit(*data)
 
 
-def test_without_a_penalty_a_fit_that_has_no_optimum_says_so():
+def test_without_a_penalty_a_fit_that_has_no_optimum_raises_a_warning():
     """A feature that separates the spikes: strength 0 has no optimum, the others do."""
     rng = np.random.default_rng(3)
     x = np.repeat([0.0, 1.0], 200)[:, None]
@@ -404,7 +437,7 @@ def test_without_a_penalty_a_fit_that_has_no_optimum_says_so():
 
 
 @pytest.mark.thorough
-def test_scikit_learn_agrees():
+def test_check_estimator_passes_except_for_the_expected_failures():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = PopulationGLMCV(strengths=[1e-2, 1.0], cv=2, cv_tol=1e-17, tol=1e-17)
@@ -416,7 +449,7 @@ def test_scikit_learn_agrees():
 
 @pytest.mark.thorough
 def test_offsets_and_exposure_enter_fits_and_scores():
-    """Every fit of the cross-validation is the separate fit with the same offsets, and its score that fit's score."""
+    """Every fit of the cross-validation, and its score, matches the separate fit with the same offsets."""
     rng = np.random.default_rng(7)
     T, d, n = 900, 3, 2
     X, offset, exposure = rng.normal(size=(T, d)), 0.5 * rng.normal(size=(T, n)), rng.uniform(0.3, 1.2, T)
@@ -440,7 +473,7 @@ def test_offsets_and_exposure_enter_fits_and_scores():
     np.testing.assert_allclose(model.report_.objective, whole.report_.objective, rtol=1e-8)
 
 
-def test_offsets_per_neuron_go_with_their_neurons_when_memory_is_short():
+def test_offsets_per_neuron_stay_with_their_neurons_when_memory_is_limited():
     rng = np.random.default_rng(0)
     X, offset, Y = rng.normal(size=(300, 2)), rng.normal(size=(300, 4)), rng.poisson(1.0, size=(300, 4))
     models = [
@@ -451,7 +484,7 @@ def test_offsets_per_neuron_go_with_their_neurons_when_memory_is_short():
 
 
 @pytest.mark.thorough
-def test_one_column_that_runs_away_does_not_end_the_others():
+def test_one_diverging_column_does_not_stop_the_others():
     rng = np.random.default_rng(10)
     T, d = 40, int(rng.choice([1, 2, 6]))
     X = np.cumsum(rng.normal(size=(T, d)), 0) / np.sqrt(T)
@@ -466,7 +499,7 @@ def test_one_column_that_runs_away_does_not_end_the_others():
 
 
 @pytest.mark.slow
-def test_a_giant_count_is_fitted_in_the_end():
+def test_a_giant_count_is_fitted_eventually():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 1)), rng.poisson(0.5, size=40).astype(float)
     y[3] = 1e5
@@ -475,11 +508,11 @@ def test_a_giant_count_is_fitted_in_the_end():
             warnings.simplefilter("ignore")
             model = PopulationGLMCV(regularizer=regularizer, strengths=[1e-6, 1e-2], cv=3).fit(X, y)
         assert np.isfinite(model.cv_gap_).all()
-        if regularizer == "Ridge":  # with hardly any, separate fits do not converge either
+        if regularizer == "Ridge":  # with hardly any penalty, separate fits do not converge either
             assert model.cv_converged_[1].all()
 
 
-def test_the_last_fit_obeys_its_own_tolerance_also_where_exact_hessians_finished_it():
+def test_the_last_fit_uses_its_own_tolerance_even_if_exact_hessians_finish_it():
     rng = np.random.default_rng(4)
     X, y = rng.normal(size=(40, 1)), rng.poisson(0.5, size=40).astype(float)
     y[3] = 1e5
@@ -491,7 +524,7 @@ def test_the_last_fit_obeys_its_own_tolerance_also_where_exact_hessians_finished
     assert not model.report_.converged[0] or model.report_.gap[0] <= model.report_.target[0]
 
 
-def test_scores_of_bins_that_were_not_observed_do_not_count():
+def test_unobserved_bins_do_not_count_in_scores():
     rng = np.random.default_rng(3)
     T = 300
     X, exposure = rng.normal(size=(T, 2)), rng.choice([0.0, 1.0], T, p=[0.3, 0.7])
@@ -517,7 +550,7 @@ STOPPED = "Ctrl-C stopped the cross-validation with "
 
 
 def stop_at(monkeypatch, owner, name, call):
-    """Let Ctrl-C come where a function is called for the so-manieth time."""
+    """Raise Ctrl-C at the given call of a function."""
     own, calls = getattr(owner, name), []
 
     def stopped(*args, **options):
@@ -533,9 +566,9 @@ def stop_at(monkeypatch, owner, name, call):
     monkeypatch.setattr(owner, name, stopped)
 
 
-def test_ctrl_c_keeps_the_strengths_that_are_done(data, fitted, monkeypatch, tmp_path):
+def test_ctrl_c_keeps_finished_strengths(data, fitted, monkeypatch, tmp_path):
     X, Y = data
-    stop_at(monkeypatch, cv_fits.Fits, "_solve", 5)  # the strongest two are done, all rows and then folds
+    stop_at(monkeypatch, cv_fits.Fits, "_solve", 5)  # the two strongest are finished, first on all rows, then on folds
     with pytest.warns(UserWarning, match=STOPPED + "2 of 3 strengths scored on every fold") as caught:
         model = PopulationGLMCV(**TIGHT, cv=4).fit(X, Y)
     assert len(caught) == 1 and caught[0].filename == __file__
@@ -549,7 +582,7 @@ def test_ctrl_c_keeps_the_strengths_that_are_done(data, fitted, monkeypatch, tmp
     best = 1 + np.argmax(fitted.cv_scores_[1:].mean(axis=1), axis=0)
     np.testing.assert_array_equal(model.strength_, np.array(STRENGTHS)[best])
     np.testing.assert_array_equal(model.coef_, fitted.coef_path_[best, :, np.arange(N)].T)
-    assert model.report_.converged.all() and model.report_.gap_is_bound.all()  # those fits had ended
+    assert model.report_.converged.all() and model.report_.gap_is_bound.all()  # those fits were finished
     alone = PopulationGLM(regularizer_strength=model.strength_, tol=1e-9).fit(X, Y)
     np.testing.assert_allclose(model.predict(X), alone.predict(X), rtol=1e-3)
     np.testing.assert_allclose(model.report_.target, alone.report_.target, rtol=1e-3)
@@ -566,7 +599,7 @@ def test_ctrl_c_before_anything_could_be_scored_leaves_the_old_model(data, fitte
     assert vars(model).keys() == before.keys() and all(vars(model)[name] is before[name] for name in before)
 
 
-def test_neurons_that_ctrl_c_left_out_have_a_constant_rate(data, monkeypatch):
+def test_neurons_not_reached_before_ctrl_c_have_a_constant_rate(data, monkeypatch):
     X, Y = data
     Y = np.column_stack([Y, np.zeros(T)])
     stop_at(monkeypatch, HostRows, "place", 5)  # in the folds of the second neuron, at the strongest strength
@@ -586,7 +619,7 @@ def test_neurons_that_ctrl_c_left_out_have_a_constant_rate(data, monkeypatch):
     assert "interrupted" in str(model.report_) and np.isfinite(model.score(X, Y))
 
 
-def test_ctrl_c_while_fits_are_finished_keeps_them_as_they_were(monkeypatch):
+def test_ctrl_c_while_exact_hessians_finish_the_fits_keeps_their_state(monkeypatch):
     """Fits of a strength of 0 that have no optimum are finished by exact Hessians; the other strength is scored."""
     x = np.repeat([0.0, 1.0], 100)[:, None]
     y = np.random.default_rng(3).poisson(x[:, 0] * 2.0)
@@ -599,7 +632,7 @@ def test_ctrl_c_while_fits_are_finished_keeps_them_as_they_were(monkeypatch):
     assert np.isfinite(model.predict(x)).all()
 
 
-def test_ctrl_c_while_folds_are_scored_ends_nothing_but_the_second_does(data, fitted, monkeypatch):
+def test_ctrl_c_while_folds_are_scored_stops_nothing_but_a_second_one_does(data, fitted, monkeypatch):
     stop_at(monkeypatch, population_glm_cv, "score_folds", 1)
     with pytest.warns(UserWarning, match=STOPPED + "3 of 3 strengths"):
         model = PopulationGLMCV(**TIGHT, cv=4).fit(*data)
@@ -613,7 +646,7 @@ def test_ctrl_c_while_folds_are_scored_ends_nothing_but_the_second_does(data, fi
         PopulationGLMCV(**TIGHT, cv=4).fit(*data)
 
 
-def test_ctrl_c_in_the_last_fit_leaves_what_it_began_with(data, monkeypatch):
+def test_ctrl_c_in_the_last_fit_keeps_its_start(data, monkeypatch):
     X, Y = data
     run = cv_fits.Fits.run
 
@@ -632,7 +665,7 @@ def test_ctrl_c_in_the_last_fit_leaves_what_it_began_with(data, monkeypatch):
     np.testing.assert_allclose(model.coef_, path_, atol=1e-12)
 
 
-def test_strengths_that_ended_are_compared_without_the_one_on_its_way(data):
+def test_finished_strengths_are_compared_without_the_unfinished_one(data):
     X, Y = data
     recording = SimpleNamespace(X=X, Y=Y[:, :2], own=None)
     folds = Folds(np.ones((T, 1), bool), np.ones((T, 1), bool))

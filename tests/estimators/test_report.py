@@ -83,7 +83,7 @@ def test_shares_that_never_change_leave_nothing_to_explain():
 
 
 @pytest.mark.thorough
-def test_a_gap_nobody_looked_at_is_of_no_kind():
+def test_a_gap_that_was_not_computed_has_no_kind():
     report = fits(of_classes="UMax", certify=False)["softmax"]().report_
     assert np.isnan(report.gap) and report.to_frame()["gap_kind"].item() == "none"
 
@@ -97,7 +97,7 @@ def test_advice_and_theorem_name_what_happened():
 
 @pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_warning_for_what_did_not_converge(kind):
+def test_a_fit_that_did_not_converge_raises_one_warning(kind):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         report = fits(max_epochs=1, of_classes="BoundMajorization", tol=1e-12)[kind]().report_

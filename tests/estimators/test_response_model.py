@@ -1,4 +1,4 @@
-"""ResponseModel as a scientist meets it."""
+"""ResponseModel from a user's point of view."""
 
 import pickle
 import warnings
@@ -100,7 +100,7 @@ def test_repeated_trials_count_as_trials_and_as_one_pair():
     for t in range(2):
         session[2][row + t * M, column] = y[t]
     np.testing.assert_allclose(fit.predict(), model(imputation_weight=0.3).fit(U, V, session).predict(), atol=0.01)
-    # A trial that is there twice weighs twice: with all other terms doubled, it is the model of one of each.
+    # A trial given twice weighs twice: with all other terms doubled, the model equals that of single trials.
     doubled = Triples(twice.left, twice.right, np.tile(y[0], 2))
     strong = model(regularizer_strength=2.0, bias_strength=0.2, imputation_weight=0.6).fit(U, V, doubled)
     once = model(imputation_weight=0.3).fit(U, V, (row, column, y[0]))
@@ -137,7 +137,7 @@ def test_names_of_features_are_remembered(data):
     assert not hasattr(fit.fit(U, V, Y), "stimulus_feature_names_in_")
 
 
-# ---------------------------------------------------------------------------------- what comes out
+# ------------------------------------------------------------------------------------------ results
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def test_predictions_agree_with_the_formula(fitted):
     assert all(a.dtype == np.float64 for a in (P, Q, fitted.stimulus_bias_, fitted.neuron_bias_))
 
 
-def test_embeddings_are_turned_to_one_form(fitted):
+def test_embeddings_are_rotated_to_a_unique_form(fitted):
     P, Q = fitted.stimulus_embedding_, fitted.neuron_embedding_
     moment = P.T @ P + Q.T @ Q
     np.testing.assert_allclose(moment, np.diag(np.diag(moment)), atol=1e-10 * moment[0, 0])
@@ -199,7 +199,7 @@ def test_embeddings_are_turned_to_one_form(fitted):
 
 
 @pytest.mark.slow
-def test_fit_does_what_the_problem_says(data, fitted):
+def test_the_objective_is_the_documented_formula(data, fitted):
     """The report's objective is the formula of the docstring at the fitted parameters, for any imputation."""
     U, V, Y, _ = data
     a, b = np.linspace(0.5, 2, M), np.linspace(1, 0.2, N)
@@ -216,15 +216,15 @@ def test_fit_does_what_the_problem_says(data, fitted):
 
 
 @pytest.mark.slow
-def test_prior_factors_draw_unobserved_pairs(data):
+def test_prior_factors_attract_unobserved_pairs(data):
     factors = np.ones((M, 1)), np.full((N, 1), 5.0)
-    with jax.enable_x64(True):  # what was observed is a thousandth of the objective
+    with jax.enable_x64(True):  # the observed part is a thousandth of the objective
         fit = model(imputation_weight=1e3).fit(None, None, data[2], prior_factors=factors)
     assert np.median(np.abs(fit.linear_predictor() - 5.0)[np.isnan(data[2])]) < 0.5
 
 
 @pytest.mark.slow
-def test_logistic_takes_booleans_and_signs(data):
+def test_logistic_accepts_booleans_and_signs(data):
     U, V, z, _, seen = draw(3)
     y = np.random.default_rng(3).random(z.shape) < expit(z - 2)
     fit = model(loss="logistic").fit(U, V, gaps(y, seen))
@@ -266,7 +266,7 @@ def test_simulation_is_reproducible_and_has_the_right_mean(fitted):
 # ------------------------------------------------------------------------------------------- scores
 
 
-def test_correlation_is_that_of_every_neuron(data, fitted):
+def test_correlation_is_computed_per_neuron(data, fitted):
     held = data[3].copy()
     held[:, 0] = np.nan
     held[:2, 0] = 1.0  # two pairs
@@ -284,7 +284,7 @@ def test_correlation_is_that_of_every_neuron(data, fitted):
 
 @pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("k", [1, 4, 100])
-def test_recall_is_that_of_a_loop(k, data, fitted):
+def test_recall_matches_a_loop(k, data, fitted):
     Y = data[2]
     held = np.where(np.isnan(data[3]), np.nan, data[3] > 4)  # rare: most stimuli have fewer than four
     z, shares = fitted.linear_predictor(), []
@@ -299,7 +299,7 @@ def test_recall_is_that_of_a_loop(k, data, fitted):
 
 
 @pytest.mark.slow
-def test_scores_refuse_what_makes_no_sense(data, fitted):
+def test_scores_refuse_invalid_input(data, fitted):
     Y = data[2]
     with pytest.raises(ValueError, match="score_type is 'R2'"):
         fitted.score(Y, "R2")
@@ -327,7 +327,7 @@ def test_weights_and_strengths_are_chosen_on_held_out_pairs(data):
     best = int(np.argmax(tuning["score"]))
     assert best == 0 and (fit.imputation_weight_, fit.regularizer_strength_) == (0.0, 1.0)
     assert tuning["score"][0] > tuning["score"][3] + 0.1
-    # The best is fitted to all pairs again.
+    # The best candidate is fitted again to all pairs.
     assert fit.report_.n_pairs == np.sum(~np.isnan(Y))
     np.testing.assert_array_equal(fit.predict(), model().fit(U, V, Y).predict())
     assert "chosen among 4 by D2 on held-out pairs" in str(fit.report_)
@@ -349,7 +349,7 @@ def test_auto_weights_are_shares_of_the_curvature(loss, data):
 
 
 @pytest.mark.parametrize("form", ["records", "table", "sessions"])
-def test_held_out_pairs_leave_one_to_everybody_and_go_with_their_trials(form, data):
+def test_holding_out_leaves_every_entity_a_pair_and_keeps_trials_together(form, data):
     Y = data[2]
     row, column = np.nonzero(~np.isnan(Y))
     twice = np.tile(row, 2), np.tile(column, 2), np.tile(Y[row, column], 2)
@@ -368,7 +368,7 @@ def test_held_out_pairs_leave_one_to_everybody_and_go_with_their_trials(form, da
     assert len(np.unique(left.index // N)) == len(np.unique(row)) and len(np.unique(left.index % N)) == N
 
 
-def test_what_was_not_recorded_is_no_value_that_a_loss_cannot_take(data):
+def test_missing_responses_are_not_refused_as_invalid_values(data):
     Y = np.abs(data[2]) + 1  # NaN where nothing was recorded; gamma responses are above 0
     np.testing.assert_array_equal(read_responses(Y, Gamma(), None, None).parts[0].y, Y)
     Y[tuple(np.argwhere(~np.isnan(Y))[0])] = 0.0
@@ -413,7 +413,7 @@ def test_entities_with_features_need_no_response(data):
     assert fit.stimulus_embedding_[3].any() and fit.report_.n_stimuli_unseen == 1
 
 
-def test_more_components_than_rank_are_warned_of():
+def test_more_components_than_rank_raise_a_warning():
     left, right = STIMULI._replace(n=M, n_features=4), NEURONS._replace(n=N)
     with pytest.warns(UserWarning, match="n_components is 6, but .* rank 5 at most"):
         response_fit.warn_rank(response_fit.Settings(model(n_components=6)), left, right)
@@ -424,7 +424,7 @@ def test_more_components_than_rank_are_warned_of():
         response_fit.warn_rank(response_fit.Settings(perceptron), left, right)
 
 
-def test_counts_that_are_no_integers_are_warned_of(data):
+def test_non_integer_counts_raise_a_warning(data):
     U, V, Y, _ = data
     with pytest.warns(UserWarning, match="responses has counts that are not integers, in 25 of 25 neurons"):
         model(max_epochs=500).fit(U, V, Y + 0.5)
@@ -490,7 +490,7 @@ def test_clone_parameters_and_pickle(data, fitted):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(), fitted.predict())
 
 
-def test_unfitted_models_say_so(data, tmp_path):
+def test_unfitted_models_raise_not_fitted_error(data, tmp_path):
     U, _, Y, _ = data
     for use in (
         lambda m: m.predict(), lambda m: m.predict(stimulus_features=U), lambda m: m.predict_pairs([0], [0]),
@@ -535,12 +535,12 @@ def test_a_damaged_file_is_refused(fitted, tmp_path):
 
 
 @pytest.mark.thorough
-def test_double_precision_where_jax_and_the_data_have_it(data, fitted, x64):
+def test_double_precision_is_used_if_jax_and_the_data_have_it(data, fitted, x64):
     U, V, Y, _ = data
     fit, other = (model(tol=1e-9, random_state=seed).fit(U, V, Y) for seed in (0, 1))
     assert fit.report_.relative_gradient < 1e-9
     np.testing.assert_allclose(fit.predict(), fitted.predict(), atol=0.02)
-    # Two starts that meet in one optimum give the same embeddings, turned as they are.
+    # Two starts that reach one optimum give the same embeddings, because these are rotated to a unique form.
     assert fit.report_.start_objective != other.report_.start_objective
     assert fit.report_.objective == pytest.approx(other.report_.objective, rel=1e-12)
     for name in ("stimulus_embedding_", "neuron_embedding_", "stimulus_bias_", "neuron_bias_"):
@@ -549,14 +549,14 @@ def test_double_precision_where_jax_and_the_data_have_it(data, fitted, x64):
     assert response_fit.ResponseFit(None, None, (None, V)).dtype == np.float64
 
 
-def test_single_precision_otherwise(data):
+def test_single_precision_is_used_otherwise(data):
     assert not jax.config.jax_enable_x64
     assert response_fit.ResponseFit(None, None, (None, data[1])).dtype == np.float32
 
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("name", sorted(response_fit.SOLVERS))
-def test_every_solver_goes_down(name, data, fitted):
+def test_every_solver_decreases_the_objective(name, data, fitted):
     U, V, Y, _ = data
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -716,7 +716,7 @@ def test_bad_solver_arguments_are_refused(data):
 
 
 @pytest.mark.slow
-def test_bad_questions_are_refused(data, fitted, one_hot):
+def test_invalid_queries_are_refused(data, fitted, one_hot):
     U, V, _, _ = data
     with pytest.raises(ValueError, match="every stimulus is its own feature; unseen stimuli need stimulus_features"):
         one_hot.predict(stimulus_features=U)
@@ -749,7 +749,7 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(data):
     np.testing.assert_array_equal(fit.predict(), before)
 
 
-# ---------------------------------------------------------------------- what second readers found
+# ------------------------------------------------------------------------------- found in reviews
 
 
 def measured(rng):
@@ -824,7 +824,7 @@ def test_perceptrons_of_single_precision_data_in_double_mode(rng):
 
 
 @pytest.mark.slow
-def test_the_loss_is_that_of_the_fit(rng, tmp_path):
+def test_predictions_use_the_loss_of_the_fit(rng, tmp_path):
     model = ResponseModel(2).fit(None, None, rng.poisson(1.5, (12, 6)).astype(float))
     expected = model.predict()
     model.set_params(loss="squared")
@@ -847,25 +847,25 @@ def test_constant_responses_have_no_deviance_to_explain():
         ((None, None, ([0, 10**7], [0, 1], [1.0, 2.0])), "Renumber them"),
     ],
 )
-def test_advice_for_mistakes(arguments, match):
+def test_mistakes_raise_errors_with_advice(arguments, match):
     with pytest.raises(ValueError, match=match):
         ResponseModel(2).fit(*arguments)
 
 
 @pytest.mark.slow
-def test_weights_of_what_has_no_say_are_told_of():
+def test_weights_without_effect_raise_a_warning():
     with pytest.warns(UserWarning, match="no effect with imputation_weight=0"):
         ResponseModel(1).fit(None, None, np.arange(12.0).reshape(4, 3), stimulus_weight=np.ones(4))
 
 
-def test_what_was_not_seen_has_the_mean_bias_of_those_with_a_response(data):
-    """A stimulus without a response has a bias, too (that of the ridge), and is no part of the mean."""
+def test_unseen_stimuli_get_the_mean_bias_of_those_with_a_response(data):
+    """A stimulus without a response also has a bias (that of the ridge), but is not part of the mean."""
     U, V, Y, _ = data
     Y = Y.copy()
     Y[:15] = np.nan
     fit = model().fit(U, V, Y)
     bias = fit.stimulus_bias_
     assert abs(bias[15:].mean() - bias.mean()) > 1e-3
-    seen, again = fit.predict(stimuli=[20]), fit.predict(stimulus_features=U[20:21])  # as itself, as a stranger
+    seen, again = fit.predict(stimuli=[20]), fit.predict(stimulus_features=U[20:21])  # by its id, and as an unseen one
     predictors = (np.log(np.expm1(rate[0])) for rate in (again, seen))
     np.testing.assert_allclose(np.subtract(*predictors), bias[15:].mean() - bias[20], atol=1e-4)

@@ -1,4 +1,4 @@
-"""P-values of smooth terms: against slow computations, draws, and mgcv."""
+"""P-values of smooth terms, compared with slow computations, draws, and mgcv."""
 
 import numpy as np
 import pytest
@@ -25,18 +25,18 @@ def imhof(value, weights, times):
 
 @pytest.mark.parametrize("weights", [[1, 1, 1, 1.1, 0.3], [0.9, 0.8, 0.5, 0.2, 0.1, 0.01], [5.0, 5.0, 1.0, 1.0]])
 @pytest.mark.parametrize("share", [0.1, 0.7, 1.5, 3.0])
-def test_tails_are_those_of_the_characteristic_function(weights, share):
+def test_tails_match_the_characteristic_function(weights, share):
     value = share * sum(weights)
     assert tail(value, weights) == pytest.approx(imhof(value, weights, np.ones(len(weights))), rel=1e-4, abs=1e-6)
     many = imhof(0.0, [*weights, -value / 30], [*np.ones(len(weights)), 30])
     assert tail(value, weights, 30.0) == pytest.approx(many, rel=1e-4, abs=1e-7)
 
 
-def test_tails_of_equal_weights_are_closed_and_far_ones_keep_their_digits():
+def test_tails_of_equal_weights_have_a_closed_form_and_far_tails_are_precise():
     assert tail(7.0, [1, 1, 1]) == pytest.approx(scipy.stats.chi2.sf(7.0, 3), rel=1e-12)
     assert tail(14.0, [2, 2, 0]) == pytest.approx(scipy.stats.chi2.sf(7.0, 2), rel=1e-12)
     assert tail(7.0, [1, 1, 1], 20.0) == pytest.approx(scipy.stats.f.sf(7.0 / 3, 3, 20), rel=1e-12)
-    # Two of two degrees of freedom each have a closed form: exponential variables of means 2 and 1.
+    # Two weights with two degrees of freedom each have a closed form: exponential variables of means 2 and 1.
     for value in (0.1, 3.0, 50.0, 400.0):
         closed = 2 * np.exp(-value / 2) - np.exp(-value)
         assert tail(value, [1, 1, 0.5, 0.5]) == pytest.approx(closed, rel=1e-5)
@@ -62,7 +62,7 @@ def versions(f, V, r):
     return found
 
 
-def test_the_statistic_is_that_of_the_curve_at_the_rows():
+def test_the_statistic_matches_that_of_the_curve_at_the_rows():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 6)) @ rng.normal(size=(6, 6))
     C = np.linalg.inv(X.T @ X + np.diag([0, 0, 3.0, 5.0, 30.0, 50.0]))
@@ -72,14 +72,14 @@ def test_the_statistic_is_that_of_the_curve_at_the_rows():
     assert found.reference_df == 3.6
     assert found.statistic == pytest.approx(np.mean([T for T, _ in expected]), rel=1e-8)
     assert found.p_value == pytest.approx(np.mean([p for _, p in expected]), rel=1e-4)
-    whole = smooth_test(g, C, X.T @ X, 9.0)  # more than there are: the inverse itself
+    whole = smooth_test(g, C, X.T @ X, 9.0)  # more than the rank: the inverse itself
     assert whole.statistic == pytest.approx(g @ np.linalg.solve(C, g), rel=1e-8)
     assert whole.p_value == pytest.approx(scipy.stats.chi2.sf(whole.statistic, 6), rel=1e-8)
     less = smooth_test(g, C, X.T @ X, 0.4)
     assert less.p_value == pytest.approx(scipy.stats.chi2.sf(less.statistic, 1), rel=1e-8)
 
 
-def test_terms_that_are_shrunk_have_a_uniform_p_value_under_their_null_however_strong_the_penalty():
+def test_p_values_of_shrunken_terms_are_uniform_under_the_null_at_any_penalty():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(200, 5)) @ np.diag([1, 1, 2, 0.5, 0.1])
     for strength in (1.0, 1e2, 1e7):
@@ -141,14 +141,14 @@ def test_tests_agree_with_mgcv(fitted):
     np.testing.assert_allclose(table["edf"], mgcv["edf"], rtol=1e-4)
     np.testing.assert_allclose(table["p_value"], mgcv["p_value"], rtol=0.03)
     assert table["statistic"]["phase"] == pytest.approx(mgcv["statistic"][1], rel=1e-3)
-    # Of the two versions mgcv reports one, here the mean is.
+    # mgcv reports one of the two versions; here their mean is reported.
     smooth, n = model._smooth, slice(*model._smooth.places[0])
     values, U = np.linalg.eigh(smooth.gram[n, n])
     root = (U * np.sqrt(values)).T
     C = smooth.scale[0] * smooth.covariance["x"][0][:-1, :-1]
     both = versions(root @ smooth.coordinates[0, n], root @ C @ root.T, table["reference_df"]["x"])
     assert table["statistic"]["x"] == pytest.approx(np.mean([T for T, _ in both]), rel=1e-6)
-    assert min(abs(T / mgcv["statistic"][0] - 1) for T, _ in both) < 0.02  # it weighs the rows, too
+    assert min(abs(T / mgcv["statistic"][0] - 1) for T, _ in both) < 0.02  # mgcv also weights the rows
 
 
 def test_curves_agree_with_mgcv(fitted):
@@ -159,7 +159,7 @@ def test_curves_agree_with_mgcv(fitted):
         np.testing.assert_allclose(curve.standard_error[:, 0], mgcv[error], rtol=1e-4)
 
 
-def test_p_values_of_terms_that_are_not_needed_are_about_uniform_and_of_those_that_are_small():
+def test_p_values_are_about_uniform_for_unneeded_terms_and_small_for_needed_ones():
     rng = np.random.default_rng(3)
     T, n = 2000, 120
     x, phase = rng.random(T), rng.random(T) * 2 * np.pi
@@ -177,7 +177,7 @@ def test_p_values_of_terms_that_are_not_needed_are_about_uniform_and_of_those_th
         assert scipy.stats.kstest(p[name][1:], "uniform").statistic < 0.25, name
 
 
-def test_a_term_without_a_penalty_has_the_test_of_wald():
+def test_a_term_without_a_penalty_has_a_wald_test():
     rng = np.random.default_rng(4)
     X = rng.normal(size=(300, 3))
     y = rng.poisson(np.exp(0.1 * X[:, 0] - 0.2))

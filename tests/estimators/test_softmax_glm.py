@@ -1,4 +1,4 @@
-"""SoftmaxGLM and MultinomialGLM as a scientist meets them."""
+"""SoftmaxGLM and MultinomialGLM from a user's point of view."""
 
 import dataclasses
 import pickle
@@ -49,7 +49,7 @@ def mult(**parameters):
     return MultinomialGLM(**{"regularizer_strength": 1e-2, **parameters})
 
 
-def test_labels_of_which_the_model_knows_none_are_warned_of(data):
+def test_labels_that_are_all_unknown_to_the_model_raise_a_warning(data):
     X, y = data
     model = soft().fit(X, y)
     with pytest.warns(UserWarning, match=r"knows none of the labels in y, .* y has '\d' first, the model 0 and 3 more"):
@@ -67,7 +67,7 @@ def test_categories_in_another_order_are_neither_scored_nor_streamed(counts):
 
 
 @pytest.mark.thorough
-def test_no_bound_exceeds_what_the_fit_loses_in_all(data):
+def test_no_gap_bound_exceeds_the_objective(data):
     X, y = data
     wild = X * [100, 1e-2, 1] + 100
     with warnings.catch_warnings():
@@ -77,7 +77,7 @@ def test_no_bound_exceeds_what_the_fit_loses_in_all(data):
     assert report.gap <= report.objective * (1 + 1e-10)
 
 
-# ------------------------------------------------------------------------------- scikit-learn manners
+# --------------------------------------------------------------------------- scikit-learn conventions
 
 EXPECTED = {
     SoftmaxGLM: {"check_estimators_pickle": "predicts labels for rows with NaN, which have none: that is an error"},
@@ -87,8 +87,8 @@ EXPECTED = {
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("cls", [SoftmaxGLM, MultinomialGLM])
-def test_check_estimator_passes_but_for_the_failures_listed(cls):
-    # The checks compare fits to 1e-7, more than the default tolerance promises, or rounding allows at a weak ridge.
+def test_check_estimator_passes_except_for_the_expected_failures(cls):
+    # The checks compare fits to 1e-7: tighter than the default tolerance, and than rounding allows at a weak ridge.
     model = cls(tol=1e-14, regularizer_strength=1.0)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*one (class|category) only")
@@ -109,7 +109,7 @@ def test_clone_and_pickle_keep_what_they_should(data):
     np.testing.assert_array_equal(again.predict(data[0]), model.predict(data[0]))
 
 
-def test_unfitted_models_say_so(data, tmp_path):
+def test_unfitted_models_raise_not_fitted_error(data, tmp_path):
     X, y = data
     for use in (
         lambda m: m.predict(X), lambda m: m.predict_proba(X), lambda m: m.decision_function(X), lambda m: m.top_k(X),
@@ -119,12 +119,12 @@ def test_unfitted_models_say_so(data, tmp_path):
             use(soft())
 
 
-# ----------------------------------------------------------------------------------- what comes out
+# ------------------------------------------------------------------------------------------- results
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["auto", "ConjugateGradients", "NewtonCG"])
-def test_answer_is_that_of_scikit_learn_to_the_gap(solver, data):
+def test_the_answer_matches_scikit_learn_up_to_the_gap(solver, data):
     X, y = data
     model = soft(solver_name=solver, tol=1e-9).fit(X, y)
     other = LogisticRegression(C=1 / (N * 1e-2), tol=1e-10, max_iter=1000).fit(X, y)
@@ -145,7 +145,7 @@ def test_answer_is_that_of_scikit_learn_to_the_gap(solver, data):
 @pytest.mark.parametrize("solver", SAMPLERS)
 def test_every_sampling_solver_fits_and_reports(solver, data):
     X, y = data
-    step = 0.02 if solver == "SGD" else 0.5  # which overflows otherwise
+    step = 0.02 if solver == "SGD" else 0.5  # SGD overflows otherwise
     model = soft(solver_name=solver, step=step, max_epochs=15, step_decay=0.8).fit(X, y)
     report = model.report_
     assert report.status in (Status.SCHEDULE_DONE, Status.NO_USEFUL_BOUND) and report.solver_name == solver
@@ -189,7 +189,7 @@ def test_predictions_agree_with_each_other_and_with_the_formula(data):
     assert model.score(X, y, score_type="log-likelihood") == pytest.approx(mean)
 
 
-def test_two_classes_are_scored_as_everywhere_in_scikit_learn(data):
+def test_two_classes_have_one_decision_score_as_in_scikit_learn(data):
     X, y = data
     model = soft().fit(X, y > 1)
     assert model.classes_.tolist() == [False, True]
@@ -209,7 +209,7 @@ def test_simulated_labels_have_the_models_frequencies(data):
     np.testing.assert_array_equal(drawn, model.simulate(row, random_state=3))
 
 
-# ------------------------------------------------------------------------------------ what goes in
+# ------------------------------------------------------------------------------------------- inputs
 
 LABELS = {
     "integers with holes": lambda y: y * 10 - 7,
@@ -225,7 +225,7 @@ LABELS = {
 
 
 @pytest.mark.parametrize("kind", LABELS)
-def test_labels_of_any_hashable_kind(kind, data, tmp_path):
+def test_labels_may_be_of_any_hashable_type(kind, data, tmp_path):
     X, y = data
     labels = LABELS[kind](y)
     model, plain = soft(tol=1e-9).fit(X, labels), soft(tol=1e-9).fit(X, y)
@@ -248,7 +248,7 @@ def test_labels_of_any_hashable_kind(kind, data, tmp_path):
 @pytest.mark.thorough(cases=1)
 @pytest.mark.filterwarnings("ignore:the fit has no useful bound")
 @pytest.mark.parametrize("solver", ["ConjugateGradients", "ImplicitSGD", "UMax"])
-def test_sparse_features_are_as_good_as_dense_ones(solver, data, rng):
+def test_sparse_features_give_the_same_answer_as_dense_ones(solver, data, rng):
     X, y = data
     X = X * (rng.random(X.shape) < 0.5)
     X[3] = 0  # a row of zeros
@@ -275,7 +275,7 @@ def test_sparse_features_are_never_made_dense(rng, monkeypatch):
         assert predicted.shape == y.shape and np.isin(predicted, y).all()
 
 
-def test_pandas_jax_and_lists_are_welcome(data):
+def test_pandas_jax_and_lists_are_accepted(data):
     X, y = data
     expected = soft().fit(X, y).predict_proba(X)
     frame = pd.DataFrame(X, columns=list("abc"))
@@ -302,7 +302,7 @@ def test_pynapple_in_pynapple_out(data):
         model.fit(nap.TsdFrame(t=t + 0.5, d=X), labels)
 
 
-def test_rows_without_features_or_labels_are_left_out_and_counted(data):
+def test_rows_without_features_or_labels_are_dropped_and_counted(data):
     X, y = data
     Xn, yn = X.copy(), y.astype(float)
     Xn[5, 1], yn[7], yn[5] = np.nan, np.nan, np.nan
@@ -326,7 +326,7 @@ def test_weights_repeat_rows_and_offsets_shift_scores(solver, data, rng):
     weighted = soft(solver_name=solver, tol=1e-10).fit(X, y, sample_weight=times)
     repeated = soft(solver_name=solver, tol=1e-10).fit(np.repeat(X, times, axis=0), np.repeat(y, times))
     np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=2e-4)
-    # Part of the model given as an offset, and nothing else to explain.
+    # The true model is given as an offset, so nothing else is left to explain.
     truth = rng.normal(size=(D, K))
     labels = np.argmax(X @ truth + rng.gumbel(size=(N, K)), axis=1)
     model = soft(solver_name=solver, tol=1e-10).fit(X, labels, offset=X @ truth)
@@ -336,7 +336,7 @@ def test_weights_repeat_rows_and_offsets_shift_scores(solver, data, rng):
     assert model.score(X, labels, offset=X @ truth) > model.score(X, labels)
 
 
-def test_a_class_of_rows_without_weight_has_no_probability(data):
+def test_a_class_whose_rows_have_no_weight_has_probability_zero(data):
     X, y = data
     weight = (y != 2).astype(float)
     model = soft().fit(X, y, sample_weight=weight)
@@ -366,7 +366,7 @@ def test_stream_learns_from_every_batch(solver, data):
 
 
 @pytest.mark.slow
-def test_stream_goes_on_after_a_file(data, tmp_path):
+def test_a_stream_continues_after_saving_and_loading(data, tmp_path):
     X, y = data
     model = soft(step=1.0).partial_fit(X[:100], y[:100])
     again = SoftmaxGLM.load(model.save(tmp_path / "m"))
@@ -375,7 +375,7 @@ def test_stream_goes_on_after_a_file(data, tmp_path):
 
 
 @pytest.mark.thorough
-def test_stream_refuses_what_it_cannot_take(data):
+def test_a_stream_refuses_invalid_input(data):
     X, y = data
     with pytest.raises(ValueError, match="partial_fit needs a solver that samples"):
         soft(solver_name="ConjugateGradients").partial_fit(X, y)
@@ -395,7 +395,7 @@ def test_stream_refuses_what_it_cannot_take(data):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["ConjugateGradients", "IncrementalMajorization", "ImplicitSGD"])
-def test_saved_models_come_back_whole(solver, data, tmp_path):
+def test_saved_models_load_unchanged(solver, data, tmp_path):
     X, y = data
     model = soft(solver_name=solver, max_epochs=30, step=1.0, tol=1e-3).fit(pd.DataFrame(X, columns=list("abc")), y)
     again = SoftmaxGLM.load(model.save(tmp_path / "model"))
@@ -425,11 +425,11 @@ def test_counts_dense_and_sparse_give_one_answer(solver, counts):
     assert mult(**kwargs).fit(X, sp.csr_array(Y)).score(X, sp.csr_array(Y)) == pytest.approx(model.score(X, Y))
 
 
-def test_counts_are_rows_of_labels_taken_together(counts):
+def test_counts_equal_repeated_rows_of_labels(counts):
     X, Y = counts
     row, label = np.nonzero(Y)
     model = mult(tol=1e-10).fit(X, Y)
-    # Each row as often as it has counts; the mean over rows becomes one over counts.
+    # Repeat each row as often as it has counts; the mean over rows becomes one over counts.
     repeat = np.repeat(np.arange(len(row)), Y[row, label])
     n_rows = np.sum(Y.sum(axis=1) > 0)
     other = soft(tol=1e-10, regularizer_strength=1e-2 * n_rows / len(repeat)).fit(X[row][repeat], label[repeat])
@@ -479,7 +479,7 @@ def test_multinomial_streams(counts):
         model.partial_fit(X, Y[:, :3])
 
 
-def test_a_category_without_counts_has_no_probability(counts):
+def test_a_category_without_counts_has_probability_zero(counts):
     X, Y = counts
     Y = np.insert(Y, 2, 0, axis=1)
     with pytest.warns(UserWarning, match="1 of 5 categories have no counts"):
@@ -492,7 +492,7 @@ def test_a_category_without_counts_has_no_probability(counts):
 # ------------------------------------------------------------------------------------- awkward data
 
 
-def test_one_class_is_certain_and_said_so(data):
+def test_a_single_class_is_certain_and_raises_a_warning(data):
     X, _ = data
     with pytest.warns(UserWarning, match="one class only"):
         model = soft().fit(X, ["a"] * N)
@@ -553,7 +553,7 @@ def test_overflow_is_a_status_with_advice_and_the_coefficients_stay_finite(data)
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver", ["ConjugateGradients", "ImplicitSGD"])
-def test_an_interrupted_fit_leaves_a_usable_model_that_says_so(solver, data, monkeypatch):
+def test_an_interrupted_fit_warns_and_leaves_a_usable_model(solver, data, monkeypatch):
     X, y = data
     cls, name, calls = (ImplicitSGD, "update", []) if solver == "ImplicitSGD" else (ClassDescent, "advance", [])
     once = getattr(cls, name)
@@ -573,7 +573,7 @@ def test_an_interrupted_fit_leaves_a_usable_model_that_says_so(solver, data, mon
 
 
 @pytest.mark.thorough
-def test_auto_rule_follows_work():
+def test_the_auto_rule_depends_on_the_amount_of_work():
     def problem(n, d, k):
         X = np.broadcast_to(np.float32(0), (n, d))
         return SoftmaxProblem(X, Pairs(np.zeros(1, int), np.zeros(1, int), np.ones(1)), k, 1.0)
@@ -602,7 +602,7 @@ BAD_LABELS = {
 
 
 @pytest.mark.parametrize("kind", BAD_LABELS)
-def test_bad_labels_are_an_error_that_says_what_to_do(kind, data):
+def test_bad_labels_raise_an_error_that_says_what_to_do(kind, data):
     X, y = data
     make, error, message = BAD_LABELS[kind]
     model = soft().fit(X, y)
@@ -626,14 +626,14 @@ BAD_COUNTS = {
 
 
 @pytest.mark.parametrize("kind", BAD_COUNTS)
-def test_bad_counts_are_an_error_that_says_what_to_do(kind, counts):
+def test_bad_counts_raise_an_error_that_says_what_to_do(kind, counts):
     X, Y = counts
     make, error, message = BAD_COUNTS[kind]
     with pytest.raises(error, match=message):
         mult().fit(X, make(Y))
 
 
-def test_counts_with_nan_are_rows_left_out(counts):
+def test_rows_with_nan_counts_are_dropped(counts):
     X, Y = counts
     Yn = Y.astype(float)
     Yn[3, 1] = np.nan
@@ -665,12 +665,12 @@ BAD_PARAMETERS = [
 
 
 @pytest.mark.parametrize(("parameters", "error", "message"), BAD_PARAMETERS, ids=str)
-def test_parameters_that_make_no_sense_are_refused(parameters, error, message, data):
+def test_invalid_parameters_are_refused(parameters, error, message, data):
     with pytest.raises(error, match=message):
         soft(**parameters).fit(*data)
 
 
-def test_a_solver_of_earlier_versions_says_what_to_use(data):
+def test_a_removed_solver_raises_an_error_that_says_what_to_use(data):
     with pytest.raises(ValueError, match=r"solver_name is 'SAGA', which version 0.2 no longer has.*ConjugateGradients"):
         soft(solver_name="SAGA").fit(*data)
 
@@ -711,10 +711,10 @@ def test_other_bad_input_is_refused(data):
         mult().fit(X, np.eye(K)[y]).predict(X, total=[1, 2])
 
 
-# ----------------------------------------------------------------------------- what a second reader broke
+# ---------------------------------------------------------------------------------------- found in reviews
 
 
-def test_sparse_features_with_long_indices_are_welcome():
+def test_sparse_features_with_64_bit_indices_are_accepted():
     X = sp.csr_array((np.ones(6), np.array([2, 0, 0, 1, 1, 2]), np.array([0, 3, 6])), shape=(2, 3))
     assert X.indices.dtype == np.int64
     assert soft().fit(X, [0, 1]).classes_.tolist() == [0, 1]
@@ -770,7 +770,7 @@ def test_saturated_rows_do_not_stop_newton(strength, data, rng):
 
 
 def assert_solved(X, y, offset, strength):
-    """Converged, with a bound below the target that is one, by an independent minimiser."""
+    """Check that the fit converged and that its bound holds, against an independent minimiser."""
     report = (
         SoftmaxGLM(regularizer_strength=strength, solver_name="ConjugateGradients").fit(X, y, offset=offset).report_
     )
@@ -781,8 +781,8 @@ def assert_solved(X, y, offset, strength):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_long_offsets_against_a_rare_class_do_not_stall_newton(seed):
-    """Rows that are certain and wrong have no curvature; on two of these Newton's steps alone go nowhere."""
+def test_large_offsets_against_a_rare_class_do_not_stall_newton(seed):
+    """Rows that are certain and wrong have no curvature; on two of these, Newton's steps alone make no progress."""
     rng = np.random.default_rng(seed)
     X, offset = rng.normal(size=(40, 1)), 30 * rng.normal(size=(40, 2))
     y = np.zeros(40, int)
@@ -797,12 +797,12 @@ def test_small_problems_are_solved_whatever_the_offsets(seed):
     length, strength = np.exp(rng.uniform(0, np.log(100))), 10 ** rng.uniform(-5, -1)
     X, offset, y = rng.normal(size=(n, d)), length * rng.normal(size=(n, K)), rng.integers(0, K, n)
     if seed % 2:
-        offset *= np.exp(1.5 * rng.normal(size=(n, 1)))  # some rows much longer than others
+        offset *= np.exp(1.5 * rng.normal(size=(n, 1)))  # some rows have much larger offsets than others
     y[:K] = np.arange(K)
     assert_solved(X, y, offset, strength)
 
 
-def test_missing_labels_of_every_kind_are_left_out(data):
+def test_missing_labels_of_every_kind_are_dropped(data):
     X, y = data
     text = pd.Series([pd.NA if i < 3 else str(k) for i, k in enumerate(y)], dtype="string")
     model = soft().fit(X, text)
@@ -821,7 +821,7 @@ def test_dates_in_another_unit_are_the_same_labels(data):
     assert model.score(X, days) == model.score(X, days.astype("M8[ns]")) == model.score(X, pd.Series(days)) > 0.4
 
 
-def test_offsets_of_another_time_are_refused(counts):
+def test_offsets_at_other_times_are_refused(counts):
     X, Y = counts
     t = np.arange(N) * 0.1
     with pytest.raises(ValueError, match="times of X and offset differ"):
@@ -838,7 +838,7 @@ def test_offsets_of_another_time_are_refused(counts):
         model.predict(X, ["many"] * N)
 
 
-def test_rows_with_a_nan_in_the_offset_are_left_out(data, counts):
+def test_rows_with_a_nan_in_the_offset_are_dropped(data, counts):
     for model, (X, y) in ((soft(), data), (mult(), counts)):
         offset = np.zeros((N, K))
         offset[3, 1] = np.nan
@@ -849,7 +849,7 @@ def test_rows_with_a_nan_in_the_offset_are_left_out(data, counts):
         assert model.score(X, y, offset=offset) == other.score(np.delete(X, 3, axis=0), np.delete(y, 3, axis=0))
 
 
-def test_huge_weights_and_huge_features(data):
+def test_huge_weights_are_accepted_and_huge_features_refused(data):
     X, y = data
     same = soft(tol=1e-9).fit(X, y, sample_weight=np.full(N, 1e308))
     np.testing.assert_allclose(same.coef_, soft(tol=1e-9).fit(X, y).coef_, rtol=1e-6)
@@ -857,7 +857,7 @@ def test_huge_weights_and_huge_features(data):
         soft().fit(X * 1e160, y)
 
 
-def test_the_bound_allows_for_scores_that_cancel(data):
+def test_the_bound_accounts_for_cancellation_in_the_scores(data):
     X, y = data
     far, near = soft().fit(X + 1e8, y), soft(tol=1e-12).fit(X, y)
     W, b = far.coef_.astype(np.longdouble), far.intercept_.astype(np.longdouble)
@@ -868,7 +868,7 @@ def test_the_bound_allows_for_scores_that_cancel(data):
     assert far.report_.gap < 1e-4
 
 
-def test_warnings_point_at_the_line_of_the_user():
+def test_warnings_point_at_the_users_line():
     X = np.random.default_rng(0).normal(size=(60, 2))
     two = np.arange(60) % 2
     cases = (
@@ -916,7 +916,7 @@ def test_a_new_fit_forgets_the_stream_before_it():
     ],
     ids=["biased", "implicit"],
 )
-def test_a_fit_that_ends_worse_than_class_frequencies_hands_those_out_and_says_so(model):
+def test_a_fit_that_ends_worse_than_class_frequencies_returns_those_and_warns(model):
     rng = np.random.default_rng(0)
     X, y = 1e4 * rng.normal(size=(300, 3)), rng.integers(0, 4, 300)
     with pytest.warns(ConvergenceWarning, match="the fit did not improve on class frequencies"):
@@ -927,7 +927,7 @@ def test_a_fit_that_ends_worse_than_class_frequencies_hands_those_out_and_says_s
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the fit did not improve")  # counts do not depend on the features
-def test_trials_go_on_to_shorter_steps_while_those_are_best():
+def test_trials_continue_to_shorter_steps_while_those_are_best():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 2))
     Y = rng.multinomial(1000, np.exp([0.5, 0.1, 0.2]) / np.exp([0.5, 0.1, 0.2]).sum(), size=400) * 1e2
@@ -938,7 +938,7 @@ def test_trials_go_on_to_shorter_steps_while_those_are_best():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the fit has no useful bound")
-def test_rows_are_counted_though_the_batch_is_larger():
+def test_rows_are_counted_correctly_if_the_batch_is_larger():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(150, 2)), rng.integers(0, 3, 150)
     kwargs = {"batch_size": 1000}
@@ -955,7 +955,7 @@ def test_labels_that_would_change_in_a_file_are_refused(tmp_path):
             SoftmaxGLM().fit(X, y).save(tmp_path / "labels")
 
 
-def test_files_whose_parts_do_not_fit_are_refused(tmp_path):
+def test_files_with_inconsistent_parts_are_refused(tmp_path):
     import json
 
     X = np.random.default_rng(0).normal(size=(40, 2))
@@ -995,14 +995,14 @@ def test_files_whose_parts_do_not_fit_are_refused(tmp_path):
         ),
     ],
 )
-def test_more_that_makes_no_sense_is_said_clearly(make_it, message):
+def test_invalid_hyper_parameters_and_huge_counts_are_refused(make_it, message):
     X = np.random.default_rng(0).normal(size=(60, 2))
     with pytest.raises(ValueError, match=message):
         make_it(X, np.arange(60) % 3)
 
 
 @pytest.mark.thorough
-def test_a_sampled_fit_says_that_it_gained_nothing():
+def test_a_sampled_fit_warns_that_it_gained_nothing():
     """Features far from 0 make the steps of samplers tiny; the fit is no better than frequencies."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 8))
@@ -1016,7 +1016,7 @@ def test_a_sampled_fit_says_that_it_gained_nothing():
 
 
 @pytest.mark.parametrize("step, advice", [(1e-7, "give a longer step or more epochs"), (1e3, "give a shorter step")])
-def test_a_fit_without_gain_says_which_way_the_step_was_wrong(data, tmp_path, step, advice):
+def test_a_fit_without_gain_says_whether_the_step_was_too_long_or_too_short(data, tmp_path, step, advice):
     X, y = data
     model = SoftmaxGLM(solver_name="ImplicitSGD", regularizer_strength=1e-4, step=step, max_epochs=1)
     with pytest.warns(ConvergenceWarning, match=rf"the first was {step:g}, as given.*{advice}"):
@@ -1027,8 +1027,8 @@ def test_a_fit_without_gain_says_which_way_the_step_was_wrong(data, tmp_path, st
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["far", "uneven", "sparse"])
-def test_a_sampled_fit_says_that_features_are_not_standardised(kind):
-    """An exact fit ends where it would end with standardised features; sampled steps lose most of what there is."""
+def test_a_sampled_fit_warns_that_features_are_not_standardised(kind):
+    """An exact fit ends where it would with standardised features; sampled steps lose most of the gain."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(500, 10))
     y = np.argmax(X @ rng.normal(size=(10, 10)) / 2 + rng.gumbel(size=(500, 10)), axis=1)
@@ -1043,7 +1043,7 @@ def test_a_sampled_fit_says_that_features_are_not_standardised(kind):
             model.fit(features, y)
         assert any(words in str(warning.message) for warning in caught for words in said) == expected
     for others in ({"solver_kwargs": None, "step": "tune"}, {"solver_name": "ConjugateGradients", "max_epochs": None}):
-        model.set_params(**others).fit(raw, y)  # without a word
+        model.set_params(**others).fit(raw, y)  # no warning
 
 
 @pytest.mark.thorough
@@ -1056,14 +1056,14 @@ def test_a_stream_is_not_judged_by_one_batch(data):
 
 
 def test_advice_names_solvers_that_models_of_classes_have():
-    """What a population is told, "Newton", is no name here."""
+    """The advice for populations, "Newton", does not name a solver here."""
     for status in Status:
         report = soft().fit([[0.0], [3.0], [1.0]], [0, 1, 0]).report_
         assert '"Newton"' not in dataclasses.replace(report, status=status)._advice(status)
 
 
 @pytest.mark.thorough
-def test_a_sampled_fit_says_that_its_bound_is_of_no_use():
+def test_a_sampled_fit_warns_that_its_bound_is_useless():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(500, 5))
     y = np.argmax(X @ rng.normal(size=(5, 10)) + rng.gumbel(size=(500, 10)), axis=1)
@@ -1075,7 +1075,7 @@ def test_a_sampled_fit_says_that_its_bound_is_of_no_use():
     assert "no useful bound" in str(report)
 
 
-def test_a_parameter_of_the_estimator_is_no_hyper_parameter_of_its_solver():
+def test_a_parameter_of_the_estimator_is_not_a_hyper_parameter_of_its_solver():
     own = r" step is a parameter of the estimator: pass it there\."
     for name, advice in (("step", own), ("steps", "")):
         with pytest.raises(ValueError, match=rf"of SGD may be n_negatives, .*, and not '{name}'\.{advice}$"):
@@ -1087,7 +1087,7 @@ def test_one_category_leaves_nothing_to_fit():
         MultinomialGLM().fit(np.arange(20.0)[:, None], np.ones((20, 1)))
 
 
-def test_a_model_is_saved_where_it_says_or_not_at_all(tmp_path):
+def test_a_model_is_saved_at_the_given_path_or_not_at_all(tmp_path):
     model = SoftmaxGLM().fit(np.arange(20.0)[:, None], np.arange(20) % 2)
     with pytest.raises(
         ValueError, match=r"m\.pkl: models are saved as \.npz files, not as '\.pkl'\. Give .*m\.pkl\.npz'"
@@ -1106,7 +1106,7 @@ def test_a_model_is_saved_where_it_says_or_not_at_all(tmp_path):
     assert model.save(tmp_path / "m") == tmp_path / "m.npz"
 
 
-# ------------------------------------------------------------------- sampling as it comes
+# ------------------------------------------------------------- sampling with default settings
 
 
 def hard(rng, K=5, n=400):
@@ -1117,7 +1117,7 @@ def hard(rng, K=5, n=400):
 
 
 @pytest.mark.parametrize("solver", ["ImplicitSGD", "UMax"])
-def test_sampling_solvers_come_near_the_optimum_as_they_come(solver, rng):
+def test_sampling_solvers_come_near_the_optimum_with_default_settings(solver, rng):
     X, y = hard(rng)
     exact = SoftmaxGLM(regularizer_strength=1e-4).fit(X, y).report_
     report = SoftmaxGLM(regularizer_strength=1e-4, solver_name=solver).fit(X, y).report_
@@ -1127,7 +1127,7 @@ def test_sampling_solvers_come_near_the_optimum_as_they_come(solver, rng):
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver", ["auto", "ImplicitSGD", "UMax", "BoundMajorization"])
-def test_models_without_intercepts_have_none(solver, rng):
+def test_fit_intercept_false_gives_no_intercepts(solver, rng):
     X, y = hard(rng)
     X = (X - X.mean(axis=0)) / X.std(axis=0) + 0.3
     kwargs = {"solver_name": solver, "fit_intercept": False, "tol": 1e-9, "certify": False}
@@ -1184,7 +1184,7 @@ def test_early_stopping_and_intercepts_are_flags(rng):
         SoftmaxGLM(solver_name="UMax", solver_kwargs={"auxiliary_step": 0}).fit(X, y)
 
 
-def test_the_double_sum_of_a_fit_is_its_objective_and_has_no_slope_there(rng):
+def test_the_double_sum_at_a_fit_equals_its_objective_and_has_no_slope(rng):
     X, y = hard(rng, K=3)
     model = SoftmaxGLM(regularizer_strength=1e-2, tol=1e-9).fit(X, y)
     found = model.double_sum(X, y)
@@ -1197,7 +1197,7 @@ def test_the_double_sum_of_a_fit_is_its_objective_and_has_no_slope_there(rng):
 
 
 @pytest.mark.thorough
-def test_an_objective_that_is_estimated_has_its_standard_error(rng, monkeypatch):
+def test_an_estimated_objective_has_a_standard_error(rng, monkeypatch):
     monkeypatch.setattr("glmfit.estimators.class_fit._CERTIFIABLE", 9_999)
     X, y = hard(rng, n=2000)
     model = SoftmaxGLM(solver_name="ImplicitSGD", regularizer_strength=1e-3).fit(X, y)
@@ -1208,7 +1208,7 @@ def test_an_objective_that_is_estimated_has_its_standard_error(rng, monkeypatch)
     assert whole.objective_error == 0 and "standard error" not in str(whole)
 
 
-def test_a_stream_refuses_coordinates_of_rows_to_come(data):
+def test_a_stream_refuses_a_spectral_basis(data):
     X, y = data
     model = SoftmaxGLM(solver_name="UMax", solver_kwargs={"basis": "spectral"}, regularizer_strength=1e-3)
     with pytest.raises(ValueError, match=r'basis is "spectral" with partial_fit.*use "raw"'):
@@ -1217,7 +1217,7 @@ def test_a_stream_refuses_coordinates_of_rows_to_come(data):
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver", ["ImplicitSGD", "UMax"])
-def test_early_stopping_costs_little_where_nothing_overfits(solver, rng):
+def test_early_stopping_costs_little_if_nothing_overfits(solver, rng):
     X = rng.normal(size=(2500, 8))
     S = X @ rng.normal(size=(8, 20))
     y = np.argmax(S + rng.gumbel(size=S.shape), axis=1)
@@ -1230,7 +1230,7 @@ def test_early_stopping_costs_little_where_nothing_overfits(solver, rng):
 
 
 @pytest.mark.parametrize("unseen", [0, 2])
-def test_rows_of_classes_without_rows_in_the_fit_have_no_likelihood(unseen, rng):
+def test_rows_of_classes_unseen_in_the_fit_have_no_likelihood(unseen, rng):
     X, y = hard(rng, K=3)
     model = SoftmaxGLM(regularizer_strength=1e-2).fit(X, y, sample_weight=(y != unseen).astype(float))
     seen = y != unseen
@@ -1253,11 +1253,11 @@ def test_rows_of_classes_without_rows_in_the_fit_have_no_likelihood(unseen, rng)
 
 
 @pytest.mark.parametrize("solver", ["ImplicitSGD", "UMax", "SoftmaxProx"])
-def test_clocks_are_no_harder_than_numbers_around_zero(solver, rng):
+def test_features_far_from_zero_are_no_harder_than_features_near_zero(solver, rng):
     X, y = hard(rng, n=600, K=4)
     missed = []
     for shift in (0.0, 1e8):
-        exact = SoftmaxGLM(regularizer_strength=1e-2).fit(X, y).report_  # of the same model, wherever the features are
+        exact = SoftmaxGLM(regularizer_strength=1e-2).fit(X, y).report_  # the same model, wherever the features are
         model = SoftmaxGLM(regularizer_strength=1e-2, solver_name=solver, certify=False).fit(X + shift, y)
         missed.append((model.report_.objective - exact.objective) / (exact.null_objective - exact.objective))
     assert abs(missed[1] - missed[0]) < 2e-3, missed
@@ -1281,8 +1281,54 @@ def test_small_shares_are_fitted_as_well_as_counts(rng):
     assert few.report_.objective - least < 0.05 * learnt
     with pytest.raises(ValueError, match=r"to sample classes they must lie between 1e-15 and 1e\+15"):
         MultinomialGLM(solver_name="ImplicitSGD").fit(X, 1e60 * counts)
-    weight = np.where(np.arange(len(X)) < 10, 1e-30, 1.0)  # which is as good as leaving rows out
+    weight = np.where(np.arange(len(X)) < 10, 1e-30, 1.0)  # practically the same as dropping those rows
     weighted = SoftmaxGLM(solver_name="ImplicitSGD", certify=False).fit(X, y, sample_weight=weight)
     assert weighted.report_.objective < np.log(3)
     with pytest.raises(ValueError, match=r"total is 1e\+30 in a row; at most"):
         one.simulate(X, np.full(len(X), 1e30))
+
+
+@pytest.mark.parametrize("solver", ["ConjugateGradients", "BoundMajorization"])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_a_fit_may_start_where_another_ended(solver, fit_intercept, data):
+    X, y = data
+    given = {"regularizer_strength": 1e-3, "solver_name": solver, "fit_intercept": fit_intercept}
+    plain = SoftmaxGLM(**given).fit(X, y)
+    again = SoftmaxGLM(**given).fit(X, y, init_params=(plain.coef_, plain.intercept_))
+    assert again.report_.converged and again.report_.gap_is_bound and again.n_iter_ < plain.n_iter_
+    assert abs(again.report_.objective - plain.report_.objective) <= plain.report_.gap + again.report_.gap + 1e-12
+
+
+def test_a_start_worse_than_class_frequencies_is_ignored(data):
+    X, y = data
+    plain = SoftmaxGLM(regularizer_strength=1e-3).fit(X, y)
+    for start in ((1e6 * plain.coef_, plain.intercept_), (np.full_like(plain.coef_, np.nan), plain.intercept_)):
+        again = SoftmaxGLM(regularizer_strength=1e-3).fit(X, y, init_params=start)
+        np.testing.assert_array_equal(again.coef_, plain.coef_)
+        assert again.n_iter_ == plain.n_iter_
+
+
+def test_an_invalid_start_is_refused(data):
+    X, y = data
+    with pytest.raises(ValueError, match=r"init_params has shapes .*; it must be \(coef, intercept\) of shapes"):
+        SoftmaxGLM().fit(X, y, init_params=(np.zeros((1, 1)), np.zeros(1)))
+    plain = SoftmaxGLM(regularizer_strength=1e-3).fit(X, y)
+    model = SoftmaxGLM(solver_name="ImplicitSGD")
+    with pytest.raises(ValueError, match=r"the solver is ImplicitSGD, which samples; it needs one of 'Conjugate"):
+        model.fit(X, y, init_params=(plain.coef_, plain.intercept_))
+    assert not hasattr(model, "coef_")
+
+
+def test_coefficients_are_a_frame_of_named_features_and_classes(data, counts):
+    X, y = data
+    names = [f"f{k}" for k in range(X.shape[1])]
+    model = SoftmaxGLM().fit(pd.DataFrame(X, columns=names), y)
+    frame = model.coef_frame()
+    assert [*frame.index] == [*names, "intercept"] and [*frame.columns] == [*model.classes_]
+    np.testing.assert_array_equal(frame.to_numpy(), np.vstack([model.coef_, model.intercept_]))
+    several = np.empty(len(y), object)
+    several[:] = [("place", int(label)) for label in np.unique(y, return_inverse=True)[1]]
+    assert SoftmaxGLM().fit(X, several).coef_frame().columns[0] == ("place", 0)  # labels may be tuples
+    assert MultinomialGLM().fit(*counts[:2]).coef_frame().shape == (counts[0].shape[1] + 1, counts[1].shape[1])
+    with pytest.raises(NotFittedError):
+        SoftmaxGLM().coef_frame()

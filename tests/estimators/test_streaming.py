@@ -1,4 +1,4 @@
-"""Recordings read from files or made as they are needed: the same fits, found again after a crash, clear errors."""
+"""Recordings read from files or computed on demand: the same fits, recovery after a crash, clear errors."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from glmfit.engine.checkpoint import Checkpoint
 from glmfit.engine.host import HostRows
 from glmfit.files import load_npz, save_npz
 
-T, D, N, SMALL = 6000, 5, 4, 1e5  # bytes that such a recording does not fit in
+T, D, N, SMALL = 6000, 5, 4, 1e5  # SMALL: fewer bytes than such a recording needs
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -33,7 +33,7 @@ def make(link="softplus", seed=0):
 
 
 class Counted(RowSource):
-    """An array that counts how often it is read, and does as told once it has been read often enough."""
+    """An array that counts its reads and applies a function after a given number of them."""
 
     def __init__(self, X, then=None, after=0):
         self.X, self.then, self.after, self.reads, self.runs = X, then, after, 0, []
@@ -49,7 +49,7 @@ class Counted(RowSource):
 
 
 def near(one, other):
-    """Two reports of one optimum: every neuron proved in both, objectives no further apart than the proofs allow."""
+    """Check that two reports prove every neuron and that their objectives differ by no more than the proofs allow."""
     for report in (one, other):
         assert report.converged.all() and report.gap_is_bound.all()
     assert np.all(np.abs(one.objective - other.objective) <= one.gap + other.gap + 1e-12)
@@ -74,13 +74,13 @@ def test_a_step_reads_the_rows_once_and_a_fit_a_few_times():
     source = Counted(X)
     model = PopulationGLM(regularizer_strength=1e-2, max_memory=8e5).fit(source, Y)
     rows = sum(stop - start for start, stop in source.runs)
-    # A sample, moments, the start, an evaluation with what a proof asks for, and a product or two.
+    # A sample, moments, the start, an evaluation for the proof, and a product or two.
     assert rows / len(X) <= 6 + model.n_iter_ and model.n_iter_ > 3
     assert model.report_.converged.all() and model.report_.memory_bytes is not None
 
 
 def sources(folder, X):
-    """The same rows from everything that is read."""
+    """The same rows from every kind of source."""
     np.save(folder / "x.npy", X)
     with h5py.File(folder / "x.h5", "w") as file:
         file.create_dataset("x", data=X, chunks=(300, D))
@@ -94,7 +94,7 @@ def sources(folder, X):
 
 
 @pytest.mark.thorough
-def test_files_sources_and_arrays_are_fitted_alike(tmp_path):
+def test_files_sources_and_arrays_give_the_same_fit(tmp_path):
     X, Y = make()
     model = PopulationGLM(regularizer_strength=1e-2).fit(X, Y)
     for source in sources(tmp_path, X):
@@ -120,7 +120,7 @@ def test_weights_exposure_offsets_and_counts_from_files_are_fitted_as_in_memory(
     rng = np.random.default_rng(3)
     more = {"sample_weight": rng.uniform(0, 2, T) * (rng.random(T) < 0.8), "exposure": rng.uniform(0.5, 1, T),
             "offset": 0.1 * rng.normal(size=T)}  # fmt: skip
-    X[more["sample_weight"] == 0] = np.nan  # what does not count may be anything
+    X[more["sample_weight"] == 0] = np.nan  # rows that do not count may hold anything
     np.save(tmp_path / "y.npy", Y)
     strength = None if regularizer == "UnRegularized" else 1e-3
     given = {"inverse_link_function": link, "regularizer": regularizer, "regularizer_strength": strength, "tol": 1e-7}
@@ -133,7 +133,7 @@ def test_weights_exposure_offsets_and_counts_from_files_are_fitted_as_in_memory(
 
 
 @pytest.mark.slow
-def test_a_history_that_is_never_a_matrix_is_fitted_as_one(tmp_path):
+def test_a_history_computed_on_demand_gives_the_same_fit_as_its_matrix(tmp_path):
     rng = np.random.default_rng(4)
     spikes = rng.poisson(0.2, size=(T, 3)).astype(np.uint8)
     basis = np.exp(-np.arange(12)[:, None] / np.array([1.0, 4.0]))
@@ -145,7 +145,7 @@ def test_a_history_that_is_never_a_matrix_is_fitted_as_one(tmp_path):
     whole = PopulationGLM(regularizer_strength=1e-3).fit(matrix, Y)
     assert read.report_.n_dropped == whole.report_.n_dropped == 12
     assert list(read.feature_names_in_) == X.columns
-    # The mean is over all rows or over those that count: the same, but for what is dropped.
+    # The mean is over all rows or over those that count: the same, except for dropped rows.
     assert np.all(np.abs(read.report_.objective - whole.report_.objective) <= read.report_.gap + whole.report_.gap)
 
 
@@ -174,7 +174,7 @@ def test_silent_neurons_and_one_neuron():
         pytest.param("SAGA", "Lasso", marks=pytest.mark.thorough),
     ],
 )
-def test_a_fit_goes_on_from_where_it_was(tmp_path, monkeypatch, how, regularizer):
+def test_a_fit_resumes_from_its_checkpoint(tmp_path, monkeypatch, how, regularizer):
     X, Y = make()
     given = {"regularizer": regularizer, "regularizer_strength": 1e-3, "tol": 1e-9}
     saga = {"solver_name": "SAGA", "solver_kwargs": {"check_every": 1, "warmup": 0}}
@@ -200,7 +200,7 @@ def test_a_fit_goes_on_from_where_it_was(tmp_path, monkeypatch, how, regularizer
     source = Counted(X)
     ended = PopulationGLM(**given).fit(
         source if how == "streamed" else X, Y, checkpoint=file
-    )  # it is at the end already
+    )  # this fit has already ended
     for name in ("gap", "objective", "epochs", "status"):
         np.testing.assert_array_equal(getattr(ended.report_, name), getattr(again.report_, name))
     np.testing.assert_array_equal(ended.coef_, again.coef_)
@@ -229,7 +229,7 @@ np.savez({out!r}, objective=model.report_.objective, gap=model.report_.gap, boun
 
 
 @pytest.mark.thorough
-def test_a_fit_killed_in_the_middle_goes_on_to_the_same_proofs(tmp_path):
+def test_a_killed_fit_resumes_and_reaches_the_same_proofs(tmp_path):
     X, Y = make()
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "y.npy", Y)
@@ -256,7 +256,7 @@ def test_a_fit_killed_in_the_middle_goes_on_to_the_same_proofs(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_fit_is_refused_by_what_differs(tmp_path):
+def test_a_checkpoint_of_another_fit_raises_an_error_that_names_the_difference(tmp_path):
     X, Y = make()
     file = tmp_path / "fit.npz"
     PopulationGLM(regularizer_strength=1e-2, solver_name="SAGA").fit(X, Y, checkpoint=file)
@@ -286,7 +286,7 @@ def test_a_checkpoint_of_another_fit_is_refused_by_what_differs(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_cut_while_it_is_read_is_told_and_nothing_is_lost(tmp_path):
+def test_truncating_a_file_while_it_is_read_raises_an_error_and_loses_nothing(tmp_path):
     X, Y = make()
     path, checkpoint = tmp_path / "x.npy", tmp_path / "fit.npz"
     np.save(path, X)
@@ -310,7 +310,7 @@ def test_a_file_cut_while_it_is_read_is_told_and_nothing_is_lost(tmp_path):
 
 
 @pytest.mark.thorough
-def test_nan_in_a_block_is_named_by_its_row():
+def test_nan_in_a_block_raises_an_error_that_names_its_row():
     X, Y = make()
 
     def spoil(rows, x):
@@ -359,7 +359,7 @@ def test_errors_say_what_was_given(change, message):
     assert not hasattr(model, "n_features_in_")
 
 
-def test_other_features_than_those_of_the_fit_are_refused():
+def test_a_different_number_of_features_is_refused():
     X, Y = make()
     model = PopulationGLM(regularizer_strength=1e-2).fit(X, Y)
     with pytest.raises(ValueError, match="X has 4 features"):
@@ -371,7 +371,7 @@ def test_other_features_than_those_of_the_fit_are_refused():
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("counted", [pytest.param(1 / 100, marks=pytest.mark.slow), 1 / 5])
-def test_weight_on_a_part_of_the_recording_only(counted):
+def test_weight_on_only_a_part_of_the_recording(counted):
     X, Y = make()
     weight = (np.arange(T) < counted * T).astype(float)
     given = {"regularizer_strength": 1e-2, "tol": 1e-7}
@@ -383,7 +383,7 @@ def test_weight_on_a_part_of_the_recording_only(counted):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_tells_fits_apart_by_every_row_and_by_groups(tmp_path):
+def test_a_checkpoint_distinguishes_fits_by_every_row_and_by_groups(tmp_path):
     X, Y = make()
     given = {"regularizer": "GroupLasso", "regularizer_strength": 1e-2}
     PopulationGLM(groups=[0, 0, 0, 1, 1], **given).fit(X, Y, checkpoint=tmp_path / "g")
@@ -395,7 +395,7 @@ def test_a_checkpoint_tells_fits_apart_by_every_row_and_by_groups(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_cannot_be_written_or_read(tmp_path, monkeypatch):
+def test_an_unwritable_checkpoint_raises_a_warning_and_an_unreadable_one_an_error(tmp_path, monkeypatch):
     X, Y = make()
     file = tmp_path / "fit.npz"
 
@@ -441,7 +441,7 @@ def test_a_damaged_checkpoint_is_refused_and_left_alone(tmp_path, damage):
     assert damage in ("facts", "arrays", "more") or name in str(caught.value)
 
 
-def test_only_what_a_killed_fit_left_long_ago_is_tidied(tmp_path):
+def test_only_old_files_of_a_killed_fit_are_removed(tmp_path):
     names = (".fit[1].npz.0.part", ".fit[1].npz.1.part", ".fit1.npz.2.part")
     for name in names:
         (tmp_path / name).write_bytes(b"")
@@ -462,7 +462,7 @@ def test_small_mapped_files_are_loaded_in_any_layout(tmp_path):
 
 
 @pytest.mark.parametrize("observation_model", ["Poisson", "NegativeBinomial", "Bernoulli", "Gaussian", "Gamma"])
-def test_masks_and_other_responses_are_those_in_memory(observation_model):
+def test_masks_and_other_responses_match_fits_in_memory(observation_model):
     X, Y = make()
     rng = np.random.default_rng(0)
     Y = {"Bernoulli": lambda: (Y > 0) * 1.0, "Gaussian": lambda: Y + rng.normal(size=Y.shape) - 3,
@@ -486,7 +486,7 @@ def test_masks_and_other_responses_are_those_in_memory(observation_model):
     np.testing.assert_allclose(streamed.report_.dispersion.mean(), loaded.report_.dispersion.mean(), rtol=0.3)
 
 
-def test_exposures_of_neurons_and_rare_neurons_and_one_neuron_are_streamed(tmp_path):
+def test_exposures_per_neuron_rare_neurons_and_one_neuron_are_streamed(tmp_path):
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(400, 2)), rng.poisson(1.0, size=(400, 3)).astype(float)
     np.save(tmp_path / "X.npy", X), np.save(tmp_path / "Y.npy", Y)
@@ -498,14 +498,14 @@ def test_exposures_of_neurons_and_rare_neurons_and_one_neuron_are_streamed(tmp_p
         np.testing.assert_allclose(streamed.coef_, loaded.coef_, atol=2e-3)
     one = PopulationGLM("exp", "Ridge", 1e-3, tol=1e-11, max_memory=10).fit(mapped[0], mapped[1][:, :1])
     np.testing.assert_allclose(one.coef_, PopulationGLM("exp", "Ridge", 1e-3).fit(X, Y[:, :1]).coef_, atol=1e-3)
-    Y[5:, 1], Y[:5, 1] = np.nan, 1.0  # seen in five bins
+    Y[5:, 1], Y[:5, 1] = np.nan, 1.0  # observed in five bins
     np.save(tmp_path / "Y.npy", Y)
     rare = PopulationGLM("exp", "Ridge", 1e-2, max_memory=10).fit(mapped[0], np.load(tmp_path / "Y.npy", mmap_mode="r"))
     assert rare.report_.converged.all()
     np.testing.assert_allclose(rare.coef_, PopulationGLM("exp", "Ridge", 1e-2).fit(X, Y).coef_, atol=5e-3)
 
 
-def test_the_rows_that_guide_a_streamed_fit_may_be_several_tiles(tmp_path, monkeypatch):
+def test_the_rows_that_guide_a_streamed_fit_may_span_several_tiles(tmp_path, monkeypatch):
     monkeypatch.setattr(tiles, "n_cores", lambda: 2)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60_000, 4)).astype(np.float32)

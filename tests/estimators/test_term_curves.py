@@ -1,4 +1,4 @@
-"""Terms of a fitted additive model: curves are what the coefficients say, intervals what the posterior says."""
+"""Terms of a fitted additive model: curves follow from the coefficients, intervals from the posterior."""
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,7 @@ def inputs():
 
 @pytest.fixture(scope="module")
 def data(inputs):
-    """Features and counts: a cell with all terms, one with a slow rate and none, one that is silent."""
+    """Features and counts: one cell with all terms, one with a low rate and no terms, one that is silent."""
     x, y, phase, _, _ = inputs
     X = BASIS.features(*inputs)
     rate = np.exp(-((x - 60) ** 2 + (y - 40) ** 2) / 1500 + 0.4 * np.cos(phase))
@@ -55,7 +55,7 @@ def posterior(model, X, Y, n):
 
 
 def combinations(model, name, grid, mean, rate):
-    """Weights of coefficients and intercept that are the curve, or the predictor at the mean of other terms."""
+    """Weights of coefficients and intercept that give the curve, or the predictor at the mean of other terms."""
     features = list(model.terms_[name].features)
     rows = np.zeros((len(grid), model.n_features_in_ + 1))
     rows[:, features] = grid if name == "history" else grid - mean[features]
@@ -66,7 +66,7 @@ def combinations(model, name, grid, mean, rate):
 
 
 @pytest.mark.parametrize("name", ["place", "phase", "history", "speed"])
-def test_intervals_are_those_of_the_whole_posterior(model, data, name):
+def test_intervals_match_the_full_posterior(model, data, name):
     curve = model.term(name, simultaneous=False, given_strengths=True)
     grid = model.terms_[name].basis.on_grid(*curve.axes)
     for n in (0, 1):
@@ -89,7 +89,7 @@ def test_intervals_are_those_of_the_whole_posterior(model, data, name):
 
 @pytest.mark.parametrize("name", ["place", "phase", "history"])
 @pytest.mark.parametrize("with_mean", [False, True])
-def test_bands_have_the_whole_curve_as_often_as_they_say(model, data, name, with_mean):
+def test_bands_contain_the_whole_curve_at_the_stated_level(model, data, name, with_mean):
     C, mean = posterior(model, *data, 0)
     values, U = np.linalg.eigh(C)
     drawn = U @ (np.sqrt(np.maximum(values, 0))[:, None] * np.random.default_rng(5).normal(size=(len(C), 20_000)))
@@ -150,12 +150,12 @@ def test_shapes_axes_and_names(model):
     assert np.array_equal(alone.low_simultaneous[..., 0], some.low_simultaneous[..., 1])
 
 
-def test_the_same_seed_draws_the_same(model):
+def test_the_same_seed_gives_the_same_draws(model):
     a, b, c = (model.term("phase", n_draws=300, random_state=seed).high_simultaneous for seed in (1, 1, 2))
     assert np.array_equal(a, b, equal_nan=True) and not np.array_equal(a, c, equal_nan=True)
 
 
-def test_saved_models_tell_the_same(model, tmp_path):
+def test_saved_models_give_the_same_terms(model, tmp_path):
     loaded = PopulationGAM.load(model.save(tmp_path / "gam.npz"))
     for name in model.terms_:
         pd.testing.assert_frame_equal(
@@ -164,7 +164,7 @@ def test_saved_models_tell_the_same(model, tmp_path):
     pd.testing.assert_frame_equal(loaded.term_frame(), model.term_frame())
 
 
-def test_frames_and_words(model):
+def test_frames_and_printed_text(model):
     curve = model.term("place", axes=(np.array([10.0, 20, 30]), np.array([5.0, 6])), n_draws=200)
     frame = curve.to_frame()
     assert frame.index.names == ["neuron", "x", "y"] and len(frame) == 18
@@ -214,7 +214,7 @@ def test_a_term_without_a_basis_has_its_coefficients_and_masked_features_are_nan
         model.term("first", axes=3)
 
 
-def test_an_estimated_scale_widens_intervals_to_those_of_student():
+def test_an_estimated_scale_widens_intervals_to_student_t_intervals():
     rng = np.random.default_rng(0)
     x = rng.random(30)
     basis = Fourier(3, (0, 1), name="x")
@@ -263,7 +263,7 @@ def test_intervals_cover_across_the_function():
         assert np.all(narrow.standard_error.mean(axis=0) < curve.standard_error.mean(axis=0))
 
 
-def test_what_is_not_there_is_refused(model):
+def test_invalid_requests_are_refused(model):
     with pytest.raises(ValueError, match=r"name is 'plaice'; the model has the terms 'place', 'phase'"):
         model.term("plaice")
     with pytest.raises(ValueError, match=r"neuron is 7; allowed are whole numbers from 0 to 2, and the names 0, 1, 2"):

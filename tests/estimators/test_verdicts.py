@@ -65,7 +65,7 @@ def test_offsets_count_in_streamed_fits(clock, tmp_path):
     stored = np.memmap(tmp_path / "X", np.float64, "w+", shape=X.shape)
     stored[:] = X
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # predictions are asked for, not the optimum
+        warnings.simplefilter("ignore", ConvergenceWarning)  # predictions are tested, not the optimum
         model = PopulationGLM("exp", max_memory=3e5, regularizer_strength=1e-9).fit(stored, Y, offset=offset)
     assert model.report_.memory_bytes is not None and model.intercept_[0] < -1e4
     rate = model.predict(stored, offset=offset)
@@ -77,7 +77,7 @@ def test_offsets_count_in_streamed_fits(clock, tmp_path):
 
 
 def nearly_the_same(rng, difference=1e-8, n_rows=300):
-    """Features two of which differ by little, and counts that follow the difference."""
+    """Features, two of which are nearly equal, and counts that follow their difference."""
     X, z = rng.normal(size=(n_rows, 3)), rng.normal(size=n_rows)
     Y = rng.poisson(np.exp(0.5 * z[:, None] + 1) * np.ones((1, 2)))
     return np.column_stack([X, X[:, 0] + difference * z]), Y
@@ -85,7 +85,7 @@ def nearly_the_same(rng, difference=1e-8, n_rows=300):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["auto", "Newton", "SAGA"])
-def test_a_fit_that_leaves_out_a_direction_is_not_converged(rng, solver):
+def test_a_fit_that_excludes_a_direction_is_not_converged(rng, solver):
     X, Y = nearly_the_same(rng)
     with pytest.warns(ConvergenceWarning, match="2 of 2 neurons did not converge"):
         model = PopulationGLM("exp", "UnRegularized", solver_name=solver).fit(X, Y)
@@ -94,7 +94,7 @@ def test_a_fit_that_leaves_out_a_direction_is_not_converged(rng, solver):
 
 
 @pytest.mark.parametrize("n_neurons", [1, 2, 5])
-def test_the_report_says_that_a_direction_is_left_out_however_many_the_neurons(rng, n_neurons):
+def test_the_report_names_excluded_directions_for_any_number_of_neurons(rng, n_neurons):
     X, Y = nearly_the_same(rng)
     model = PopulationGLM("exp", "UnRegularized", solver_name="Newton")
     with pytest.warns(ConvergenceWarning, match="unproved"):
@@ -105,7 +105,7 @@ def test_the_report_says_that_a_direction_is_left_out_however_many_the_neurons(r
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["auto", "SAGA"])
-def test_a_little_ridge_lets_nearly_the_same_features_be_proved(rng, solver):
+def test_a_weak_ridge_lets_fits_with_nearly_equal_features_be_proved(rng, solver):
     X, Y = nearly_the_same(rng)
     report = PopulationGLM("exp", regularizer_strength=1e-6, solver_name=solver).fit(X, Y).report_
     assert report.converged.all() and report.gap_is_bound.all()
@@ -115,7 +115,7 @@ def test_a_little_ridge_lets_nearly_the_same_features_be_proved(rng, solver):
 
 @pytest.fixture(scope="module")
 def separable():
-    """Counts that a feature tells to be 0 wherever it is not 0."""
+    """Counts that are 0 wherever one feature is not 0."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(200, 3)), rng.poisson(1.0, 200).astype(float)
     X[:, 0] = (y == 0) & (rng.random(200) < 0.3)
@@ -135,7 +135,7 @@ def separable():
     ids=lambda p: "-".join(str(v) for v in p.values() if isinstance(v, str)),
 )
 @pytest.mark.parametrize("max_epochs", [200, 5000])
-def test_separable_data_are_called_so_whatever_the_penalty_and_solver(separable, parameters, max_epochs):
+def test_separable_data_are_recognised_for_any_penalty_and_solver(separable, parameters, max_epochs):
     with pytest.warns(ConvergenceWarning, match="1 separable"):
         report = PopulationGLM(max_epochs=max_epochs, **parameters).fit(*separable).report_
     assert report.status[0] == Status.SEPARABLE and not report.gap_is_bound.any()
@@ -152,8 +152,8 @@ def test_separable_data_are_called_so_whatever_the_penalty_and_solver(separable,
         {"regularizer": "Ridge", "regularizer_strength": np.array([[0], [1e-3], [1e-3]])},
     ],
 )
-def test_separable_data_are_called_so_wherever_the_feature_is(separable, parameters, link, mean, scale):
-    """A large mean hides the gradient in rounding, and with it what shows that there is no optimum."""
+def test_separable_data_are_recognised_wherever_the_feature_lies(separable, parameters, link, mean, scale):
+    """A large mean hides the gradient in rounding, and with it the evidence that there is no optimum."""
     X, Y = separable[0].copy(), separable[1]
     X[:, 0] = mean + scale * X[:, 0]
     with pytest.warns(ConvergenceWarning, match="1 separable"):
@@ -169,7 +169,7 @@ def test_a_penalty_on_every_feature_makes_separable_data_converge(separable):
 
 
 def test_no_advice_leads_from_an_honest_status_to_a_false_one(rng):
-    """What the advice of an unproved fit names is proved, or says so itself."""
+    """Following the advice for an unproved fit gives a proved one, or one that reports that it is not."""
     X, Y = nearly_the_same(rng)
     model = PopulationGLM("exp", "UnRegularized")
     with pytest.warns(ConvergenceWarning, match="A ridge penalty can give the curvature a proof needs") as caught:

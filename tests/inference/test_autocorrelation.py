@@ -1,4 +1,4 @@
-"""Whether autocorrelated residuals are found, and independent ones are not: where p-values of `drop_groups` hold."""
+"""Autocorrelated residuals are found, independent ones are not: where p-values of `drop_groups` are valid."""
 
 import warnings
 
@@ -20,8 +20,8 @@ def drifts(rng, T, n, tau):
     return scipy.signal.lfilter([np.sqrt(1 - a * a)], [1, -a], rng.normal(size=(T + 20 * tau, n)), axis=0)[20 * tau :]
 
 
-def test_neurons_that_drift_are_warned_of_and_others_are_not(rng):
-    """Nonsense that is as slow as the drift is too significant by about the inflation; what is white is not."""
+def test_drifting_neurons_raise_a_warning_and_others_do_not(rng):
+    """Unrelated features as slow as the drift are too significant by about the inflation; white ones are not."""
     X = np.column_stack([drifts(rng, 4000, 2, 50), rng.normal(size=4000)])
     Y = rng.poisson(0.3 * np.exp(0.5 * np.column_stack([np.zeros((4000, 10)), drifts(rng, 4000, 30, 50)])))
     model = PopulationGLM("exp", "UnRegularized").fit(X, Y)
@@ -40,8 +40,8 @@ def test_neurons_that_drift_are_warned_of_and_others_are_not(rng):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_independent_counts_are_not_warned_of(seed):
-    """From hardly a spike to two per bin, overdispersed too, and features that are as slow as drifts."""
+def test_independent_counts_raise_no_warning(seed):
+    """Rates from almost no spikes to two per bin, some overdispersed, and features as slow as drifts."""
     rng = np.random.default_rng(seed)
     T = 3000
     X = np.column_stack([drifts(rng, T, 2, 100), rng.normal(size=T)])
@@ -54,8 +54,8 @@ def test_independent_counts_are_not_warned_of(seed):
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.01, 1.0])
-def test_the_test_errs_as_rarely_as_it_says(rate):
-    """At most 5 % of 1 000 independent neurons, and four standard errors, have p < 0.05, even with five spikes each."""
+def test_false_positives_are_as_rare_as_the_level_states(rate):
+    """At most 5 % of 1 000 independent neurons, plus four standard errors, have p < 0.05, even at five spikes each."""
     rng = np.random.default_rng(0)
     truth = rate * np.exp(np.sin(np.arange(4000) / 200))
     counts = [y for y in rng.poisson(truth, (1000, 4000)) if y.any()]
@@ -78,7 +78,7 @@ def by_pairs(r, counts):
     return found
 
 
-def test_the_inflation_is_that_of_pairs_that_count(rng):
+def test_the_inflation_matches_a_loop_over_pairs_that_count(rng):
     r, counts = drifts(rng, 203, 1, 10)[:, 0] + 0.3, rng.random(203) < 0.8
     found = autocorrelation(r, counts)
     assert found.found and found[:2] == pytest.approx(max(by_pairs(r, counts)))
@@ -93,8 +93,8 @@ def test_the_inflation_is_that_of_pairs_that_count(rng):
     assert autocorrelation(1e-200 * r, counts) == pytest.approx(found)
 
 
-def test_masked_rows_are_not_pairs(rng):
-    """A period that others do not share is nothing to a neuron that was not recorded in it."""
+def test_masked_rows_form_no_pairs(rng):
+    """A period of higher rates does not affect a neuron that was not recorded in it."""
     X = rng.normal(size=(2000, 2))
     Y = rng.poisson(1.0, (2000, 2)).astype(float)
     Y[500:800] += 3
@@ -110,8 +110,8 @@ def test_masked_rows_are_not_pairs(rng):
     np.testing.assert_allclose(again.variance_inflation, table.variance_inflation, rtol=1e-4)
 
 
-def test_residuals_are_those_of_the_model(rng):
-    """Weights enter by their roots, an exposure by the counts it is expected to have."""
+def test_residuals_match_those_of_the_model(rng):
+    """Weights enter as square roots, an exposure through its expected counts."""
     X, exposure, weights = rng.normal(size=(500, 2)), rng.uniform(0.5, 2, 500), rng.uniform(0.5, 2, 500)
     Y = rng.poisson(exposure[:, None] * np.exp(0.3 * X[:, :1] + drifts(rng, 500, 2, 30)))
     model = PopulationGLM("softplus", "UnRegularized").fit(X, Y, weights, exposure=exposure)
@@ -125,7 +125,7 @@ def test_residuals_are_those_of_the_model(rng):
     np.testing.assert_array_equal(table.autocorrelated, [f.found for f in found])
 
 
-def test_what_is_weak_does_not_matter_and_what_is_short_is_not_tested(rng):
+def test_weak_autocorrelation_is_ignored_and_short_recordings_are_not_tested(rng):
     noise = rng.normal(size=200_001)
     weak = noise[1:] + 0.05 * noise[:-1]
     found = autocorrelation(weak, np.ones(200_000, bool))

@@ -1,4 +1,4 @@
-"""Stability of coupled models: gains and bounds against loops, exact arithmetic, closed forms and simulations."""
+"""Stability of coupled models: gains and bounds compared with loops, exact arithmetic, closed forms, simulations."""
 
 from fractions import Fraction
 
@@ -15,7 +15,7 @@ LINKS = {"Poisson": "softplus", "Bernoulli": "logistic", "NegativeBinomial": "ex
 
 
 def coupled(family="Poisson", link=None, N=3, more=0, scale=0.1, seed=0):
-    """A model of histories and others, fitted to noise, with coefficients of ours."""
+    """A model of histories and other features, fitted to noise, with random coefficients."""
     rng = np.random.default_rng(seed)
     y = (rng.random((200, N)) < 0.4).astype(float) + 0.1 * (family == "Gamma")
     X = np.column_stack([Convolution(y, BASIS).to_array(), rng.normal(size=(200, more))])
@@ -40,7 +40,7 @@ def gains(model, steepest):
 
 
 @pytest.mark.parametrize(("family", "steepest"), [("Poisson", 1.0), ("Bernoulli", 0.25)])
-def test_gains_are_above_the_exact_ones_by_rounding_only(family, steepest):
+def test_gains_exceed_the_exact_ones_by_rounding_only(family, steepest):
     for seed in range(5):
         model = coupled(family, seed=seed)
         found, exact = coupling_stability(model, BASIS), gains(model, steepest)
@@ -57,7 +57,7 @@ def test_gains_are_above_the_exact_ones_by_rounding_only(family, steepest):
         assert radius * (1 - 1e-13) <= found.spectral_radius <= radius * (1 + 1e-8)
 
 
-def test_the_bound_solves_its_equation_and_inputs_count_at_their_largest():
+def test_the_bound_solves_its_equation_and_uses_the_largest_inputs():
     model = coupled(more=2, scale=0.06)
     inputs = np.random.default_rng(1).normal(size=(50, 2))
     found = coupling_stability(model, BASIS, inputs=inputs, columns=slice(6))
@@ -84,7 +84,7 @@ def test_one_neuron_in_closed_form():
             assert found.mean_bound[0] == pytest.approx(np.logaddexp(0, -1) / (1 - a), rel=1e-9)
         else:
             assert np.isinf(found.mean_bound[0]) and "below 1 it would be proved" in found.reason
-    with pytest.warns(UserWarning, match="diverged"):  # which is not proved, and true here
+    with pytest.warns(UserWarning, match="diverged"):  # not proved stable, and it does diverge
         assert simulate_recurrent(model, np.ones((1, 1)), 400, start=[[1000.0]]).diverged_at is not None
 
 
@@ -98,16 +98,16 @@ def test_long_simulations_stay_below_the_bound_of_the_mean(family, seed):
     blocks = rates.reshape(20, -1, 3).mean(axis=1)
     error = blocks.std(axis=0) / np.sqrt(20)
     assert np.all(rates.mean(axis=0) <= found.mean_bound + 4 * error)
-    # It says something: not many times what there is.
+    # The bound is informative: not many times the mean.
     assert family == "Bernoulli" or found.mean_bound.sum() < 3 * rates.mean(axis=0).sum()
-    # From far away, too, in the long run.
+    # The bound also holds in the long run from a distant start.
     full = np.full((6, 3), 1.0 if family == "Bernoulli" else 200.0)
     later = simulate_recurrent(model, BASIS, 20_000, start=full, random_state=seed).rates[1000:]
     assert np.all(later.mean(axis=0) <= found.mean_bound + 4 * error)
 
 
 def test_mean_counts_never_exceed_the_bound_of_a_bin():
-    """From an empty past the mean of every bin is below the bound: many runs of the first bins, all together."""
+    """From an empty past, the mean of every bin is below the bound: averages over many runs of the first bins."""
     model = coupled(scale=0.07)
     bound = coupling_stability(model, BASIS).mean_bound
     counts = np.stack([simulate_recurrent(model, BASIS, 12, random_state=k).counts for k in range(1500)])
@@ -116,7 +116,7 @@ def test_mean_counts_never_exceed_the_bound_of_a_bin():
 
 
 @pytest.mark.parametrize("family", ["Poisson", "NegativeBinomial", "Gamma"])
-def test_with_the_exp_link_only_inhibition_is_proved(family):
+def test_with_the_exp_link_only_inhibition_is_proved_stable(family):
     model = coupled(family, "exp")
     mixed = coupling_stability(model, BASIS)
     assert not mixed.is_proved and mixed.verdict == "not proved" and np.isinf(mixed.spectral_radius)
@@ -133,7 +133,7 @@ def test_with_the_exp_link_only_inhibition_is_proved(family):
     assert np.all(rates <= found.mean_bound)
 
 
-def test_an_exponential_network_that_diverges_is_not_proved_and_noticed():
+def test_an_exponential_network_that_diverges_is_not_proved_stable_and_raises_a_warning():
     model = coupled("Poisson", "exp")
     model.coef_, model.intercept_ = np.abs(model.coef_) + 0.05, np.full(3, -1.0)
     assert not coupling_stability(model, BASIS).is_proved
@@ -142,7 +142,7 @@ def test_an_exponential_network_that_diverges_is_not_proved_and_noticed():
     assert 0 < found.diverged_at < 20_000
 
 
-def test_yes_or_no_is_bounded_whatever_the_coupling():
+def test_binary_responses_are_bounded_for_any_coupling():
     model = coupled("Bernoulli", scale=5.0)
     found = coupling_stability(model, BASIS)
     assert found.is_proved and found.spectral_radius > 1 and np.all(found.mean_bound == 1.0)
@@ -156,7 +156,7 @@ def test_silent_neurons_are_bounded_by_zero(rng):
     assert found.is_proved and found.mean_bound[1] < 1e-12 < found.mean_bound[0]
 
 
-def test_values_that_may_be_negative_are_refused():
+def test_responses_that_may_be_negative_are_refused():
     y = np.random.default_rng(0).normal(size=(200, 1))
     model = PopulationGLM(observation_model="Gaussian", regularizer_strength=0.1)
     model.fit(Convolution(y, BASIS).to_array(), y)

@@ -1,4 +1,4 @@
-"""Explaining responses: what is given wrongly, neurons without spikes, tables, files, interrupted runs."""
+"""Explaining responses: invalid input, neurons without spikes, tables, files, interrupted runs."""
 
 import warnings
 
@@ -59,7 +59,7 @@ def rows(*numbers):
         ({"checkpoint": 3}, "it must be the path of a file"),
     ],
 )  # fmt: skip
-def test_mistakes_get_an_error_that_says_what_to_do(given, message):
+def test_mistakes_raise_an_error_that_says_what_to_do(given, message):
     X, Y = recording()
     with pytest.raises((TypeError, ValueError), match=message):
         explain(model(), X, Y, **{"groups": GROUPS} | given)
@@ -73,7 +73,7 @@ def test_models_that_cannot_be_explained_are_refused(wrong, message):
         explain(wrong, *recording(), GROUPS)
 
 
-def test_mistakes_of_nulls_themselves_are_told():
+def test_invalid_nulls_are_refused():
     for make, message in (
         (lambda: CircularShift(0), "n is 0"), (lambda: CircularShift(of="rows"), "of is 'rows'"),
         (lambda: LinearShift(5, 10), "more than there are shifts"), (lambda: Designs([]), "n is 0"),
@@ -84,7 +84,7 @@ def test_mistakes_of_nulls_themselves_are_told():
 
 
 @pytest.mark.parametrize("wrong", ["fewer features", "more features", "fewer neurons", "negative"])
-def test_what_a_null_gives_must_be_like_what_it_replaces(wrong):
+def test_draws_of_a_null_must_match_what_they_replace(wrong):
     X, Y = recording()
     null = {
         "fewer features": Designs([X[:, :2]]), "more features": Designs([np.column_stack([X, X])]),
@@ -94,13 +94,13 @@ def test_what_a_null_gives_must_be_like_what_it_replaces(wrong):
         explain(model(), X, Y, GROUPS, null=null, **NULL)
 
 
-def test_a_null_with_too_few_draws_for_the_level_is_told():
+def test_a_null_with_too_few_draws_for_the_level_is_reported():
     with pytest.raises((ValueError, UserWarning), match="draws"):
         explain(model(), *recording(), GROUPS, null=CircularShift(9), level=0.05)
 
 
 @pytest.mark.parametrize("name", ["Poisson", "Binomial"])
-def test_counts_of_a_null_are_counts_where_there_is_exposure(name):
+def test_counts_of_a_null_remain_counts_with_an_exposure(name):
     X, Y = recording()
     Y = np.minimum(Y, 4)
     given = model(observation_model=name), X, Y, GROUPS
@@ -108,7 +108,7 @@ def test_counts_of_a_null_are_counts_where_there_is_exposure(name):
     np.testing.assert_allclose(found.null_statistic[0], found.statistic, atol=0.1)
 
 
-def test_p_values_of_interrupted_linear_shifts_do_not_count_on_draws_to_come(monkeypatch):
+def test_p_values_of_interrupted_linear_shifts_do_not_rely_on_missing_draws(monkeypatch):
     monkeypatch.setattr(tiles, "n_cores", lambda: 1)
     found = interrupted(monkeypatch, 9, null=LinearShift(30, 20), **NULL)
     assert found.status == "interrupted" and found.n_draws[0, 0] < 10
@@ -131,7 +131,7 @@ def interrupted(monkeypatch, at, **given):
         return explain(model(), *recording(), GROUPS, **given)
 
 
-def test_what_is_interrupted_keeps_the_neurons_it_has(monkeypatch):
+def test_an_interrupted_run_keeps_finished_neurons(monkeypatch):
     from glmfit.inference.explained import work as module
 
     monkeypatch.setattr(tiles, "n_cores", lambda: 1)
@@ -147,7 +147,7 @@ def test_what_is_interrupted_keeps_the_neurons_it_has(monkeypatch):
 
 
 @pytest.mark.parametrize("null", [None, CircularShift(3), CircularShift(3, of="features"), LinearShift(30, 3)])
-def test_a_silent_neuron_has_nothing_and_leaves_the_others_alone(null):
+def test_a_silent_neuron_has_no_contributions_and_does_not_affect_others(null):
     X, Y = recording()
     given = {"null": null, "level": None, "null_strength": 0.1, "kinds": "unique"}
     with pytest.warns(UserWarning, match="1 of 2 neurons have folds that cannot be fitted or scored"):
@@ -160,7 +160,7 @@ def test_a_silent_neuron_has_nothing_and_leaves_the_others_alone(null):
 
 @pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
 @pytest.mark.parametrize("observation", ["Poisson", "Gaussian"])
-def test_folds_in_which_a_neuron_was_not_recorded_are_left_out(regularizer, observation):
+def test_folds_in_which_a_neuron_was_not_recorded_are_skipped(regularizer, observation):
     X, Y = recording()
     Y[FOLD == 1, 0] = np.nan
     with pytest.warns(UserWarning, match="1 of 2 neurons have folds"):
@@ -172,7 +172,7 @@ def test_folds_in_which_a_neuron_was_not_recorded_are_left_out(regularizer, obse
 
 
 @pytest.mark.parametrize("strengths", [[0.1], [0.01, 0.1]])
-def test_a_neuron_recorded_in_one_fold_alone_has_nothing(strengths):
+def test_a_neuron_recorded_in_only_one_fold_has_no_contributions(strengths):
     X, Y = recording()
     Y[FOLD > 0, 0] = np.nan
     with pytest.warns(UserWarning, match="1 of 2 neurons have folds"):
@@ -203,7 +203,7 @@ def test_one_feature_a_constant_one_and_a_group_of_all():
     assert found.is_proved.all() and np.all(np.abs(found.contribution[2]) <= found.off[2] + 1e-9)
 
 
-def test_rows_with_nan_are_rows_that_are_not_there():
+def test_rows_with_nan_are_treated_as_absent():
     X, Y = recording()
     missing = X.copy()
     missing[::7] = np.nan
@@ -212,7 +212,7 @@ def test_rows_with_nan_are_rows_that_are_not_there():
     np.testing.assert_array_equal(one.loss, other.loss)
 
 
-def test_labels_of_trials_are_of_the_rows_that_were_given():
+def test_trial_labels_refer_to_the_given_rows():
     X, Y = recording()
     X[::7] = np.nan
     keep, trial = np.arange(T) % 7 > 0, np.arange(T) // 40
@@ -221,7 +221,7 @@ def test_labels_of_trials_are_of_the_rows_that_were_given():
     np.testing.assert_array_equal(one.null_statistic, other.null_statistic)
 
 
-def test_recordings_of_pynapple_are_read():
+def test_pynapple_recordings_are_accepted():
     import pynapple as nap
 
     X, Y = recording()
@@ -238,7 +238,7 @@ def test_recordings_of_pynapple_are_read():
 
 
 @pytest.mark.parametrize("observation, link", [("Bernoulli", None), ("Poisson", "softplus")])
-def test_a_row_far_out_has_the_loss_it_has(observation, link):
+def test_an_outlying_row_has_the_correct_loss(observation, link):
     from oracles import nested as oracle
 
     X, _ = recording(1)
@@ -256,7 +256,7 @@ def test_a_row_far_out_has_the_loss_it_has(observation, link):
     assert np.all(difference[proved] <= (found.loss_off[..., 0] + 1e-6)[proved])
 
 
-def test_a_rare_response_with_a_weak_ridge_does_not_break_off_the_work():
+def test_a_rare_response_with_a_weak_ridge_does_not_abort_the_run():
     for seed in range(40):
         rng = np.random.default_rng(seed)
         X = np.cumsum(rng.normal(size=(100, 2)), axis=0)
@@ -269,7 +269,7 @@ def test_a_rare_response_with_a_weak_ridge_does_not_break_off_the_work():
 # ---------------------------------------------------------------- tables and files
 
 
-def test_tables_and_arrays_have_the_shapes_they_say():
+def test_tables_and_arrays_have_the_expected_shapes():
     X, Y = recording()
     more = {"order": ["b", "a"], "models": {"mine": ["a", "b"]}}
     found = explain(model(), X, Y, GROUPS, null=CircularShift(3), level=None, null_strength=0.1, **more)
@@ -293,7 +293,7 @@ def test_tables_and_arrays_have_the_shapes_they_say():
     assert "p_value" not in plain.to_frame() and "null_statistic" not in plain.to_xarray()
 
 
-def test_scores_are_what_they_say():
+def test_scores_match_their_definitions():
     X, Y = recording()
     found = explain(model(), X, Y, GROUPS)
     np.testing.assert_allclose(found.contribution, found.by_fold.sum(axis=1))
@@ -305,7 +305,7 @@ def test_scores_are_what_they_say():
     np.testing.assert_allclose(found.d2, found.contribution / deviance)
 
 
-def test_what_was_found_survives_its_file_and_damage_is_told(tmp_path):
+def test_an_explanation_survives_saving_and_damaged_files_are_refused(tmp_path):
     found = explain(model(), *recording(), GROUPS, null=CircularShift(3), level=None, null_strength=0.1)
     path = found.save(tmp_path / "found.npz")
     back = Explanation.load(path)
@@ -321,7 +321,7 @@ def test_what_was_found_survives_its_file_and_damage_is_told(tmp_path):
         Explanation.load(model_file)
 
 
-def test_a_strength_of_0_among_those_of_a_lasso_is_no_penalty():
+def test_a_lasso_strength_of_0_is_no_penalty():
     X, Y = recording()
     lasso = explain(model(regularizer="Lasso"), X, Y, GROUPS, strengths=[0.0])
     none = explain(model(), X, Y, GROUPS, strengths=[0.0])

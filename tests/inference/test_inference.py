@@ -1,4 +1,4 @@
-"""Standard errors and tests of groups of features: against NumPy's linear algebra, and by how often they are right."""
+"""Standard errors and tests of groups of features: compared with NumPy's linear algebra, and by their error rates."""
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,7 @@ def errors_of(cov):
 @every_link
 @pytest.mark.parametrize("strength", [0.0, 0.02])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_errors_are_those_of_the_information_matrix(link, strength, weighted):
+def test_errors_match_the_information_matrix(link, strength, weighted):
     X, Y, _, rng = make(link)
     weights = rng.uniform(0.5, 3, len(X)) if weighted else None
     model = PopulationGLM(link, "Ridge" if strength else "UnRegularized", strength or None).fit(X, Y, weights)
@@ -68,8 +68,8 @@ def many():
 
 
 @pytest.mark.thorough
-def test_intervals_cover_as_often_as_they_say(many):
-    """Of 400 intervals at 90 % between 85 and 95 % hold the truth: five standard errors of that share are 7.5 %."""
+def test_intervals_cover_at_the_stated_level(many):
+    """Between 85 and 95 % of 400 intervals at 90 % contain the truth: five standard errors of that share are 7.5 %."""
     X, Y, W, model = many
     table = wald_table(model, X, Y, level=0.9)
     share = np.mean((table.low < W) & (table.high > W), axis=1)
@@ -79,7 +79,7 @@ def test_intervals_cover_as_often_as_they_say(many):
 
 
 @pytest.mark.slow
-def test_robust_errors_stay_right_where_counts_vary_more_than_poisson():
+def test_robust_errors_stay_right_if_counts_vary_more_than_poisson():
     rng = np.random.default_rng(2)
     X = rng.normal(size=(1500, 2))
     rate = np.exp(0.3 * X[:, :1] - 0.2) * rng.gamma(0.5, 2, size=(1500, 300))
@@ -92,7 +92,7 @@ def test_robust_errors_stay_right_where_counts_vary_more_than_poisson():
 
 
 @pytest.mark.slow
-def test_features_that_say_nothing_are_rejected_as_rarely_as_chance_has_it(many):
+def test_p_values_of_uninformative_features_are_uniform(many):
     X, Y, _, model = many
     table = drop_groups(model, X, Y, {"drives": [0, 1], "nothing": [2, 3]})
     assert scipy.stats.kstest(table.p_value[1], "uniform").pvalue > 0.01
@@ -102,11 +102,11 @@ def test_features_that_say_nothing_are_rejected_as_rarely_as_chance_has_it(many)
 
 
 @pytest.mark.thorough
-def test_the_statistic_lies_where_it_is_proved_to(many):
-    """Against exact optima by Newton's method in NumPy; deviances against their definition."""
+def test_the_statistic_lies_within_its_proved_limits(many):
+    """Compare with exact optima by Newton's method in NumPy, and deviances with their definition."""
     X, Y, _, model = many
     few = Y[:, :3]
-    model = PopulationGLM("softplus", "UnRegularized", tol=1e-3).fit(X, few)  # loose, so that the ends are apart
+    model = PopulationGLM("softplus", "UnRegularized", tol=1e-3).fit(X, few)  # loose, so that the limits differ
     table = drop_groups(model, X, few, {"first": [0], "all": [0, 1, 2, 3]})
     standard = (X - X.mean(axis=0)) / X.std(axis=0)
 
@@ -126,7 +126,7 @@ def test_the_statistic_lies_where_it_is_proved_to(many):
     np.testing.assert_array_equal(table.df, [[1] * 3, [4] * 3])
 
 
-def test_a_ridge_takes_effective_degrees_of_freedom():
+def test_a_ridge_uses_effective_degrees_of_freedom():
     X, Y, _, _ = make("softplus")
     model = PopulationGLM("softplus", "Ridge", 0.05).fit(X, Y)
     table = drop_groups(model, X, Y, np.array(["a", "b", "c", "c"]))
@@ -151,7 +151,7 @@ def test_coefficients_the_data_do_not_determine_have_no_finite_error():
     np.testing.assert_allclose(table.effective_df, 5, rtol=1e-9)
 
 
-def test_silent_neurons_have_no_errors_and_leave_others_as_they_are():
+def test_silent_neurons_have_no_errors_and_do_not_affect_others():
     X, Y, _, _ = make("exp")
     Y = np.column_stack([Y, np.zeros(len(Y))])
     model = PopulationGLM("exp", "UnRegularized").fit(X, Y)
@@ -161,7 +161,7 @@ def test_silent_neurons_have_no_errors_and_leave_others_as_they_are():
     assert np.isnan(groups.p_value[0, 3]) and np.isfinite(groups.p_value[0, :3]).all()
 
 
-def test_tables_take_pandas_pynapple_and_rows_with_nan():
+def test_tables_accept_pandas_pynapple_and_rows_with_nan():
     import pandas as pd
     import pynapple as nap
 
@@ -180,7 +180,7 @@ def test_tables_take_pandas_pynapple_and_rows_with_nan():
     np.testing.assert_allclose(wald_table(one, X, Y[:, 0]).coef[:, 0], one.coef_)
 
 
-def test_groups_are_slices_and_single_features_too():
+def test_groups_may_also_be_slices_and_single_features():
     X, Y, _, _ = make("softplus", T=200)
     model = PopulationGLM(regularizer="UnRegularized").fit(X, Y)
     short = drop_groups(model, X, Y, {"first": slice(0, 2), "third": 2, "fourth": np.int64(3)})
@@ -189,7 +189,7 @@ def test_groups_are_slices_and_single_features_too():
 
 
 @pytest.mark.slow
-def test_what_makes_no_sense_is_refused():
+def test_invalid_input_is_refused():
     X, Y, _, _ = make("softplus", T=200)
     model = PopulationGLM(regularizer="UnRegularized").fit(X, Y)
     for arguments, message in (
@@ -227,7 +227,7 @@ def test_what_makes_no_sense_is_refused():
         wald_table(SoftmaxGLM(), X, Y)
 
 
-def test_intervals_of_combinations_are_those_of_the_covariance(rng):
+def test_intervals_of_combinations_match_the_covariance(rng):
     X, Y, _, _ = make("softplus")
     model = PopulationGLM("softplus", "UnRegularized").fit(X, Y)
     combinations = np.vstack([np.eye(4)[1], rng.normal(size=(5, 4)), np.zeros(4)])
@@ -283,7 +283,7 @@ def test_intervals_rescaled_by_wrong_rates_are_not_uniform(spikes):
 
 
 def test_without_random_places_wide_bins_would_look_wrong(spikes):
-    """What the correction of Haslinger, Pipa and Brown is for: spikes at the end of their bins."""
+    """Spikes at the end of their bins need the correction of Haslinger, Pipa and Brown."""
     counts, rate = spikes
     n = int(np.argmin(np.abs(counts.mean(axis=0) - 0.3)))
     ends = np.repeat(np.cumsum(rate[:, n]), counts[:, n])
@@ -291,8 +291,8 @@ def test_without_random_places_wide_bins_would_look_wrong(spikes):
     assert rescale_time(counts[:, n], rate[:, n]).p_value[0] > 1e-3
 
 
-def test_first_spikes_of_bins_are_placed_as_haslinger_pipa_and_brown_do(rng):
-    """Theirs is -log(1 - r p) with r uniform and p the probability of a spike; ours the least of the places."""
+def test_first_spikes_of_bins_are_placed_as_by_haslinger_pipa_and_brown(rng):
+    """Theirs is -log(1 - r p) with r uniform and p the probability of a spike; ours is the smallest of the places."""
     q, n = 0.7, 40_000
     counts = rng.poisson(q, n)
     found = rescale_time(counts, np.full(n, q))
@@ -301,11 +301,11 @@ def test_first_spikes_of_bins_are_placed_as_haslinger_pipa_and_brown_do(rng):
     first = -np.log1p(-theirs * -np.expm1(-q))
     assert scipy.stats.kstest(first, lambda x: np.expm1(-x) / np.expm1(-q)).pvalue > 0.01
     assert scipy.stats.kstest(xi, "expon").pvalue > 0.01
-    # Intervals below q: the same law as the first spike of a bin has, given that there is one.
+    # Intervals below q have the distribution of the first spike of a bin, given that there is one.
     assert scipy.stats.ks_2samp(xi[xi < q], first).pvalue > 0.01
 
 
-def test_rescaling_is_repeatable_leaves_out_nan_and_takes_neurons_one_by_one(spikes):
+def test_rescaling_is_repeatable_skips_nan_and_treats_neurons_separately(spikes):
     counts, rate = (a[:, 150:153].astype(float) for a in spikes)
     whole = rescale_time(counts, rate, random_state=3)
     again = rescale_time(counts, rate, random_state=3)
@@ -322,24 +322,24 @@ def test_rescaling_is_repeatable_leaves_out_nan_and_takes_neurons_one_by_one(spi
 
 
 @pytest.mark.parametrize("factor", [100.0, 0.01])
-def test_rates_of_another_unit_make_one_warning(spikes, factor):
+def test_rates_in_another_unit_raise_one_warning(spikes, factor):
     counts, rate = (a[:, 150:153] for a in spikes)
     words = rf"rate expects .* but counts has {counts.sum()}; it must be the expected count .*rate in Hz by the width"
     with pytest.warns(UserWarning, match=words) as caught:
         rescale_time(counts, factor * rate)
     assert len(caught) == 1 and caught[0].filename == __file__
     few = (np.cumsum(counts[:, 0]) < 20) * counts[:, 0]
-    rescale_time(few, factor * rate[:, 0])  # and a model that is three times off is tested, not warned of
+    rescale_time(few, factor * rate[:, 0])  # a model off by a factor of three is tested without a warning
     rescale_time(counts, 3 * rate)
 
 
-def test_groups_are_not_said_to_have_fits_of_their_own(rng):
+def test_the_title_does_not_claim_separate_fits_for_groups(rng):
     X, y = rng.normal(size=(100, 2)), rng.poisson(1.0, 100)
     head = str(drop_groups(PopulationGLM().fit(X, y), X, y, {"both": [0, 1]})).split("\n")[0]
     assert head == "deviance explained without each group of features, and lost with it; 1 group, 1 neuron"
 
 
-def test_a_model_has_no_rates_to_rescale_by():
+def test_rescaling_refuses_a_model_in_place_of_counts_or_rates():
     model, X = PopulationGLM(), np.ones((5, 1))
     for arguments, name in (((model, X), "counts"), ((X, model), "rate")):
         with pytest.raises(
@@ -348,7 +348,7 @@ def test_a_model_has_no_rates_to_rescale_by():
             rescale_time(*arguments)
 
 
-def test_rescaling_of_silence_and_of_what_is_no_count(rng):
+def test_rescaling_accepts_silence_and_refuses_values_that_are_not_counts(rng):
     found = rescale_time(np.zeros(10), np.ones(10))
     assert found.n_intervals[0] == 0 and np.isnan(found.p_value[0]) and np.isnan(found.band()[0])
     for counts, rate, word in (
@@ -364,8 +364,8 @@ def test_rescaling_of_silence_and_of_what_is_no_count(rng):
 
 
 @pytest.mark.parametrize("table", [wald_table, drop_groups])
-def test_tables_take_the_rows_that_the_fit_read(table, tmp_path):
-    """History and a covariate side by side, as features and as an array of them; what is too large says what to do."""
+def test_tables_accept_the_sources_that_the_fit_read(table, tmp_path):
+    """History and a covariate side by side, as a source and as an array; too large a source raises an error."""
     X, Y, _, _ = make("softplus", T=300, N=2, d=2)
     source = hstack([Convolution(Y.astype(float), np.eye(3)), X])
     model = PopulationGLM(regularizer_strength=1e-2).fit(source, Y)
@@ -381,7 +381,7 @@ def test_tables_take_the_rows_that_the_fit_read(table, tmp_path):
         table(model, source, Y)
 
 
-def test_counts_may_be_read_too():
+def test_counts_may_also_be_read():
     X, Y, _, _ = make("softplus", T=300, N=2, d=2)
     model = PopulationGLM(regularizer_strength=1e-2).fit(X, Y)
     counts = as_source(zarr.array(Y.astype(float)))

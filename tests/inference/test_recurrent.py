@@ -1,4 +1,4 @@
-"""Recurrent simulation: against a loop over bins and lags, the features of `Convolution` and closed forms."""
+"""Recurrent simulation, compared with a loop over bins and lags, features of `Convolution` and closed forms."""
 
 import numpy as np
 import pandas as pd
@@ -47,7 +47,7 @@ def loop(model, counts, start, inputs):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_rates_are_those_of_a_loop_and_draws_those_of_the_model(family):
+def test_rates_match_a_loop_and_draws_match_the_model(family):
     model = fitted(FAMILIES[family], family, more=2)
     rng = np.random.default_rng(1)
     inputs, start = rng.normal(size=(40, 2)), rng.random((6, 3)).round(family != "Gamma")
@@ -64,7 +64,7 @@ def test_rates_are_those_of_a_loop_and_draws_those_of_the_model(family):
 
 
 @pytest.mark.parametrize("link", ["softplus", "exp"])
-def test_features_are_those_of_convolution(link):
+def test_features_match_convolution(link):
     model = fitted(link, N=4)
     start = np.random.default_rng(1).poisson(1.0, (6, 4))
     found = simulate_recurrent(model, BASIS, 3000, start=start, random_state=1)
@@ -76,8 +76,8 @@ def test_features_are_those_of_convolution(link):
     assert not np.array_equal(other.counts, found.counts)
 
 
-def test_one_neuron_that_excites_itself_has_the_mean_of_its_equation():
-    """With the identity link m = b + a m; a Gaussian model has the variance of an autoregression, too."""
+def test_a_self_exciting_neuron_has_the_mean_of_its_equation():
+    """With the identity link, m = b + a m; a Gaussian model also has the variance of an autoregression."""
     y = np.random.default_rng(0).normal(size=400)
     model = PopulationGLM(observation_model="Gaussian", regularizer_strength=1e-2).fit(np.roll(y, 1)[:, None], y)
     model.coef_, model.intercept_, model.dispersion_ = np.array([0.6]), 0.5, 2.0
@@ -128,7 +128,7 @@ def test_silent_neurons_stay_silent(rng):
 
 
 @pytest.mark.parametrize("limit", [1e4, 50.0])
-def test_divergence_is_told_and_what_was_before_is_kept(limit):
+def test_divergence_raises_a_warning_and_earlier_bins_are_kept(limit):
     model = fitted("exp")
     model.coef_[0, :] = 0.7
     with pytest.warns(UserWarning, match="diverged at bin") as told:
@@ -149,7 +149,7 @@ def test_divergence_is_told_and_what_was_before_is_kept(limit):
     assert empty.counts.shape == (0, 3) and np.isnan(empty.to_frame()["mean_count"]).all()
 
 
-def test_what_is_wrong_is_said():
+def test_invalid_input_is_refused():
     model, more = fitted(), fitted(more=1)
     with pytest.raises(TypeError, match=r"model is a glmfit.SoftmaxGLM; it must be"):
         simulate_recurrent(SoftmaxGLM(), BASIS, 10)

@@ -1,4 +1,4 @@
-"""Laws of the all-pairs model against the sum over every pair, by the numbers of the spec's table."""
+"""Laws of the all-pairs model, checked against the sum over every pair; numbered as in the spec's table."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -98,7 +98,7 @@ def flat(tree):
 
 
 def ridge(problem, theta):
-    """Penalty's factor of every parameter."""
+    """Ridge strength of every parameter."""
     towers = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.13), (theta.left, theta.right))
     biases = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.21), (theta.left_bias, theta.right_bias))
     return type(theta)(*towers, *biases)
@@ -106,7 +106,7 @@ def ridge(problem, theta):
 
 @jax.jit
 def by_all_pairs(data, theta, slope, curvature, direction):
-    """Gradient and Gauss-Newton product, ridge apart, from derivatives in every linear predictor."""
+    """Gradient and Gauss-Newton product without the ridge, from derivatives with respect to every linear predictor."""
     _, push = jax.linearize(lambda t: _predictor(data, t), theta)
     pull = jax.linear_transpose(push, theta)
     return pull(slope)[0], pull(curvature * push(direction))[0]
@@ -135,7 +135,7 @@ CASES = [
 
 @pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("kwargs", CASES, ids=str)
-def test_1_3_4_objective_gradient_and_product_are_those_of_the_sum_over_every_pair(kwargs, rng):
+def test_1_3_4_objective_gradient_and_product_match_the_sum_over_every_pair(kwargs, rng):
     problem, theta, pairs = case(**kwargs)
     direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), theta)
     objective, value, gradient, product = everything(problem.data, theta, direction)
@@ -206,8 +206,8 @@ def test_6_its_null_space_is_the_gauge_of_the_embeddings():
 
 
 @pytest.mark.thorough
-def test_7_observed_pairs_alone_would_not_do():
-    """Scaling a sample of the observed part against the whole imputed part leaves a matrix that is not positive."""
+def test_7_a_sample_of_observed_pairs_alone_gives_a_matrix_that_is_not_positive():
+    """A scaled-up sample of the observed part plus the whole imputed part gives a matrix that is not positive."""
     problem, theta, _ = case(omega=3.0, hidden=((), ()), kinds=("one-hot", "one-hot"), biases=False, prior="zero")
     (observed,) = problem.data.observed
     some = np.arange(observed.y.size).reshape(observed.y.shape) % 3 == 0
@@ -260,7 +260,7 @@ def test_10_session_blocks_equal_triples(name, repeats, rng):
     a, b = rng.uniform(0.3, 1.5, M), rng.uniform(0.3, 1.5, N)
     triples = Triples(left, right, y)
     given = [(blocks, "auto"), (triples, "triples")]
-    if name == "squared":  # whose merged trials leave a constant
+    if name == "squared":  # its merged trials leave a constant
         given += [(blocks, "triples"), (blocks, "dense"), (triples, "dense")]
     made = [AllPairsProblem(M, N, r, name, OMEGA, a, b, layout=how, dtype=np.float64) for r, how in given]
     theta = made[0].draw_params(jax.random.key(1), K)
@@ -277,7 +277,7 @@ def test_10_session_blocks_equal_triples(name, repeats, rng):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_blocks_longer_than_a_piece_and_many_small_ones(device, rng, monkeypatch):
+def test_long_blocks_and_many_small_blocks_match_triples(device, rng, monkeypatch):
     from glmfit.pairs import responses
 
     monkeypatch.setattr(responses, "default_device", lambda: SimpleNamespace(platform=device))
@@ -301,7 +301,7 @@ def test_blocks_longer_than_a_piece_and_many_small_ones(device, rng, monkeypatch
 
 
 @pytest.mark.slow
-def test_11_left_entities_drawn_evenly_estimate_the_gradient():
+def test_11_uniformly_drawn_left_entities_estimate_the_gradient():
     """The mean over a partition of the left entities is the gradient itself."""
     problem, theta, _ = case(hidden=((), (8,)), kinds=("sparse", "dense"), prior="mean")
     assert problem.left_batches(5, seed=0)[0].shape == (4, 5)
@@ -372,7 +372,7 @@ def test_14_without_imputation_it_is_the_plain_fit_of_observed_pairs():
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", LOSSES)
-def test_15_losses_are_finite_everywhere_with_right_derivatives(name, dtype):
+def test_15_losses_are_finite_everywhere_with_correct_derivatives(name, dtype):
     loss = RESPONSE_LOSSES[name]
     z = np.array([-800.0, -50.0, -20.0, -1.0, 0.0, 0.3, 50.0, 800.0], dtype)
     for y in (0.0, 1.0, 0.25):
@@ -413,8 +413,8 @@ SIDES = [
 
 @pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("kwargs", SIDES, ids=str)
-def test_what_one_side_could_gain_is_bounded(kwargs):
-    """Against the optimum of one side, found by SciPy with the other fixed; near it the bound is near the gain."""
+def test_the_possible_gain_of_one_side_is_bounded(kwargs):
+    """Compare with the optimum of one side, found by SciPy with the other side fixed; near it the bound is small."""
     problem, theta, pairs = case(**kwargs)
     gaps = problem.certify_sides(theta)
     close(gaps.objective, brute(problem, theta, pairs), 1e-12)
@@ -474,7 +474,7 @@ def test_bounds_of_one_side_hold_in_single_precision():
 
 
 @pytest.mark.thorough
-def test_bounds_are_of_weights_and_priors_as_given():
+def test_bounds_use_weights_and_priors_as_given():
     prior = np.array([[1.0], [1e6 + 0.03]]), np.array([[1.0]])
     problem = AllPairsProblem(
         2, 1, Triples(np.array([0]), np.array([0]), np.array([0.0])), "squared", 1.0, prior=prior, strength=1e-8,

@@ -1,4 +1,4 @@
-"""What every bound promises: never below the truth, and no further above it than it says."""
+"""Laws of every bound: never below the true value, and no further above it than stated."""
 
 import functools
 
@@ -66,8 +66,8 @@ SPECTRA = (
     "random", "sign pairs", "duplicate", "zero", "one row", "collinear", "scaled 1e6", "scaled 1e-2",
     "clustered", "one outlier", "flat", "decaying", "uniform",
 )  # fmt: skip
-# The certificate needs a gap below the largest eigenvalue (or a cluster at it) to be within 1.1 after ten steps, as
-# counts with an intercept have it; an edge like that of white noise takes more.
+# After ten steps the certificate is within a factor of 1.1 only if there is a gap below the largest eigenvalue (or a
+# cluster at it), as for counts with an intercept. A spectral edge like that of white noise takes more steps.
 DENSE_TOP = ("random", "sign pairs", "duplicate", "scaled 1e6", "scaled 1e-2", "uniform")
 
 
@@ -109,7 +109,7 @@ def test_certified_largest_eigenvalue_is_never_below_the_exact_one_nor_far_above
 def test_certified_smallest_eigenvalue_is_never_above_the_exact_one(kind, dtype, x64):
     exact, top, alpha, beta = spectra(kind, dtype)
     certified = bounds.bound_smallest_eigenvalue(alpha, beta, SIZE, 1e-3 / COLUMNS)
-    rounding = 1e-13 * top if dtype == np.float64 else 1e-6 * top  # of the exact one: NumPy's, of 0
+    rounding = 1e-13 * top if dtype == np.float64 else 1e-6 * top  # of NumPy's exact value, where it should be 0
     assert np.all(certified <= exact + rounding * (exact < rounding))
     if kind == "clustered" or (kind in ("flat", "one outlier") and dtype == np.float64):
         assert np.all(certified >= 0.97 * exact)
@@ -128,7 +128,7 @@ def test_certified_eigenvalues_scale_with_the_matrix(x64):
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-18, 1e20, 1e38])
-def test_certified_eigenvalues_hold_where_squares_leave_single_precision(scale):
+def test_certified_eigenvalues_hold_if_squares_overflow_or_underflow_in_single_precision(scale):
     values = np.linspace(0.1, 1, SIZE).astype(np.float32) * np.float32(scale)
     start = jnp.asarray(bounds.random_start(np.random.default_rng(0), SIZE, np.float32))
     alpha, beta = bounds.lanczos(lambda v: values[:, None] * v, start, 10)
@@ -137,14 +137,14 @@ def test_certified_eigenvalues_hold_where_squares_leave_single_precision(scale):
     assert bounds.bound_smallest_eigenvalue(alpha, beta, SIZE, 1e-3)[0] / scale <= 0.1
 
 
-def test_more_certainty_costs_a_larger_bound(x64):
+def test_higher_confidence_gives_a_larger_bound(x64):
     _, _, alpha, beta = spectra("random", np.float64)
     certified = [bounds.bound_largest_eigenvalue(alpha, beta, SIZE, p) for p in (0.5, 1e-2, 1e-4, 1e-8)]
     assert np.all(np.diff(certified, axis=0) > 0)
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0, -1e-3, 2.0, np.nan])
-def test_probabilities_that_are_none_are_refused(probability):
+def test_invalid_probabilities_are_refused(probability):
     with pytest.raises(ValueError, match=r"failure_probability is .*; it must lie in \(0, 1\)"):
         bounds.bound_largest_eigenvalue(np.ones((2, 1)), np.ones((2, 1)), 5, probability)
 
@@ -218,10 +218,10 @@ def test_certified_smoothness_is_never_below_the_exact_one_nor_far_above(kind):
 
 
 @pytest.mark.thorough
-def test_a_fold_is_at_most_as_rough_as_its_share_allows():
+def test_smoothness_of_a_fold_is_bounded_by_its_share_of_rows():
     """L_fold <= L T/T_train (and not <= L: spec 4), rows with weight zero dropped."""
     X, Y = recording(seed=3)
-    Y[7] = 60  # one bursting row rules the smoothness: a fold that keeps it is rougher than the whole
+    Y[7] = 60  # one bursting row dominates the smoothness: a fold that keeps it is rougher than the whole
     train = np.arange(T) < T // 3
     whole = problem("softplus", X, Y, strength=0.0)
     rows = seen_by_saga(whole).rows(T, seed=0)
@@ -257,7 +257,7 @@ def test_batch_smoothness_is_L_max_for_one_row_and_L_for_all():
 
 
 def test_batch_smoothness_covers_every_quadratic_with_enumerated_subsets():
-    """E|H_S w|^2 <= L(b) w'Hw for all w: what the theorem needs, with all subsets of 6 rows counted."""
+    """E|H_S w|^2 <= L(b) w'Hw for all w: what the theorem needs, with all subsets of 6 rows enumerated."""
     rng = np.random.default_rng(1)
     for _ in range(20):
         rows = rng.normal(size=(6, 2)) * rng.uniform(0.1, 3, (6, 1))
@@ -268,22 +268,22 @@ def test_batch_smoothness_covers_every_quadratic_with_enumerated_subsets():
             assert exact <= bounds.batch_smoothness(full, row, 6, b) * (1 + 1e-12)
 
 
-def test_subset_step_is_the_formula_of_the_theorem():
+def test_subset_step_follows_the_formula_of_the_theorem():
     # 1/(4 max{L(b), (T-b)/(b(T-1)) L_max + (mu/4)(T/b)}): by hand, T = 11, b = 2, L_max = 10.
     assert bounds.subset_step(2.0, 10.0, 0.0, 11, 2) == pytest.approx(1 / 18, rel=1e-14)
     assert bounds.subset_step(2.0, 10.0, 4.0, 11, 2) == pytest.approx(1 / 40, rel=1e-14)
     assert bounds.subset_step(20.0, 10.0, 4.0, 11, 2) == pytest.approx(1 / 80, rel=1e-14)
-    # All rows: gradient descent at a quarter of its step, unless mu says less.
+    # All rows: gradient descent with a quarter of its step, or less because of mu.
     assert bounds.subset_step(3.0, 10.0, 0.0, 11, 11) == pytest.approx(1 / 12, rel=1e-14)
     assert bounds.subset_step(1.0, 1.0, 8.0, 1, 1) == pytest.approx(1 / 8, rel=1e-14)
 
 
-def test_partition_step_is_the_formula_of_the_theorem():
+def test_partition_step_follows_the_formula_of_the_theorem():
     np.testing.assert_allclose(bounds.partition_step([2.0, 5.0], [0.0, 4.0], 100, 20), [1 / 8, 1 / 40], rtol=1e-14)
     np.testing.assert_allclose(bounds.partition_step([2.0], 0.0, 20, 20), 1 / 8, rtol=1e-14)
 
 
-def test_practical_batch_size_is_the_formula_and_a_possible_size():
+def test_practical_batch_size_follows_the_formula_and_is_valid():
     # floor(1 + kappa (T-1)/(4L)), by hand: 1 + 0.25 * 999/4 = 63.4
     np.testing.assert_array_equal(bounds.practical_batch_size([1.0, 2.0], [0.25, 0.25], 1000), [63, 32])
     sizes = bounds.practical_batch_size([0.0, 1.0, 1.0, 1e9], [1.0, 0.0, 50.0, 1e-9], 1000)
@@ -314,8 +314,8 @@ def test_gap_bound_matches_60_digits_from_above():
 
 
 @pytest.mark.parametrize("constant", [0.3, 1.0, 2.5])
-def test_gap_bound_is_the_gap_of_one_exponential_row_whatever_its_constant(constant):
-    """phi = e^(M a) - y M a, whose third derivative is M times the second: no smaller constant would do."""
+def test_gap_bound_is_exact_for_one_exponential_row_with_any_constant(constant):
+    """phi = e^(M a) - y M a, whose third derivative is M times the second: no smaller constant is enough."""
     y, a = 0.4, np.log(np.array([0.41, 0.5, 0.8, 2.0, 9.0])) / constant
     rate = np.exp(constant * a)
     gap = rate - y - y * np.log(rate / y)
@@ -329,13 +329,13 @@ def test_gap_bound_is_the_gap_of_one_exponential_row_whatever_its_constant(const
     np.testing.assert_allclose(bounds.gap_bound(decrement_squared, 1 / curvature, constant=0.0), decrement_squared / 2)
 
 
-def test_no_bound_is_infinite_and_zero_gradient_is_zero():
+def test_a_missing_bound_is_infinite_and_a_zero_gradient_gives_zero():
     arguments = np.array([[1.0, 1.0], [4.0, 9.0], [np.nan, 1.0], [1.0, np.nan], [np.inf, 0.0], [-1.0, 0.1]])
     assert np.all(bounds.gap_bound(*arguments.T) == np.inf)
     np.testing.assert_array_equal(bounds.gap_bound(np.zeros(2), np.array([0.0, 5.0])), 0.0)
 
 
-def test_no_bound_where_rounding_may_hide_that_there_is_no_optimum():
+def test_no_bound_if_rounding_may_hide_that_there_is_no_optimum():
     q = np.array([0.49, 0.51, 1 - 1e-15])
     for radius_squared in (1e-6, 1.0, 1e6):
         known = bounds.gap_bound(q**2 / radius_squared, radius_squared)
@@ -455,7 +455,7 @@ def test_descent_step_descends_by_what_the_model_promises(link):
             np.testing.assert_allclose(bounds.descent_step(*map(jnp.asarray, (slope, bend, reach))), t, rtol=2e-5)
 
 
-def test_descent_step_is_newtons_where_nothing_bends_and_zero_where_nothing_descends():
+def test_descent_step_is_newtons_if_reach_is_zero_and_zero_if_nothing_descends():
     one = np.ones(1)
     assert bounds.descent_step(2 * one, 4 * one, 0 * one)[0] == 0.5
     for slope, bend, reach in [(0.0, 1.0, 1.0), (-1.0, 1.0, 1.0), (np.nan, 1.0, 1.0)]:

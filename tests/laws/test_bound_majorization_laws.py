@@ -1,4 +1,4 @@
-"""Bound majorization of softmax models: every step goes down, whatever the start, and it is the step it says it is."""
+"""Laws of bound majorization for softmax models: every step descends from any start, and is the documented step."""
 
 import jax
 import numpy as np
@@ -39,8 +39,8 @@ def make(rng, strength=0.01, intercept=True, offset=False, sparse=False, dtype=n
     return SoftmaxProblem(sp.csr_array(X) if sparse else X, pairs, classes, strength, intercept, shift, dtype)
 
 
-# Ten problems that differ in what may go wrong: ridge, intercept, offsets, sparsity, two classes, many, labels, a start
-# with scores of 1e4.
+# Ten problems that may fail in different ways: ridge, intercept, offsets, sparsity, two or many classes, labels, and a
+# start with scores of 1e4.
 PROBLEMS = {
     "plain": {},
     "offsets": {"offset": True},
@@ -64,7 +64,7 @@ def start(problem, rng, size):
 
 
 def descent_at(problem, params, **options) -> MajorizedDescent:
-    """Descent at some parameters, whatever they are worth."""
+    """Descent at given parameters, however far from the optimum."""
     run = ClassRun(problem, LoopOptions(), descent=MajorizedDescent)  # in double precision
     rows, coef = run.rows(), params.coef - params.coef.mean(axis=1, keepdims=True)
     intercept = (params.intercept + rows.mean @ coef) * problem.fit_intercept
@@ -78,7 +78,7 @@ def params_of(cg) -> Params:
 
 
 def curvature(problem, params, order):
-    """Curvature of the bound by the plain listing, ((feature + 1) * class) square, and the gradient in its order."""
+    """Curvature of the bound by the plain listing, ((feature + 1) * class) square, and the gradient in that order."""
     X = problem.X.toarray() if sp.issparse(problem.X) else problem.X
     X1 = np.hstack([X, np.full((N, 1), float(problem.fit_intercept))])
     S = np.zeros((D + 1, problem.n_classes, D + 1, problem.n_classes))
@@ -103,7 +103,7 @@ def _permuted(s, way):
 @pytest.mark.thorough(cases=8)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", ["plain", "sparse, offsets", "no intercept", "two classes"])
-def test_an_exact_step_is_the_minimum_of_the_sum_of_the_rows_bounds(name, order, rng):
+def test_an_exact_step_minimises_the_sum_of_row_bounds(name, order, rng):
     problem = make(rng, **PROBLEMS[name])
     for relaxation in (1.0, 1.7):
         cg = descent_at(problem, start(problem, rng, 3.0), relaxation=relaxation, order=order, exact=True)
@@ -115,7 +115,7 @@ def test_an_exact_step_is_the_minimum_of_the_sum_of_the_rows_bounds(name, order,
         found = params_of(cg)
         expected = relaxation * move.reshape(D + 1, problem.n_classes)
         change = np.vstack([found.coef - params.coef, found.intercept - params.intercept])
-        # Predictions do not see the shift common to all classes.
+        # Predictions do not depend on a shift common to all classes.
         expected -= expected.mean(axis=1, keepdims=True)
         np.testing.assert_allclose(change, expected, atol=1e-9 * np.abs(expected).max())
         assert cg.promised == pytest.approx(promised, rel=1e-9)
@@ -125,8 +125,8 @@ def test_an_exact_step_is_the_minimum_of_the_sum_of_the_rows_bounds(name, order,
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("relaxation", RELAXATIONS)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_no_step_goes_up_from_any_start(name, relaxation, dtype, rng, monkeypatch):
-    """By at least what Proposition 3 says, however few products; the objective is that of the definition."""
+def test_no_step_raises_the_objective_from_any_start(name, relaxation, dtype, rng, monkeypatch):
+    """The descent is at least that of Proposition 3, however few products; the objective is as defined."""
     monkeypatch.setattr(tiles, "TILE", 1)  # several tiles
     problem = make(rng, **PROBLEMS[name], dtype=dtype)
     for size, products in ((0.0, 20), (1.0, 1), (30.0, 3), (30.0, "exact"), (1e4, 20), (1e4, 1), (1e4, "exact")):
@@ -151,12 +151,12 @@ def test_fits_end_at_the_optimum_with_a_proof(name, relaxation, rng):
     found = BoundMajorization(relaxation).run(problem, key=jax.random.key(0), options=options)
     assert found.status == Status.CONVERGED and found.gap_is_bound.all()
     assert found.gap >= found.objective - best.objective - 1e-14
-    assert np.all(np.diff(found.history["objective"][:, 0]) <= 1e-15)  # the last two are of one point
+    assert np.all(np.diff(found.history["objective"][:, 0]) <= 1e-15)  # the last two belong to the same point
     certificate = found.step_certificate
     assert certificate.certified and certificate.step == relaxation and "Jebara" in certificate.theorem
 
 
-def test_nothing_but_the_bound_is_used(rng, monkeypatch):
+def test_only_the_bound_is_used(rng, monkeypatch):
     """No Newton step ends the fit, and no line search is needed."""
     problem = make(rng)
     for name in ("_go", "choose", "renew_metrics"):
@@ -165,20 +165,20 @@ def test_nothing_but_the_bound_is_used(rng, monkeypatch):
 
 
 @pytest.mark.slow
-def test_slow_progress_is_not_taken_for_none(rng):
+def test_slow_progress_is_not_mistaken_for_no_progress(rng):
     problem = make(rng, strength=1e-5, labels=True)
     options = LoopOptions(tol=1e-6, max_epochs=20_000)
     found = BoundMajorization(0.2, order="given").run(problem, key=jax.random.key(0), options=options)
     assert found.status == Status.CONVERGED and found.epochs > 300
 
 
-def test_a_budget_that_is_too_small_is_kept_and_said(rng):
+def test_a_budget_that_is_too_small_is_respected_and_reported(rng):
     problem = make(rng, strength=1e-5)
     found = BoundMajorization().run(problem, key=jax.random.key(0), options=LoopOptions(max_epochs=3))
     assert found.status == Status.MAX_EPOCHS and found.epochs == 3 and found.gap > 0
 
 
-def test_many_classes_have_a_preconditioner_of_their_own(rng, monkeypatch):
+def test_many_classes_use_a_separate_preconditioner(rng, monkeypatch):
     problem = make(rng, classes=12)
     coupled = BoundMajorization().run(problem, key=jax.random.key(0))
     monkeypatch.setattr(majorization, "_COUPLED_CLASSES", 2)
@@ -187,10 +187,10 @@ def test_many_classes_have_a_preconditioner_of_their_own(rng, monkeypatch):
     assert apart.row_evals != coupled.row_evals
 
 
-def test_rows_without_weight_are_not_what_the_preconditioner_is_made_of(rng, monkeypatch):
+def test_rows_without_weight_do_not_enter_the_preconditioner(rng, monkeypatch):
     problem = make(rng)
     row = problem.pairs.row
-    pairs = Pairs(2 * row + 1, problem.pairs.label, problem.pairs.weight)  # every other row counts nothing
+    pairs = Pairs(2 * row + 1, problem.pairs.label, problem.pairs.weight)  # every other row has no weight
     spaced = SoftmaxProblem(np.repeat(problem.X, 2, axis=0), pairs, K, 0.01)
     monkeypatch.setattr(majorization, "_SAMPLED_ROWS", N)
     found = BoundMajorization().run(spaced, key=jax.random.key(0), options=LoopOptions(tol=1e-8))
@@ -198,7 +198,7 @@ def test_rows_without_weight_are_not_what_the_preconditioner_is_made_of(rng, mon
 
 
 @pytest.mark.parametrize("estimator", ["SoftmaxGLM", "MultinomialGLM"])
-def test_estimators_take_it(estimator, rng, tmp_path):
+def test_estimators_accept_bound_majorization(estimator, rng, tmp_path):
     problem = make(rng, labels=estimator == "SoftmaxGLM")
     y = problem.counts.indices if estimator == "SoftmaxGLM" else np.round(problem.counts.toarray())
     options = {"solver_name": "BoundMajorization", "regularizer_strength": 0.01, "tol": 1e-8}
@@ -224,6 +224,6 @@ def test_estimators_take_it(estimator, rng, tmp_path):
         ({"exact": 1}, "exact is 1; it must be True or False"),
     ],
 )
-def test_bad_hyper_parameters(options, match):
+def test_bad_hyper_parameters_are_refused(options, match):
     with pytest.raises(ValueError, match=match):
         BoundMajorization(**options)

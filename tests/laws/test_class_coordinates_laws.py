@@ -1,4 +1,4 @@
-"""Coordinates in which classes are sampled: the same model, ridge and optimum, whatever the features look like."""
+"""Laws of the coordinates in which classes are sampled: the same model, ridge and optimum for any features."""
 
 import itertools
 
@@ -44,7 +44,7 @@ def make(kind, rng, strength=1e-2, dtype=np.float64):
 
 
 def plain(problem, weight):
-    """Basis as of more features than are rotated."""
+    """Basis of a problem with too many features to rotate."""
     from glmfit.engine.metric import plain_basis
 
     return plain_basis(problem.X, weight / weight.mean(), problem.fit_intercept)
@@ -72,7 +72,7 @@ def test_scores_and_ridge_are_those_of_the_model(kind, robust, rng):
 
 
 @pytest.mark.parametrize("kind", ["correlated", "shifted", "scaled", "redundant", "weighted", "no intercept"])
-def test_at_equal_probabilities_all_directions_are_equally_curved(kind, rng):
+def test_all_directions_have_equal_curvature_at_equal_probabilities(kind, rng):
     """The proposition of docs/theory/class_coordinates.md, by the Hessian of a dense oracle."""
     problem = make(kind, rng)
     at = problem.coordinates("spectral")
@@ -81,20 +81,20 @@ def test_at_equal_probabilities_all_directions_are_equally_curved(kind, rng):
     np.testing.assert_allclose(curvature, np.eye(len(at.size)) * weight.mean() / K, atol=1e-6)
 
 
-def test_rows_that_own_the_variance_do_not_set_the_scale(rng):
+def test_rows_that_dominate_the_variance_do_not_set_the_scale(rng):
     X = rng.normal(size=(N, 2))
     X[:2] *= 1e6
     heavy, tame = (SoftmaxProblem(x, Pairs(np.arange(len(x)), np.arange(len(x)) % K, np.ones(len(x))), K, 0.0)
                    for x in (X, X[2:]))  # fmt: skip
     lengths = np.sum(heavy.coordinates("spectral", True).rows(X, float)[2:] ** 2, axis=1)
     plainly = np.sum(tame.coordinates("spectral", True).rows(X[2:], float) ** 2, axis=1)
-    assert np.median(lengths) > 0.05 * np.median(plainly)  # 1e-9 of it by the variance as it is
+    assert np.median(lengths) > 0.05 * np.median(plainly)  # 1e-9 of it with the plain variance
 
 
 @pytest.mark.parametrize("solver", [SGD(2), UMax(2), UMax(2, alpha=1.0)], ids=["sgd", "umax", "umax, absolute"])
 @pytest.mark.parametrize("kind", ["scaled", "redundant", "no intercept"])
 def test_the_mean_step_is_the_gradient_of_the_user_s_objective(solver, kind, rng, x64):
-    """Unbiased in W, by enumeration: with auxiliary variables at their best, where none is raised."""
+    """Unbiased in W, by enumeration, with auxiliary variables at their optimum, where none is raised."""
     problem = make(kind, rng)
     params, c, m = (
         problem.coordinates("spectral").outside(
@@ -140,7 +140,7 @@ def test_an_invertible_map_of_the_features_changes_nothing(solver, rng, x64):
 
 
 @pytest.mark.parametrize("basis", ["spectral", "raw"])
-def test_coordinates_are_a_choice(basis, rng):
+def test_coordinates_can_be_chosen(basis, rng):
     problem = make("scaled", rng, dtype=np.float32)
     found = ImplicitSGD(2, basis=basis).run(problem, key=jax.random.key(0), schedule=Schedule(10, 0.3))
     gain = problem.null_objective - problem.objective(found.params)
@@ -153,7 +153,7 @@ def test_unknown_coordinates_are_refused():
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.4, 1.0])
-def test_the_double_sum_is_that_of_the_oracle(alpha, rng):
+def test_the_double_sum_matches_the_oracle(alpha, rng):
     problem = make("weighted", rng)
     params, v = some_params(problem, rng), rng.normal(size=N)
     found = double_sum(problem, params, v, alpha)
@@ -175,7 +175,7 @@ def test_the_double_sum_is_that_of_the_oracle(alpha, rng):
     assert best.value < found.value
 
 
-def test_the_double_sum_refuses_what_does_not_fit(rng):
+def test_the_double_sum_refuses_bad_arguments(rng):
     problem = make("weighted", rng)
     with pytest.raises(ValueError, match=r"shape \(3,\); it must be one finite number for each of the 60 pairs"):
         double_sum(problem, some_params(problem, rng), np.zeros(3))

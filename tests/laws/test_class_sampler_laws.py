@@ -1,4 +1,4 @@
-"""Solvers that sample classes: near the optimum, repeatable, resumable, and never handing out NaN."""
+"""Laws of solvers that sample classes: they end near the optimum, repeat, resume, and never return NaN."""
 
 import pickle
 from types import SimpleNamespace
@@ -54,7 +54,7 @@ def make(seed=0, strength=1e-3, n=N, dtype=np.float32, sparse=False):
 
 
 def lowest(problem, X, label):
-    """Optimum by scikit-learn."""
+    """Objective at the optimum that scikit-learn finds."""
     model = LogisticRegression(C=1 / (len(X) * problem.strength), tol=1e-10, max_iter=5000).fit(X, label)
     from glmfit.engine.problem import Params
 
@@ -64,7 +64,7 @@ def lowest(problem, X, label):
 @pytest.mark.thorough(cases=1)
 @every_solver
 def test_a_schedule_ends_near_the_optimum(solver, step):
-    """Within 6 % of the improvement over class frequencies: sampling leaves a rest that the step's decay shrinks."""
+    """Within 6 % of the improvement over class frequencies: sampling leaves an error that shrinks with the step."""
     problem, X, label = make()
     best = lowest(problem, X, label)
     found = solver.run(problem, key=jax.random.key(0), schedule=Schedule(40, step, 0.9))
@@ -75,7 +75,7 @@ def test_a_schedule_ends_near_the_optimum(solver, step):
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver", [OVE(3, 10), NCE(3, 10), ImportanceSampling(3, 10), ImportanceSampling(3, 10, True)])
-def test_biased_methods_improve_and_end_elsewhere(solver):
+def test_biased_methods_improve_but_miss_the_optimum(solver):
     problem, X, label = make()
     best = lowest(problem, X, label)
     found = solver.run(problem, key=jax.random.key(0), schedule=Schedule(60, 30.0, 0.93))
@@ -84,7 +84,7 @@ def test_biased_methods_improve_and_end_elsewhere(solver):
 
 
 @pytest.mark.slow
-def test_more_negatives_come_nearer():
+def test_more_negatives_end_nearer_the_optimum():
     problem, X, label = make()
     best = lowest(problem, X, label)
     excess = []
@@ -103,7 +103,7 @@ def equal(a, b):
 
 @pytest.mark.thorough(cases=2)
 @every_solver
-def test_the_same_key_gives_the_same_answer_and_halves_make_the_whole(solver, step):
+def test_the_same_key_gives_the_same_answer_and_runs_can_be_resumed(solver, step):
     problem, *_ = make(n=100)
 
     def run(seed, epochs, state=None):
@@ -117,7 +117,7 @@ def test_the_same_key_gives_the_same_answer_and_halves_make_the_whole(solver, st
 
 @pytest.mark.slow
 def test_sparse_features_give_the_answer_of_dense_ones(x64):
-    raw = {"basis": "raw"}  # else sparse ones are not centred
+    raw = {"basis": "raw"}  # otherwise sparse features are not centred
     for solver in (
         ImplicitSGD(3, **raw),
         UMax(3, 4, **raw),
@@ -149,10 +149,10 @@ def test_implicit_steps_never_overflow(step):
     assert found.status == Status.SCHEDULE_DONE and np.all(np.isfinite(found.params.coef))
 
 
-def test_an_explicit_step_beyond_the_ridge_is_refused():
+def test_an_explicit_step_too_long_for_the_ridge_is_refused():
     problem, *_ = make(strength=0.1)
     longest = UMax(3).longest_step(problem)
-    assert K < longest < 10 * K  # of a ridge whose strength is not beyond the variances
+    assert K < longest < 10 * K  # for a ridge whose strength does not exceed the variances
     with pytest.raises(ValueError, match=rf"step is 100; it must stay below {longest:.3g}, where an explicit step"):
         UMax(3).run(problem, key=jax.random.key(0), schedule=Schedule(3, 100.0))
 
@@ -211,7 +211,7 @@ def test_interrupted_runs_keep_the_last_epoch():
 
 
 @pytest.mark.slow
-def test_implicit_steps_take_more_negatives_of_many_classes():
+def test_implicit_steps_use_more_negatives_for_many_classes():
     def equal_runs(K, n_negatives):
         y = np.arange(2 * K) % K
         X = np.random.default_rng(0).normal(size=(2 * K, 2))
@@ -261,7 +261,7 @@ def test_a_second_run_of_the_same_shapes_compiles_nothing():
 
 
 @pytest.mark.thorough
-def test_draws_depend_on_seed_and_epoch_alone():
+def test_draws_depend_only_on_seed_and_epoch():
     problem, *_ = make(n=50)
     order = class_sampler._order(jax.random.key(0), 50, 1, 50)
     assert np.array_equal(np.sort(order[:, 0]), np.arange(50))
@@ -275,7 +275,7 @@ def test_draws_depend_on_seed_and_epoch_alone():
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 7])
 def test_an_epoch_in_portions_visits_every_pair_once(batch, monkeypatch):
-    """Steps whose effect is their count: with c tiny, every visit adds the same to its own auxiliary variable."""
+    """Count steps by their effect: if c is tiny, every visit adds the same to its own auxiliary variable."""
     problem, *_ = make(seed=0, n=100)
     solver = ImplicitSGD(3, batch_size=batch)
     visited = []
@@ -302,8 +302,8 @@ def test_bounded_umax_stays_within_its_bounds():
 
 
 @pytest.mark.thorough
-def test_a_strong_ridge_looks_nothing_up_twice(monkeypatch):
-    """However many times the weights must be rescaled on the way."""
+def test_a_strong_ridge_causes_no_second_look_up(monkeypatch):
+    """However often the weights must be rescaled."""
     problem, *_ = make(strength=1.0)
     calls = []
     look_up = class_sampler.kernels.look_up
@@ -315,7 +315,7 @@ def test_a_strong_ridge_looks_nothing_up_twice(monkeypatch):
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_sampled_softmax_with_all_classes_takes_steps_along_the_gradient(intercept, x64):
-    """Batches of all rows: a step is gradient descent, weights of the rows and ridge included."""
+    """With batches of all rows, a step is a gradient step, including row weights and ridge."""
     rng, step = np.random.default_rng(0), 0.3
     X, label, weight = rng.normal(size=(40, D)), rng.integers(0, K, 40), rng.uniform(0.5, 2, 40)
     problem = SoftmaxProblem(X, Pairs(np.arange(40), label, weight), K, 0.1, intercept, dtype=np.float64)
@@ -329,7 +329,7 @@ def test_sampled_softmax_with_all_classes_takes_steps_along_the_gradient(interce
     np.testing.assert_allclose(found.params.intercept, after - after.mean(), atol=1e-12)
 
 
-def test_a_first_step_of_sampled_softmax_is_as_long_as_rows_and_classes_bear():
+def test_the_first_step_of_sampled_softmax_depends_on_rows_and_classes():
     problem, *_ = make()
     share = problem.class_totals.max() / N
     assert SampledSoftmax().first_step(problem) == pytest.approx(4 / share)

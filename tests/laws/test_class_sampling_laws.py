@@ -1,4 +1,4 @@
-"""Steps that sample classes: as loops over rows in slow NumPy would take them (identities 7, 11, 12, 14, 20)."""
+"""Steps that sample classes, compared with loops over rows in slow NumPy (identities 7, 11, 12, 14, 20)."""
 
 from functools import partial
 
@@ -18,8 +18,8 @@ from glmfit.stochastic.implicit import log1p_sum_exp
 
 N, D, K, M = 40, 5, 7, 3
 LOG_A = float(np.log((K - 1) / M))
-TAU = 0.7  # step of the auxiliary variables, where they have their own
-UNITS = np.append(np.linspace(0.5, 2.0, D), 0.0)  # what the ridge of every column is multiplied by, last the intercept
+TAU = 0.7  # step of the auxiliary variables if it is a separate one
+UNITS = np.append(np.linspace(0.5, 2.0, D), 0.0)  # factor of the ridge of every column, the intercept last
 SOLVERS = {
     "implicit": ImplicitSGD(),
     "implicit, one step for all": ImplicitSGD(auxiliary_step=None),
@@ -32,7 +32,7 @@ SOLVERS = {
     "nce": NCE(),
     "sampled softmax": ImportanceSampling(),
 }
-LENGTH = {"gradient": 1e-3, "gradient, absolute": 1e-3}  # longer plain gradient steps overflow, as they must
+LENGTH = {"gradient": 1e-3, "gradient, absolute": 1e-3}  # longer plain gradient steps overflow, as expected
 every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 every_layout = pytest.mark.parametrize("layout", ["dense", "sparse"])
 
@@ -95,7 +95,7 @@ def draws(rng, data, steps, m=M):
 
 
 def loop(data, X, V, u, order, C, c, strength, solver, intercept=True):
-    """Same steps on plain weights, every ridge applied to all classes at once."""
+    """Take the same steps on plain weights, applying the ridge to all classes in every step."""
     W, u = V.copy(), u.copy()
     jitted = jax.jit(partial(pair_step, solver))
     x1 = np.column_stack([X, np.ones(N)]) if intercept else X
@@ -123,8 +123,8 @@ def loop(data, X, V, u, order, C, c, strength, solver, intercept=True):
 @every_solver
 @every_layout
 @pytest.mark.parametrize("strength", [0.0, 0.02])
-def test_single_steps_are_those_of_a_loop(solver, layout, strength, features, rng, x64):
-    """Identity 12 among them: a ridge by scales of the columns is the ridge of each."""
+def test_single_steps_match_a_loop(solver, layout, strength, features, rng, x64):
+    """Includes identity 12: a ridge applied through scales of the columns is the ridge of each."""
     data = make(rng, features, layout)
     V, u = start(rng)
     order, C = draws(rng, data, 200)
@@ -140,7 +140,7 @@ def test_single_steps_are_those_of_a_loop(solver, layout, strength, features, rn
 @every_solver
 @pytest.mark.parametrize("intercept", [True, False])
 def test_the_sum_over_classes_is_conserved(solver, intercept, features, rng, x64):
-    """Identity 14: without a ridge nothing is gained or lost; true of scores relative to the label's, not of NCE."""
+    """Identity 14: without a ridge nothing is gained or lost; holds for scores relative to the label's, not for NCE."""
     data = make(rng, features, intercept=intercept)
     V, u = start(rng, intercept)
     order, C = draws(rng, data, 100)
@@ -197,14 +197,14 @@ def test_averaged_steps_are_the_mean_of_single_ones(solver, layout, features, rn
         finished(single_steps(data, weights(V, u), order[j : j + 1], C[j : j + 1], four, solver)) for j in range(4)
     ]
     np.testing.assert_allclose(W, np.mean([a for a, _ in alone], axis=0), atol=1e-12)
-    if not isinstance(solver, UMax) or solver.delta > 1:  # whose raises count in full
+    if not isinstance(solver, UMax) or solver.delta > 1:  # raises of UMax count in full
         np.testing.assert_allclose(u_new, np.mean([b for _, b in alone], axis=0), atol=1e-12)
 
 
 @pytest.mark.parametrize("solver", [SOLVERS["implicit"], SOLVERS["implicit, absolute"]], ids=["relative", "absolute"])
 @every_layout
 def test_shared_implicit_steps_are_the_mean_of_single_ones(solver, layout, features, rng, x64):
-    """With the same negatives, of which a row's own label is none; repeated labels and negatives that are labels."""
+    """With the same negatives, without a row's own label; some labels repeat, and some negatives are labels."""
     data = make(rng, features, layout)
     V, u = start(rng)
     order = rng.choice(N, 12, replace=False).astype(np.int32)
@@ -223,7 +223,7 @@ def test_shared_implicit_steps_are_the_mean_of_single_ones(solver, layout, featu
 
 @pytest.mark.parametrize("tile", [3, 100])
 @pytest.mark.parametrize("shape", [(), (2,)])
-def test_changes_of_repeated_places_add_up_on_every_device(shape, tile, monkeypatch, rng, x64):
+def test_changes_at_repeated_places_add_up_on_every_device(shape, tile, monkeypatch, rng, x64):
     monkeypatch.setattr(class_rows, "_TILE", tile)
     array, place = rng.normal(size=(6, *shape)), jnp.asarray([2, 5, 2, 0, 2, 5, 0])
     change = rng.normal(size=(7, *shape))
@@ -247,8 +247,8 @@ def test_one_list_of_distinct_classes_adds_what_two_lists_add(rng, x64):
 
 
 @pytest.mark.parametrize("solver", [UMax(3, 4), ImplicitSGD(3, 4, "shared")], ids=["umax", "implicit"])
-def test_steps_looked_up_before_are_those_looked_up_in_turn(solver, features, rng, x64):
-    """With a ridge, whose scales are then known as well."""
+def test_looking_up_all_steps_in_advance_gives_the_same_steps(solver, features, rng, x64):
+    """With a ridge, whose scales are then also known in advance."""
     data, n_steps = make(rng, features), 5
     order = jnp.asarray(rng.permutation(len(data.label))[: 4 * n_steps].reshape(n_steps, 4).astype(np.int32))
     negatives = jnp.asarray(np.stack([rng.choice(K, 3, replace=False) for _ in range(n_steps)]).astype(np.int32))
@@ -265,7 +265,7 @@ def test_steps_looked_up_before_are_those_looked_up_in_turn(solver, features, rn
 
 
 @pytest.mark.parametrize("solver", [UMax(8, 16), ImplicitSGD(8, 16, "shared")], ids=["umax", "implicit"])
-def test_a_gpu_takes_all_steps_of_a_portion_without_a_question(solver):
+def test_a_gpu_takes_all_steps_of_a_portion_without_asking_the_host(solver):
     """One loop of a known length, and nothing in it that the host has to decide."""
     data, n_steps = make(np.random.default_rng(0), np.zeros((N, D)), dtype=np.float32), 6
     V, u = start(np.random.default_rng(1), dtype=np.float32)
@@ -303,7 +303,7 @@ def test_averaged_proximal_steps_are_nonexpansive(features, rng, x64):
 @pytest.mark.thorough(cases=1)
 @every_layout
 @pytest.mark.parametrize("name", ["umax", "umax, one step for all", "gradient", "ove", "nce", "sampled softmax"])
-def test_shared_steps_are_those_of_a_loop(name, layout, features, rng, x64):
+def test_shared_steps_match_a_loop(name, layout, features, rng, x64):
     """Identity 11: repeated labels and negatives that are labels included; all exponentials use the old weights."""
     data, solver = make(rng, features, layout), SOLVERS[name]
     V, u = start(rng)
@@ -378,7 +378,7 @@ def test_coupled_steps_agree_and_one_dual_sweep_is_a_sequence_of_single_steps(la
 @pytest.mark.slow
 @every_layout
 @pytest.mark.parametrize("strength", [0.0, 0.05])
-def test_steps_over_all_classes_are_those_of_a_loop(layout, strength, features, rng, x64):
+def test_steps_over_all_classes_match_a_loop(layout, strength, features, rng, x64):
     data = make(rng, features, layout)
     V, u = start(rng)
     order, c = rng.choice(N, (6, 3), replace=False).astype(np.int32), 2.0
@@ -416,11 +416,11 @@ def test_negatives_are_distinct_uniform_and_never_the_label(m):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("m", [1, 2, 9, 10, 30])
-def test_negatives_are_those_of_a_loop_that_takes_classes_away(m):
-    """The m-th is drawn from what the others and the known ones left; all of them, and more, where few are left."""
+def test_negatives_match_a_loop_that_removes_drawn_classes(m):
+    """The m-th is drawn from what the others and the known ones leave; if few are left, all of them and more."""
     key, known = jax.random.key(3), np.array([[2, 5, 11], [0, 1, 30], [7, 8, 9]], np.int32)
     C = np.asarray(sampling.distinct_negatives(key, jnp.asarray(known), 31, m, 3))
-    left = [[k for k in range(40) if k not in row] for row in known]  # 31 and above are no classes
+    left = [[k for k in range(40) if k not in row] for row in known]  # 31 and above are not classes
     for j, one in enumerate(jax.random.split(key, m)):
         place = jax.random.randint(one, (3,), 0, 31 - 3 - j, jnp.int32)
         assert C[:, j].tolist() == [classes.pop(i) for classes, i in zip(left, place.tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""Steps on whole rows of counts: unbiased, raised no further than is proved, near the optimum."""
+"""Laws of steps on whole rows of counts: unbiased, raised no further than proved, ending near the optimum."""
 
 import itertools
 
@@ -17,7 +17,7 @@ from glmfit.stochastic import class_kernels as sampling
 N, D, K, M = 4, 3, 5, 2
 every_alpha = pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
 every_layout = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-Y = np.array([[2.0, 0, 1, 0, 0], [0, 0, 0, 3, 0], [1, 1, 1, 1, 1], [1, 2, 0, 3, 1]])  # up to no other class at all
+Y = np.array([[2.0, 0, 1, 0, 0], [0, 0, 0, 3, 0], [1, 1, 1, 1, 1], [1, 2, 0, 3, 1]])  # one row has all classes
 
 
 def make(rng, sparse=False, offset=True, strength=0.0):
@@ -26,7 +26,7 @@ def make(rng, sparse=False, offset=True, strength=0.0):
     X, W, v = rng.normal(size=(N, D)), rng.normal(size=(K, D)), rng.uniform(0.5, 2, N)
     o, weight = rng.normal(size=(N, K)) if offset else None, rng.uniform(0.5, 2, N)
     if offset:
-        o -= o.mean(axis=1, keepdims=True)  # as problems keep them: what a row shares changes no probability
+        o -= o.mean(axis=1, keepdims=True)  # as problems store them: a common offset changes no probability
     row, label = np.nonzero(Y)
     pairs = Pairs(row, label, Y[row, label] * weight[row])
     features = sp.csr_array(X) if sparse else X
@@ -34,7 +34,7 @@ def make(rng, sparse=False, offset=True, strength=0.0):
 
 
 def one_step(problem, W, v, i, others, solver, c=1e-3, strength=0.0):
-    """Weights and auxiliary variables after one visit of rows i with given negatives, filled up with no classes."""
+    """Weights and auxiliary variables after one visit of rows i with given negatives, padded with class K."""
     negatives = np.full((1, len(i), max(len(C) for C in others)), K, np.int32)
     for j, C in enumerate(others):
         negatives[0, j, : len(C)] = C
@@ -56,14 +56,14 @@ def subsets(i):
 
 
 @every_alpha
-def test_the_best_variable_makes_it_the_likelihood(alpha, rng):
+def test_the_best_auxiliary_variable_gives_the_likelihood(alpha, rng):
     _, X, W, _, offset, _ = make(rng)
     s = oracle.scores(W, X, offset)
     share = Y / Y.sum(axis=1, keepdims=True)
     v = logsumexp(s, axis=1) - (1 - alpha) * (share * s).sum(axis=1)
     value = sum(oracle.count_term(s[i], Y[i], v[i], alpha) for i in range(N))
     assert value - Y.sum() == pytest.approx(oracle.nll(W, X, Y, offset), rel=1e-12)
-    if alpha == 0:  # what the clip at 0 rests on
+    if alpha == 0:  # this justifies the clip at 0
         entropy = -np.sum(np.where(share > 0, share * np.log(np.maximum(share, 1e-300)), 0), axis=1)
         assert np.all(v >= entropy - 1e-12)
 
@@ -89,7 +89,7 @@ def test_steps_are_unbiased_over_all_draws(alpha, sparse, rng, x64):
 
 @pytest.mark.slow
 @every_layout
-def test_implicit_steps_are_the_minimum_they_stand_for(sparse, rng, x64):
+def test_implicit_steps_minimise_the_sampled_objective(sparse, rng, x64):
     """Stationarity of the sampled objective plus half the squared change, ridge included."""
     problem, X, W, v, offset, weight = make(rng, sparse)
     c, strength = 3.0, 0.2
@@ -120,7 +120,7 @@ def test_a_batch_takes_the_mean_of_its_rows(sparse, rng, x64):
 @pytest.mark.thorough(cases=1)
 @every_alpha
 def test_raises_of_a_batch_count_in_full(alpha, rng, x64):
-    """Not the mean of the batch: a variable that is too low is raised whatever others do."""
+    """They are not averaged over the batch: a variable that is too low is raised whatever the others do."""
     problem, _, W, _, *_ = make(rng)
     sets, low = [subsets(i)[0] for i in range(N)], np.full(N, -5.0)
     _, together = one_step(problem, W, low, list(range(N)), sets, UMax(auxiliary_step=None, alpha=alpha), 0.0)
@@ -133,8 +133,8 @@ def test_raises_of_a_batch_count_in_full(alpha, rng, x64):
 
 @pytest.mark.thorough(cases=1)
 @every_alpha
-def test_a_raise_never_passes_the_best_variable(alpha, rng, x64):
-    """With a step of length 0 the raise is all that happens; afterwards no exponential exceeds exp(delta)."""
+def test_a_raise_never_exceeds_the_best_variable(alpha, rng, x64):
+    """A step of length 0 only raises; afterwards no exponential exceeds exp(delta)."""
     problem, X, W, _, offset, _ = make(rng)
     s = oracle.scores(4 * W, X, offset)
     share = Y / Y.sum(axis=1, keepdims=True)
@@ -160,7 +160,7 @@ def test_classes_without_counts_are_drawn_uniformly():
     assert np.all(np.abs(count - 2500) < 6 * np.sqrt(2500))
     known[:, 1] = 2
     few = np.asarray(sampling.distinct_negatives(jax.random.key(0), jnp.asarray(known[:9]), 3, 3, jnp.full(9, 2)))
-    assert np.all(few[:, 0] == 0) and np.all(few[:, 1:] >= 3)  # one other class exists, the rest are none
+    assert np.all(few[:, 0] == 0) and np.all(few[:, 1:] >= 3)  # one other class exists, the rest are not classes
 
 
 SOLVERS = {
@@ -190,7 +190,7 @@ def test_fits_of_counts_end_near_the_optimum(solver, step, rng):
     assert 0 <= share < 0.05
     again = solver.run(problem, key=jax.random.key(0), schedule=Schedule(40, step, 0.9))
     np.testing.assert_array_equal(found.params.coef, again.params.coef)
-    # Started from its own end, the variables start where they suit it, so that it stays there.
+    # In a run that starts at its own end, the variables start at their best values, so that it stays there.
     state = solver.init_state(problem, found.params, key=jax.random.key(1))
     scores = problem.scores(found.params)
     mean = np.asarray(problem.counts.multiply(scores).sum(axis=1)).ravel() / problem.totals
@@ -200,7 +200,7 @@ def test_fits_of_counts_end_near_the_optimum(solver, step, rng):
 
 @pytest.mark.slow
 def test_a_single_count_per_row_is_a_label(rng, x64):
-    """With alpha = 1 rows and pairs are the same steps, up to the order of classes."""
+    """With alpha = 1, rows and pairs give the same steps, up to the order of classes."""
     X, label = rng.normal(size=(50, D)), rng.integers(0, K, 50)
     problem = SoftmaxProblem(X, Pairs(np.arange(50), label, np.ones(50)), K, 1e-2, dtype=np.float64)
     ends = [
@@ -211,7 +211,7 @@ def test_a_single_count_per_row_is_a_label(rng, x64):
 
 
 @pytest.mark.slow
-def test_an_estimator_takes_rows_of_counts(rng):
+def test_an_estimator_accepts_rows_of_counts(rng):
     X = rng.normal(size=(300, 2))
     counts = rng.multinomial(6, np.ones(4) / 4, size=300)
     kwargs = {"n_negatives": 2, "alpha": 1.0, "visit": "row"}

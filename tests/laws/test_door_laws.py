@@ -1,4 +1,4 @@
-"""One door: the same mistake gets the same answer wherever it is passed, from a fit to a plot."""
+"""Laws of input checks: the same mistake gets the same message at every entry point, from a fit to a plot."""
 
 import warnings
 from pathlib import Path
@@ -51,7 +51,7 @@ def _fit(make, y="counts"):
     return lambda m, a: make().fit(a.X, getattr(a, y), **a.rows)
 
 
-# Where data go in: (what it is called with, which mistakes can be made there).
+# Entry point for data -> (how it is called, which mistakes are possible there).
 COMMON = ("X", "weights", "offset")
 ENTRIES = {
     "PopulationGLM.fit": (_fit(PopulationGLM), (*COMMON, "counts", "exposure", "dense")),
@@ -139,7 +139,7 @@ def as_frame(array, shift=0.0):
 
 ONES = np.ones(T)
 SPIKES = nap.TsGroup({0: nap.Ts(TIMES[:9])})
-# Kind of mistake -> (what it changes, what is said of it).
+# Kind of mistake -> mistake -> (arguments that it changes, pattern of the message).
 MISTAKES = {
     "X": {
         "three dimensions": ({"X": X[:, :, None]}, r"X has shape .*, 3 dimensions; it needs features"),
@@ -239,7 +239,7 @@ CASES = [
 
 
 def call(entry, fitted, change):
-    """Call with one thing changed."""
+    """Call an entry point with some arguments changed."""
     given = {"X": X, "counts": COUNTS, "labels": LABELS}
     rows = {name: value for name, value in change.items() if name not in given}
     arguments = SimpleNamespace(**(given | {k: v for k, v in change.items() if k in given}), rows=rows)
@@ -247,7 +247,7 @@ def call(entry, fitted, change):
 
 
 @pytest.mark.parametrize(("entry", "kind", "mistake"), CASES)
-def test_a_mistake_gets_the_same_answer_everywhere(fitted, entry, kind, mistake):
+def test_a_mistake_gets_the_same_message_everywhere(fitted, entry, kind, mistake):
     change, message = MISTAKES[kind][mistake]
     with pytest.raises((TypeError, ValueError), match=message) as caught:
         call(entry, fitted, change)
@@ -260,7 +260,7 @@ QUICK = [entry for entry in ENTRIES if entry not in SLOW]
 
 
 @pytest.mark.parametrize("entry", QUICK)
-def test_what_is_right_passes(fitted, entry):
+def test_correct_input_is_accepted(fitted, entry):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fits that are too short
         assert call(entry, fitted, {}) is not None
@@ -285,7 +285,7 @@ def test_times_that_differ_are_noticed_everywhere(fitted, entry, what):
 
 @pytest.mark.parametrize("entry", ["a streamed fit", "a streamed score"])
 @pytest.mark.parametrize("what", ["sample_weight", "offset", "exposure"])
-def test_rows_that_are_read_have_the_times_of_the_counts(fitted, entry, what):
+def test_streamed_rows_must_have_the_times_of_the_counts(fitted, entry, what):
     change = {what: as_frame(np.ones((T, N)) if what == "offset" else ONES, 0.03)}
     with pytest.raises(ValueError, match=rf"the times of y and {what} differ \(first at row 0.*Align them"):
         call(entry, fitted, {"counts": as_frame(COUNTS), **change})
@@ -320,9 +320,9 @@ NUMBERS = {
         (SPIKES, "{} is a TsGroup, spike times; "),
         (scipy.sparse.eye_array(T), "{} is a sparse matrix of shape"),
     ],
-    ids=["None", "file", "dict", "three dimensions", "words", "list of words", "spikes", "sparse"],
+    ids=["None", "file", "dict", "three dimensions", "strings", "list of strings", "spikes", "sparse"],
 )
-def test_numbers_are_read_alike_everywhere(entry, value, message):
+def test_arrays_of_numbers_are_checked_the_same_way_everywhere(entry, value, message):
     draw, name = NUMBERS[entry]
     with pytest.raises((TypeError, ValueError), match=message.format(name)):
         draw(value)

@@ -23,7 +23,7 @@ def model(rng):
 
 
 @every_alpha
-def test_at_the_best_auxiliary_variables_it_is_the_likelihood(alpha, model):
+def test_the_double_sum_at_the_best_auxiliary_variables_is_the_likelihood(alpha, model):
     """Identity 3: value, gradient in v, gradient in W."""
     X, y, W, _, offset, weight = model
     v = oracle.best_auxiliary(W, X, y, alpha, offset)
@@ -37,7 +37,7 @@ def test_at_the_best_auxiliary_variables_it_is_the_likelihood(alpha, model):
 
 @pytest.mark.thorough(cases=2)
 @every_alpha
-def test_value_and_gradient_are_those_written_down_term_by_term(alpha, model, x64):
+def test_value_and_gradient_match_the_sum_written_term_by_term(alpha, model, x64):
     X, y, W, v, offset, weight = model
 
     def total(v, W):
@@ -56,7 +56,7 @@ def test_value_and_gradient_are_those_written_down_term_by_term(alpha, model, x6
 
 
 class Scheme(NamedTuple):
-    """A line of the table in docs/theory/double_sum.md."""
+    """A row of the table in docs/theory/double_sum.md."""
 
     row: float  # multiplies what a sampled row contributes by itself
     negative: float  # multiplies each sampled exponential
@@ -81,7 +81,7 @@ def shared_weights(label_counts, n, m):
 
 
 def sampled(solver, log_a, X, y, score, v, weight, i, C):
-    """Gradient in v and W that a step of a solver at row i with negatives C stands for."""
+    """Gradient in v and W that a solver's step at row i with negatives C represents."""
     gv, gW = np.zeros(N), np.zeros((K, D))
     pushes, pull, after = oracle.pair_step(solver, weight[i], log_a, score[i, C], score[i, y[i]], 0.0, v[i])
     gv[i] = v[i] - float(after)
@@ -146,7 +146,7 @@ def test_rows_that_share_negatives_are_unbiased(alpha, n, m, model, x64):
     draws = list(itertools.product(oracle.subsets(range(N), n), oracle.subsets(range(K), m)))
 
     def masked(rows, C):
-        """A row's own label among the negatives counts nothing."""
+        """Ignore a row's own label among the negatives."""
         parts = []
         for i in rows:
             parts.append(sampled(solver, log_a, X, y, score, v, weight, i, [k for k in C if k != y[i]]))
@@ -160,7 +160,7 @@ def test_rows_that_share_negatives_are_unbiased(alpha, n, m, model, x64):
     np.testing.assert_allclose(scheme.touched, touched, atol=1e-13)
 
 
-def test_the_estimators_called_biased_are(model, x64):
+def test_the_estimators_called_biased_are_biased(model, x64):
     """OVE, NCE and sampled softmax do not have the softmax gradient as their mean; sizes as in the spec's table."""
     X, y, W, _, _, _ = model
     score, weight = oracle.scores(W, X), np.ones(N)
@@ -180,7 +180,7 @@ def test_the_estimators_called_biased_are(model, x64):
 
 @pytest.mark.parametrize(("n_classes", "m"), [(7, 2), (7, 4), (8, 7), (6, 6)])
 def test_shared_negatives_estimate_the_normaliser(n_classes, m, rng):
-    """Without bias, and of a relative variance that the shares bound; its logarithm is too low in the mean."""
+    """The estimate is unbiased, and shares bound its relative variance; its logarithm is too low on average."""
     score, label = 2 * rng.normal(size=n_classes), 1
     weight = np.exp(SampledSoftmax(m, 9).log_weight(n_classes, m, 9))
     e = np.exp(score - score[label])
@@ -213,7 +213,7 @@ def test_baseline_steps_are_the_gradients_of_their_losses(x64, rng):
 
 @pytest.mark.thorough(cases=2)
 @every_alpha
-def test_after_raising_exponentials_are_bounded_and_the_objective_is_lower(alpha, x64, rng):
+def test_a_raise_bounds_the_exponentials_and_lowers_the_objective(alpha, x64, rng):
     """Identity 11: with distinct classes a raise by h lowers the objective by at least h^2 / 2."""
     solver = UMax(alpha=alpha)
     for _ in range(200):
@@ -231,8 +231,8 @@ def test_after_raising_exponentials_are_bounded_and_the_objective_is_lower(alpha
             assert before - after >= (raised - v) ** 2 / 2 - 1e-9
 
 
-def test_repeated_negatives_would_prove_too_much(x64):
-    """Why the raise uses distinct classes (erratum F7): counted twice they can push u above its optimum."""
+def test_repeated_negatives_would_raise_too_far(x64):
+    """Why the raise uses distinct classes (erratum F7): counted twice, classes can push u above its optimum."""
     score = np.array([0.0, 3.0, -5.0])
     best = np.log1p(np.exp(3.0) + np.exp(-5.0))
     twice, once = np.log1p(2 * np.exp(3.0)), np.log1p(np.exp(3.0))

@@ -28,7 +28,7 @@ def package_bound(problem, params):
 @every_link
 @every_kind
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_bound_is_its_definition(link, name, numbers, weighted):
+def test_the_bound_matches_its_definition(link, name, numbers, weighted):
     rng = np.random.default_rng(1)
     X, Y = cases.recording(link, t=200)
     weights = rng.uniform(0, 2, 200) if weighted else None
@@ -75,13 +75,13 @@ def test_the_bound_vanishes_at_the_optimum(link, name, numbers):
 
 
 def _optimum(problem) -> Params:
-    """Coefficients as near the optimum as steps with exact Hessians come; every bound says how near."""
+    """Coefficients as near the optimum as steps with exact Hessians get; every bound states how near."""
     parts = [problem.finish_neuron(problem.null_params(), n, 0.0) for n in range(problem.n_neurons)]
     return Params(np.column_stack([p.at[:-1] for p in parts]), np.array([p.at[-1] for p in parts]))
 
 
-def test_no_bound_where_residuals_say_nothing():
-    """All residuals of one sign: the dual point is 0, and says that no loss is negative, no more."""
+def test_no_bound_if_all_residuals_have_one_sign():
+    """The dual point is then 0 and shows only that no loss is negative."""
     X, Y = cases.recording(t=50)
     problem = cases.problem("softplus", X, Y, "Lasso", None, np.float64, strength=0.1)
     bound = package_bound(problem, (np.zeros((cases.D, cases.N)), np.full(cases.N, 30.0)))
@@ -96,7 +96,7 @@ def test_infinite_numbers_give_no_bound():
     assert np.all(dual_gap(np.ones(2), sums, made) == np.inf)
 
 
-def test_a_free_feature_leaves_no_dual_bound():
+def test_an_unpenalised_feature_gives_no_dual_bound():
     X, Y = cases.recording(t=50)
     problem = cases.problem("softplus", X, Y, "Lasso", None, np.float64, strength=cases.PER_COEF)
     assert np.all(package_bound(problem, problem.null_params()) == np.inf)

@@ -1,7 +1,7 @@
-"""Laws of fits: one of many is the same fit alone, however it is folded, masked, weighted, ordered or grouped.
+"""Laws of fits: a fit among many equals the same fit alone, however it is folded, masked, weighted, ordered or grouped.
 
-"The same" is what the certificates promise: both objectives within their bounds of one optimum. Fits whose rows are on
-devices obey the same laws: on all that jax has, of which tests/engine/test_devices.py gives it several.
+"The same" is defined by the certificates: both objectives are within their bounds of one optimum. Fits with rows on
+devices obey the same laws. They use all devices of jax; tests/engine/test_devices.py gives it several.
 """
 
 import jax
@@ -28,7 +28,7 @@ TIGHT = LoopOptions(tol=1e-9)
 
 
 def recording(seed=0, link="softplus", t=T, d=D, n=N):
-    """Correlated features, and neurons that fire seldom to often: X (t, d), Y (t, n), float64."""
+    """Correlated features, and neurons that fire rarely to often: X (t, d), Y (t, n), float64."""
     rng = np.random.default_rng([seed, 29])
     X = rng.normal(size=(t, d)) @ (np.eye(d) + 0.4) + rng.normal(size=d)
     eta = (X - X.mean(axis=0)) @ rng.normal(size=(d, n)) * 0.2 + np.linspace(-2.5, 0.5, n)
@@ -39,7 +39,7 @@ def recording(seed=0, link="softplus", t=T, d=D, n=N):
 
 @pytest.fixture(params=["host", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("devices", "newton"))])
 def devices(request, monkeypatch):
-    """Where rows are: in memory, or on all devices, also for Newton's method there."""
+    """Location of the rows: in memory, or on all devices, there also for Newton's method."""
     if request.param == "newton":
         monkeypatch.setattr(solvers, "newton_serves", lambda problem: bool(problem.devices))
         monkeypatch.setattr(engine, "ConjugateGradients", lambda curved=None: Newton())
@@ -52,7 +52,7 @@ def problem(X, Y, link="softplus", strength=1e-3, **more):
 
 
 def same(solution, at, alone):
-    """Every fit of ``alone`` is the one of ``solution`` at an index: proved both, and of one optimum."""
+    """Check that every fit of ``alone`` equals that of ``solution`` at an index: both proved, with one optimum."""
     assert np.all(alone.status == Status.CONVERGED) and np.all(solution.status[at] == Status.CONVERGED)
     slack = np.maximum(solution.gap[at], alone.gap) + 1e-13
     assert np.all(np.abs(solution.objective[at] - alone.objective) <= slack)
@@ -62,7 +62,7 @@ def same(solution, at, alone):
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("strength", [1e-3, 1e-6, 0.0])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_one_of_many_is_the_same_fit_alone(link, strength, dtype, devices):
+def test_a_fit_among_many_equals_the_same_fit_alone(link, strength, dtype, devices):
     X, Y = recording(link=link)
     many = solve(problem(X.astype(dtype), Y, link, strength, devices=devices), TIGHT)
     for n in range(N):
@@ -70,7 +70,7 @@ def test_one_of_many_is_the_same_fit_alone(link, strength, dtype, devices):
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_neither_order_nor_groups_nor_places_matter(link, devices):
+def test_order_groups_and_location_do_not_matter(link, devices):
     X, Y = recording(link=link)
     many, order = solve(problem(X, Y, link), TIGHT), np.random.default_rng(0).permutation(N)
     same(many, order, solve(problem(X, Y[:, order], link, devices=devices), TIGHT))
@@ -101,7 +101,7 @@ def test_a_fold_is_the_fit_to_its_rows(link, weighted, known, devices):
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_a_row_without_weight_is_not_there_whatever_is_in_it(link, devices):
+def test_a_row_without_weight_is_ignored_whatever_its_values(link, devices):
     X, Y = recording(link=link)
     weights = np.ones(T)
     weights[::7] = 0
@@ -112,7 +112,7 @@ def test_a_row_without_weight_is_not_there_whatever_is_in_it(link, devices):
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_whole_weights_are_repeated_rows(link, devices):
+def test_integer_weights_equal_repeated_rows(link, devices):
     X, Y = recording(link=link)
     weights = np.random.default_rng(2).integers(0, 4, T)
     repeated = np.repeat(np.arange(T), weights)
@@ -138,7 +138,7 @@ def test_means_of_features_do_not_matter(shift, devices):
 
 @pytest.mark.parametrize("mean", [1e6, 1e7])
 @pytest.mark.parametrize("name", ["Ridge", "Lasso"])
-def test_the_objective_is_that_of_the_parameters_where_means_are_rounded(mean, name):
+def test_the_objective_belongs_to_the_parameters_if_means_are_rounded(mean, name):
     """A mean of 1e7 has a unit in the last place of 1 in single precision."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(T, 2))
@@ -152,7 +152,7 @@ def test_the_objective_is_that_of_the_parameters_where_means_are_rounded(mean, n
 
 @pytest.mark.parametrize("strength", [1e-9, 0.0])
 @pytest.mark.parametrize("apart", [1e-5, 1e-3])
-def test_features_that_single_precision_cannot_tell_apart_leave_no_false_bound(strength, apart, devices):
+def test_features_that_single_precision_cannot_tell_apart_give_no_false_bound(strength, apart, devices):
     """Rounding of nearly equal features looks like curvature along their difference."""
     for seed in range(6):
         X, Y = recording(seed)
@@ -164,7 +164,7 @@ def test_features_that_single_precision_cannot_tell_apart_leave_no_false_bound(s
         assert np.all(gap[solution.gap_is_bound] <= solution.gap[solution.gap_is_bound] + 1e-12)
 
 
-def test_a_start_changes_the_way_and_not_the_end(devices):
+def test_a_start_changes_the_path_but_not_the_result(devices):
     X, Y = recording()
     made = problem(X, Y, devices=devices)
     first = solve(made, TIGHT)
@@ -217,7 +217,7 @@ PENALTIES = {
         (np.float32, "softplus", True, True),
     ],
 )
-def test_rows_read_anew_give_the_fit_in_memory(name, dtype, link, weighted, known):
+def test_streamed_rows_give_the_fit_in_memory(name, dtype, link, weighted, known):
     X, Y = recording(7, link, t=3000)
     rng, chunk = np.random.default_rng(3), {"none": 100, "ridge": 1, "lasso": 7000, "groups": 256}[name]
     weights = rng.uniform(0, 2, len(X)) * (rng.random(len(X)) < 0.8) if weighted else None
@@ -231,8 +231,8 @@ def test_rows_read_anew_give_the_fit_in_memory(name, dtype, link, weighted, know
 
 @pytest.mark.parametrize("name", PENALTIES)
 @pytest.mark.parametrize("n_problems", [1, pytest.param(40, marks=pytest.mark.slow)])
-def test_no_bound_of_rows_read_anew_is_below_the_gap(name, n_problems):
-    """Twenty neurons a problem, against the fit in memory to a gap of next to nothing."""
+def test_no_bound_of_streamed_rows_is_below_the_gap(name, n_problems):
+    """Twenty neurons per problem, compared with the fit in memory to a negligible gap."""
     for seed in range(n_problems):
         rng = np.random.default_rng([seed, 37])
         link, t, d = LINKS[seed % 2], int(rng.integers(300, 2000)), 6
@@ -278,7 +278,7 @@ def descent_at(made, coef, intercept, own=False):
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_directions_agree_with_the_step_before_and_descend(own):
+def test_directions_agree_with_the_last_step_and_descend(own):
     """The corrected inverse metric is symmetric, positive, and takes the last change of the gradient to the step."""
     X, Y = recording(4)
     descent = descent_at(problem(X, Y, "softplus", 1e-3), np.zeros((D, N)), np.log(np.expm1(Y.mean(axis=0))), own)
@@ -298,8 +298,8 @@ def test_directions_agree_with_the_step_before_and_descend(own):
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("strength", [1e-2, 1e-5])
 @pytest.mark.parametrize("step", [1e-2, 1e-4])
-def test_bounds_are_above_the_gap_and_not_far(link, own, strength, step, devices):
-    """At random points near the optimum, against Newton's method in NumPy, for both floors of the Hessian."""
+def test_bounds_are_above_the_gap_but_close_to_it(link, own, strength, step, devices):
+    """At random points near the optimum, compared with Newton's method in NumPy, for both floors of the Hessian."""
     X, Y = recording(3, link)
     best = oracle.newton(link, X, Y, strength)
     rng = np.random.default_rng(0)
@@ -329,7 +329,7 @@ def test_bounds_are_above_the_gap_and_not_far(link, own, strength, step, devices
     ],
 )
 def test_no_bound_of_random_fits_is_below_the_gap(n_problems, devices):
-    """Fifty neurons a problem, of all strengths, links and sizes; against Newton's method in NumPy."""
+    """Fifty neurons per problem, of all strengths, links and sizes, compared with Newton's method in NumPy."""
     tightness = []
     for seed in range(n_problems):
         rng = np.random.default_rng([seed, 31])
@@ -352,7 +352,7 @@ def test_no_bound_of_random_fits_is_below_the_gap(n_problems, devices):
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_derivatives_in_tiles_are_those_of_the_formulas(link):
+def test_derivatives_in_tiles_match_the_formulas(link):
     rng = np.random.default_rng(0)
     eta = rng.normal(scale=8, size=(TILE // 16, 15)).astype(np.float32)
     y = rng.poisson(1.0, eta.shape).astype(np.float32)
@@ -366,7 +366,7 @@ def test_derivatives_in_tiles_are_those_of_the_formulas(link):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("mean", [0.0, 50.0])
 def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean, devices):
-    """Against the oracle's matrices."""
+    """Compare with the oracle's matrices."""
     X, Y = recording(5)
     X = X + mean
     rng = np.random.default_rng(0)
@@ -414,7 +414,7 @@ def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean, de
         np.testing.assert_allclose(moved[-1], g_intercept[[2]], atol=2e-6)
 
 
-def test_a_metric_of_a_fits_own_is_its_hessian():
+def test_the_own_metric_of_a_fit_is_its_hessian():
     rng = np.random.default_rng(0)
     A = rng.normal(size=(40, D + 1))
     H, ridge, scale = A.T @ A / 40, rng.uniform(0.1, 1, D), rng.uniform(0.5, 2, D)

@@ -1,4 +1,4 @@
-"""Strengths, folds and neurons as columns of one problem: each column is the fit it stands for."""
+"""Laws of strengths, folds and neurons as columns of one problem: each column is the fit it represents."""
 
 import numpy as np
 import pytest

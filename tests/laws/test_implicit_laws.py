@@ -106,7 +106,7 @@ def test_single_precision_is_finite_and_close(rng):
 
 
 @pytest.mark.thorough
-def test_with_one_negative_the_step_is_that_of_the_listing_for_extreme_numbers(x64, rng):
+def test_with_one_negative_the_step_matches_the_listing_for_extreme_numbers(x64, rng):
     """Identity 8: Algorithm 1 by bisection; auxiliary variables go up and down."""
     c, log_a, delta, mobility, mobility_label, u = numbers = extreme(rng, 5_000, 1, np.float64)
     step = to_numpy(jax.jit(jax.vmap(implicit.implicit_step))(*numbers))
@@ -117,7 +117,7 @@ def test_with_one_negative_the_step_is_that_of_the_listing_for_extreme_numbers(x
 
 
 @pytest.mark.slow
-def test_a_frozen_class_and_a_row_of_zeros_move_the_auxiliary_variable_only(x64, rng):
+def test_a_frozen_class_and_a_row_of_zeros_move_only_the_auxiliary_variable(x64, rng):
     """Identity 7: mobility 0 leaves u = uprox."""
     from glmfit.stochastic.implicit import log1p_sum_exp, uprox
 
@@ -129,7 +129,7 @@ def test_a_frozen_class_and_a_row_of_zeros_move_the_auxiliary_variable_only(x64,
 
 
 @pytest.mark.thorough
-def test_a_negative_left_out_counts_nothing(x64, rng):
+def test_an_omitted_negative_has_no_effect(x64, rng):
     delta = rng.normal(size=4)
     some = implicit.implicit_step(2.0, jnp.array([0.5, -jnp.inf, 0.5, -jnp.inf]), jnp.asarray(delta), 1.0, 1.0, 0.3)
     less = implicit.implicit_step(2.0, 0.5, jnp.asarray(delta[::2]), 1.0, 1.0, 0.3)
@@ -138,7 +138,7 @@ def test_a_negative_left_out_counts_nothing(x64, rng):
 
 
 @pytest.mark.thorough
-def test_short_steps_go_along_the_gradient_of_the_sample(x64, rng):
+def test_short_steps_follow_the_gradient_of_the_sample(x64, rng):
     """Identity 9: the difference shrinks tenfold with the step."""
     s = random_step(rng) | {"ridge": 0.0}
     mobility, delta = s["x"] @ s["x"], (s["w"] - s["w_label"]) @ s["x"]
@@ -156,7 +156,7 @@ def test_short_steps_go_along_the_gradient_of_the_sample(x64, rng):
 
 
 @pytest.mark.thorough
-def test_softmax_prox_is_stationary_and_spends_its_step(x64, rng):
+def test_softmax_prox_is_stationary_and_uses_its_whole_step(x64, rng):
     """Identity 13: pushes sum to c, and each is c times the new probability."""
     prox = jax.jit(implicit.softmax_prox)
     for _ in range(60):

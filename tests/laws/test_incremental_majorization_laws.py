@@ -1,4 +1,4 @@
-"""Incremental majorization: the sum of the rows' bounds is what it says, never goes up, and ends at the optimum."""
+"""Laws of incremental majorization: the sum of row bounds is as defined, never rises, and ends at the optimum."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from glmfit.stochastic.contrast_rows import SurrogateSum
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 N, D, K = 90, 3, 4
 ORDER = "given"
-UNSEEN = IncrementalMajorization(check_every=10**6)  # looks at the objective are no part of the method
+UNSEEN = IncrementalMajorization(check_every=10**6)  # checks of the objective are not part of the method
 VARIANTS = {
     "plain": {},
     "offsets": {"offset": True},
@@ -77,7 +77,7 @@ def blocks_of(rng, size):
 
 @pytest.mark.thorough(cases=1)
 @every_variant
-def test_the_sum_is_that_of_the_rows_bounds_above_f_and_touches_it(variant, rng, monkeypatch):
+def test_the_sum_of_row_bounds_is_above_f_and_touches_it(variant, rng, monkeypatch):
     monkeypatch.setattr(surrogates, "_AT_ONCE", 300)  # several parts
     problem = make(rng, **VARIANTS[variant])
     rows, start = SurrogateSum(problem), random_params(rng, problem)
@@ -94,7 +94,7 @@ def test_the_sum_is_that_of_the_rows_bounds_above_f_and_touches_it(variant, rng,
 
 
 @every_variant
-def test_all_rows_at_once_are_a_step_of_the_batch_method(variant, rng, monkeypatch):
+def test_visiting_all_rows_at_once_is_a_step_of_the_batch_method(variant, rng, monkeypatch):
     monkeypatch.setattr(surrogates, "_FORCING", 1e-14)
     problem = make(rng, **VARIANTS[variant])
     rows = SurrogateSum(problem)
@@ -133,7 +133,7 @@ def test_no_visit_raises_the_sum_from_any_start(size, order, lead, strength, rng
     assert objective < first
 
 
-def test_differences_add_up_and_are_dropped_now_and_then(rng):
+def test_differences_add_up_and_are_recomputed_periodically(rng):
     problem = make(rng)
     rows = SurrogateSum(problem)
     at = rows.start(random_params(rng, problem, 3.0), ORDER)
@@ -162,7 +162,7 @@ def test_fits_end_at_the_optimum_with_a_proof(variant, rng):
     assert certificate.certified and certificate.step == 1 and "Proposition 4" in certificate.theorem
 
 
-def test_looks_change_nothing_but_when_a_fit_ends(rng):
+def test_checks_affect_only_when_a_fit_ends(rng):
     problem, options = make(rng), LoopOptions(max_epochs=7, tol=1e-14)
     runs = [
         IncrementalMajorization(20, check_every=n).run(problem, key=jax.random.key(0), options=options) for n in (1, 3)
@@ -186,7 +186,7 @@ class Enough(Exception):
 
 
 def passes_to(problem, solver, target=1e-6, most=200):
-    """Passes until the relative gap is below the target; a look at the end of an epoch is none of the method's."""
+    """Passes until the relative gap is below the target; the check after each epoch is not part of the method."""
     best = ConjugateGradients().run(problem, options=LoopOptions(tol=1e-12)).objective[0]
     seen = []
 
@@ -227,7 +227,7 @@ def test_25_passes_are_enough_on_ecoli():
 
 
 @pytest.mark.parametrize("estimator", ["SoftmaxGLM", "MultinomialGLM"])
-def test_estimators_take_it(estimator, rng):
+def test_estimators_accept_incremental_majorization(estimator, rng):
     problem = make(rng, labels=estimator == "SoftmaxGLM")
     y = problem.counts.indices if estimator == "SoftmaxGLM" else np.round(problem.counts.toarray())
     make_model = getattr(glmfit, estimator)
@@ -253,7 +253,7 @@ def test_too_many_parameters_are_refused_with_advice(rng):
         ({"check_every": 0}, "check_every is 0"),
     ],
 )
-def test_bad_hyper_parameters(options, match):
+def test_bad_hyper_parameters_are_refused(options, match):
     with pytest.raises(ValueError, match=match):
         IncrementalMajorization(**options)
 
@@ -264,7 +264,7 @@ def test_batches_larger_than_the_data_are_refused(rng):
 
 
 def cauchy(seed, n=400, d=4, classes=4):
-    """Columns with a few values a thousand times the others: fits creep."""
+    """Columns in which a few values are a thousand times the others: fits progress slowly."""
     rng = np.random.default_rng(seed)
     X = rng.standard_cauchy(size=(n, d))
     y = np.argmax(np.tanh(X) @ rng.normal(size=(d, classes)) + rng.gumbel(size=(n, classes)), axis=1)
@@ -273,15 +273,15 @@ def cauchy(seed, n=400, d=4, classes=4):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_slowness_is_not_called_a_precision_floor(seed):
+def test_slow_progress_is_not_reported_as_a_precision_floor(seed):
     problem, options = cauchy(seed), LoopOptions(max_epochs=60)
     found = IncrementalMajorization().run(problem, key=jax.random.key(0), options=options)
     best = ConjugateGradients().run(problem, options=LoopOptions(tol=1e-10)).objective[0]
     assert found.status in (Status.CONVERGED, Status.MAX_EPOCHS) and found.gap >= found.objective - best
 
 
-def test_a_gradient_that_rises_while_the_sum_falls_is_no_end(rng, monkeypatch):
-    """The gradient, and F, may go up for passes: nothing is to be proved before the budget is spent."""
+def test_a_rising_gradient_does_not_end_the_fit_while_the_sum_falls(rng, monkeypatch):
+    """The gradient and F may rise for several passes: no proof is attempted before the budget is spent."""
     problem, proofs, look = make(rng), [], ClassRun._look
     monkeypatch.setattr(majorization._Visits, "estimate", property(lambda self: 1.0 + self.n_steps))
     monkeypatch.setattr(ClassRun, "_look", lambda self, *a: proofs.append(0) or look(self, *a))

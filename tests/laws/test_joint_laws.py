@@ -1,4 +1,4 @@
-"""Problems known by the value of their loss, the SAGA that fits them, and the proximal steps behind it."""
+"""Problems defined by the value of their loss, the SAGA that fits them, and the proximal steps behind it."""
 
 from dataclasses import dataclass
 
@@ -74,7 +74,7 @@ def test_a_softmax_is_fitted_and_its_gap_estimated(ridge, dtype, x64):
     assert solution.status == Status.UNPROVED and gap <= 1.1 * solution.target.sum() + 1e-14
     # Second order, within the rounding of the reference.
     assert 0.5 * gap - 1e-13 <= solution.gap.sum() <= 2 * gap + 1e-10
-    np.testing.assert_allclose(theta.sum(axis=1), 0, atol=1e-5)  # what the data do not see has not moved
+    np.testing.assert_allclose(theta.sum(axis=1), 0, atol=1e-5)  # what the data do not determine has not moved
     assert solution.objective <= softmax_objective(np.zeros((D + 1) * K), X, Y, ridge)[0]
 
 
@@ -102,7 +102,7 @@ def test_a_sparse_softmax_agrees_with_proximal_steps(name, x64):
 
 
 @pytest.mark.thorough
-def test_padding_never_meets_a_row_the_loss_is_infinite_at(x64):
+def test_padding_rows_never_make_the_loss_infinite(x64):
     rng = np.random.default_rng(0)
     X = rng.uniform(0.5, 1.5, size=(101, 2))
     Y = rng.gamma(2.0, 1 / (X @ [1.0, 2.0]) / 2)[:, None]
@@ -129,7 +129,7 @@ def test_limits_of_step_and_budget_are_kept_and_the_same_key_repeats(x64):
 
 
 @pytest.mark.slow
-def test_proximal_steps_never_rise_whatever_the_first_step(x64):
+def test_proximal_steps_never_raise_the_objective_whatever_the_first_step(x64):
     X, Y = choices()
     loss = lambda p: -jnp.mean(jnp.sum(Y * jax.nn.log_softmax(X @ p), axis=1))  # noqa: E731
     before = np.inf
@@ -142,6 +142,6 @@ def test_proximal_steps_never_rise_whatever_the_first_step(x64):
                 before = result.objective
 
 
-def test_proximal_steps_say_so_when_nothing_is_finite(x64):
+def test_proximal_steps_do_not_converge_if_nothing_is_finite(x64):
     result = proximal_gradient(lambda p: jnp.nan * p.sum(), lambda p, s: p, lambda p: 0.0, jnp.ones(3), 1e-8, 100)
     assert not result.converged

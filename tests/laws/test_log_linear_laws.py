@@ -1,4 +1,4 @@
-"""Log-linear models of any features, chains of labels among them: bounds, monotone steps, proved gaps, the optimum."""
+"""Laws of log-linear models, including chains of labels: bounds, monotone steps, proved gaps, the optimum."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ RELAXATIONS = (0.5, 1.0, 1.5, 1.9)
 
 
 def listed(rng, n=12, d=3, scale=1.0, strength=0.02):
-    """Rows of two to five outcomes with uneven weights, some excluded, and the same as the oracle takes it."""
+    """Rows of two to five outcomes with uneven weights, some excluded, and the arguments of the oracle."""
     features = [scale * rng.normal(size=(rng.integers(2, 6), d)) + rng.normal() for _ in range(n)]
     log_h, observed = [], []
     for f in features:
@@ -33,7 +33,7 @@ def listed(rng, n=12, d=3, scale=1.0, strength=0.02):
 
 
 def chains(rng, n=6, n_labels=2, d=2, longest=4, strength=0.05):
-    """Sequences of one to some labels, and the same listed by the oracle."""
+    """Sequences of one to ``longest`` labels, and the same sequences listed by the oracle."""
     X = [rng.normal(size=(rng.integers(1, longest + 1), d)) for _ in range(n)]
     labels = [rng.integers(0, n_labels, len(x)) for x in X]
     weight = rng.uniform(0.5, 2, n)
@@ -54,7 +54,7 @@ def at(model, theta):
 
 
 def kept(seen, epoch, seconds, theta, state):
-    """Keep where a fit is."""
+    """Store the current parameters of a fit."""
     seen.append(theta)
 
 
@@ -79,7 +79,7 @@ def test_objective_and_gradient_are_those_of_the_definition(name, rng):
 
 @every_model
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_bound_is_above_everywhere_and_touches(name, order, rng):
+def test_the_bound_is_above_the_objective_everywhere_and_touches_it(name, order, rng):
     problem, model = MAKE[name](rng)
     for scale in (0.0, 1.0, 20.0):
         theta = scale * rng.normal(size=problem.n_parameters)
@@ -94,7 +94,7 @@ def test_the_bound_is_above_everywhere_and_touches(name, order, rng):
                 assert found >= value - 1e-12 * (abs(found) + abs(value))
 
 
-def test_the_curvature_is_that_of_each_rows_own_bound(rng):
+def test_the_curvature_adds_up_the_bounds_of_the_rows(rng):
     problem, (features, _, strength, log_h, weight) = listed(rng)
     theta = rng.normal(size=3)
     for order in ORDERS[:3]:
@@ -105,7 +105,7 @@ def test_the_curvature_is_that_of_each_rows_own_bound(rng):
     np.testing.assert_allclose(problem.bound(theta, "averaged").curvature, mean, atol=1e-12)
 
 
-def test_a_step_is_equation_2(rng):
+def test_a_step_follows_equation_2(rng):
     problem, _ = listed(rng)
     theta = rng.normal(size=3)
     bound = problem.bound(theta)
@@ -117,7 +117,7 @@ def test_a_step_is_equation_2(rng):
 
 @every_model
 @pytest.mark.parametrize("relaxation", RELAXATIONS)
-def test_no_step_goes_up_from_any_start(name, relaxation, rng):
+def test_no_step_raises_the_objective_from_any_start(name, relaxation, rng):
     problem, model = MAKE[name](rng)
     for scale in (0.0, 3.0, 100.0):
         start, seen = scale * rng.normal(size=problem.n_parameters), []
@@ -146,7 +146,7 @@ def test_fits_end_at_the_optimum_with_a_proof(name, order, rng):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["listed", "chains"])
 def test_the_gap_is_never_below_the_true_one(name):
-    """Of 100 small problems, at some points of each, near the optimum and far from it."""
+    """Checked on 100 small problems (20 with chains), at points near the optimum and far from it."""
     proved = {RIDGE_THEOREM: 0, HESSIAN_THEOREM: 0}
     for seed in range(100 if name == "listed" else 20):
         rng = np.random.default_rng(seed)
@@ -164,7 +164,7 @@ def test_the_gap_is_never_below_the_true_one(name):
     assert proved[RIDGE_THEOREM] > 50 and (name == "chains" or proved[HESSIAN_THEOREM] > 50)
 
 
-def test_without_a_ridge_the_hessian_proves(rng):
+def test_without_a_ridge_the_hessian_proves_the_gap(rng):
     problem, model = listed(rng, n=60, strength=0.0)
     _, best = oracle.optimum(*model)
     found = fit(problem, tol=1e-8, max_epochs=2000)
@@ -172,7 +172,7 @@ def test_without_a_ridge_the_hessian_proves(rng):
     assert -1e-12 <= found.objective[0] - best <= found.gap[0]
 
 
-def test_what_cannot_be_proved_is_said(rng):
+def test_a_missing_proof_is_reported(rng):
     """One parameter without a ridge that no outcome depends on: it stays, and nothing is proved."""
     problem, model = listed(rng, n=60, strength=0.01)
     features = [np.column_stack([f, np.ones(len(f))]) for f in model[0]]
@@ -183,7 +183,7 @@ def test_what_cannot_be_proved_is_said(rng):
     assert found.params[3] == 0.0
 
 
-def test_rows_of_no_outcome_but_their_own_change_nothing(rng):
+def test_rows_with_a_single_possible_outcome_change_nothing(rng):
     problem, (features, observed, strength, log_h, weight) = listed(rng)
     more = [*features, np.ones((1, 3)), np.ones((2, 3))]
     h = [*log_h, np.zeros(1), np.array([-np.inf, 0.0])]
@@ -197,7 +197,7 @@ def test_rows_of_no_outcome_but_their_own_change_nothing(rng):
 
 
 def test_a_softmax_given_as_a_log_linear_model_is_fitted_as_one(rng):
-    """The last class's intercept is 0, so that no direction is flat; the ridge is on all weights alone."""
+    """The last class's intercept is 0, so that no direction is flat; the ridge penalises only the weights."""
     n, d, K = 60, 2, 3
     X = rng.normal(size=(n, d))
     y = np.argmax(X @ rng.normal(size=(d, K)) + rng.gumbel(size=(n, K)), axis=1)
@@ -230,7 +230,7 @@ def test_exact_steps_of_a_softmax_are_those_of_the_log_linear_model(order, rng):
 # ------------------------------------------------------------------------- chains
 
 
-def test_chains_listed_are_the_same_objective(rng):
+def test_listing_a_chain_gives_the_same_objective(rng):
     problem, model = chains(rng, n_labels=3, d=2, longest=4)
     same, theta = problem.listed(), rng.normal(size=problem.n_parameters)
     assert same.objective(theta) == pytest.approx(problem.objective(theta), rel=1e-12)
@@ -256,7 +256,7 @@ def test_decoding_finds_the_most_probable_of_all_sequences(rng):
 
 
 @pytest.mark.thorough
-def test_long_chains_cost_what_their_length_is(rng):
+def test_long_chains_are_fitted_without_listing_their_sequences(rng):
     """Far more sequences of labels than could be listed, fitted to a proved gap; decoding finds what was simulated."""
     weights, stay = 3 * np.array([[1.0, 0.0], [-1.0, 0.0]]), 2.0
     X, labels = [], []
@@ -329,7 +329,7 @@ def test_bad_chains_are_refused(change, message):
         LabelChains(**(good | change))
 
 
-def test_parameters_must_fit():
+def test_parameters_must_have_the_right_shape_and_be_finite():
     problem = LogLinearProblem([np.eye(2)], [0], 0.1)
     with pytest.raises(ValueError, match=r"theta has shape \(3,\); it must be 2 finite numbers"):
         problem.objective(np.ones(3))
@@ -339,7 +339,7 @@ def test_parameters_must_fit():
         outcome_probabilities([np.eye(2)], np.ones(3))
 
 
-def test_what_does_not_fit_is_refused_by_name():
+def test_bad_arguments_are_refused_by_name():
     problem = LogLinearProblem([np.eye(2)], [0], 0.1)
     with pytest.raises(ValueError, match="order is 'foo'; it must be one of"):
         problem.bound(np.zeros(2), "foo")

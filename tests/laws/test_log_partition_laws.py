@@ -64,7 +64,7 @@ def test_curvature_of_a_gap_matches_50_digits(dtype):
 
 
 @pytest.mark.parametrize("d", [1e-3, 0.5, -2.0, 30.0])
-def test_two_outcomes_on_a_line_have_the_tightest_bound_there_is(d):
+def test_two_outcomes_on_a_line_have_the_tightest_possible_bound(d):
     """It touches log(1 + exp(x)) at d and -d: less curvature would fall below it at -d (Jaakkola and Jordan)."""
     bound = bounds.log_partition_bound([[0.0], [1.0]], [d])
     for x in (d, -d):
@@ -106,7 +106,7 @@ def test_bound_is_the_listing_in_its_exact_limit():
         np.testing.assert_allclose(bound.curvature, curvature, atol=1e-12 * np.abs(curvature).max())
 
 
-def test_orders_are_those_of_the_outcomes_rearranged():
+def test_an_order_equals_rearranging_the_outcomes():
     features, theta, log_weights = MODELS[2]
     place = np.argsort(features @ theta + log_weights)
     for order, arranged in (("ascending", place), ("descending", place[::-1])):
@@ -116,7 +116,7 @@ def test_orders_are_those_of_the_outcomes_rearranged():
         np.testing.assert_allclose(found.factors[arranged], expected.factors, rtol=1e-12)
 
 
-def test_outcomes_left_out_are_as_if_they_were_not_there():
+def test_excluded_outcomes_have_no_effect():
     features, theta, _ = MODELS[2]
     log_weights = np.zeros(len(features))
     log_weights[[0, 3]] = -np.inf
@@ -128,14 +128,14 @@ def test_outcomes_left_out_are_as_if_they_were_not_there():
     assert found.value == expected.value
 
 
-def test_a_bound_keeps_its_point():
+def test_a_bound_keeps_its_own_copy_of_its_point():
     theta = np.zeros(1)
     bound = bounds.log_partition_bound([[0.0], [1.0]], theta)
     theta += 1
     assert bound.at([0.0]) == bound.value
 
 
-def test_a_small_z_is_not_its_limit():
+def test_a_small_z_differs_from_its_limit():
     """S6: started from z > 0 the first outcome adds f f' / (2 log(1/z)), which moves with the origin of features."""
     rng = np.random.default_rng(6)
     features, theta = rng.normal(size=(4, 2)), np.zeros(2)
@@ -148,7 +148,7 @@ def test_a_small_z_is_not_its_limit():
             np.testing.assert_allclose(curvature - bound.curvature, relative * first, rtol=0.02, atol=1e-5)
         moved = bounds.log_partition_bound(features + 100.0, theta)
         np.testing.assert_allclose(moved.curvature, bound.curvature, rtol=1e-10, atol=1e-12)
-    # Weights below z are taken for nothing, whatever their ratio: here the gradient comes out as 0.
+    # Weights below z are ignored, whatever their ratio: here the gradient is 0.
     small = np.full(4, 1e-20)
     assert np.abs(oracle.printed_bound(features, theta, small, 1e-12)[1]).max() < 1e-7
     np.testing.assert_allclose(bounds.log_partition_bound(features, theta, np.log(small)).gradient, features.mean(0))
@@ -199,7 +199,7 @@ def hessians(s):
 
 @every_order
 @every_dtype
-def test_softmax_curvature_is_tangent_to_the_common_shift_and_at_least_the_hessian(order, dtype):
+def test_softmax_curvature_ignores_the_common_shift_and_is_at_least_the_hessian(order, dtype):
     s = scores(dtype)
     bound = bounds.softmax_bound(s, order)
     C, small = bound.matrices(), 8 * np.finfo(dtype).eps
@@ -213,7 +213,7 @@ def test_softmax_curvature_is_tangent_to_the_common_shift_and_at_least_the_hessi
 
 @every_order
 @every_dtype
-def test_products_are_those_of_the_matrices(order, dtype, rng):
+def test_products_match_the_matrices(order, dtype, rng):
     s = scores(dtype)
     bound = bounds.softmax_bound(s, order)
     v = rng.normal(size=s.shape).astype(dtype)
@@ -231,7 +231,7 @@ def test_softmax_curvature_is_the_sum_of_rank_ones():
 
 
 @orders_of_one
-def test_softmax_bound_is_the_one_of_any_log_linear_model(order, rng):
+def test_softmax_bound_equals_that_of_the_log_linear_model(order, rng):
     """With f(y) = e_y (x) x the whole curvature is C (x) xx', and the gradient p (x) x."""
     s = scores()[10:]
     for row in s[::5]:
@@ -273,7 +273,7 @@ def test_two_classes_are_logistic_regression(dtype):
         np.testing.assert_allclose(bounds.softmax_bound(s, order).matrices(), expected, rtol=8 * np.finfo(dtype).eps)
 
 
-def test_one_class_has_no_curvature_and_no_rows_are_no_trouble():
+def test_one_class_has_no_curvature_and_zero_rows_are_allowed():
     for order in ORDERS:
         np.testing.assert_array_equal(bounds.softmax_bound(np.ones((2, 1)), order).matrices(), 0.0)
         assert bounds.softmax_bound(np.ones((0, 3)), order).matrices().shape == (0, 3, 3)
@@ -298,8 +298,8 @@ def test_scores_of_any_size_are_fine(order, dtype):
         np.testing.assert_allclose(C[1], bounds.softmax_bound(np.zeros((1, 3)), order).matrices()[0], rtol=1e-6)
 
 
-def test_curvature_is_not_below_that_of_boehning():
-    """Far below where probabilities are uneven, and yet not comparable in general."""
+def test_curvature_is_not_always_below_that_of_boehning():
+    """It is far below where probabilities are uneven, but the two are not comparable in general."""
     s = np.array([[-3.0, 0.0, 0.0]])
     fixed = (np.eye(3) - 1 / 3) / 2
     gap = np.linalg.eigvalsh(fixed - bounds.softmax_bound(s).matrices()[0])
@@ -333,7 +333,7 @@ def test_bad_scores_are_refused(s, message):
         bounds.softmax_bound(s)
 
 
-def test_other_orders_and_misfit_vectors_are_refused():
+def test_unknown_orders_and_vectors_of_wrong_shape_are_refused():
     with pytest.raises(ValueError, match="order is 'best'; it must be one of 'given', 'descending', 'asc"):
         bounds.softmax_bound(np.zeros((1, 2)), "best")
     with pytest.raises(ValueError, match=r"v has shape \(3,\); it must be \(row, class\), \(2, 3\)"):
@@ -344,7 +344,7 @@ def test_other_orders_and_misfit_vectors_are_refused():
 
 
 def test_one_pass_at_fixed_parameters_is_the_batch_step_only_with_the_corrected_update():
-    """S2: the label's and the ridge's part of the gradient belong to a row, not to each of its outcomes."""
+    """S2: the parts of the gradient from label and ridge belong to a row, not to each of its outcomes."""
     rng = np.random.default_rng(2)
     features, theta = rng.normal(size=(20, 4, 3)), rng.normal(size=3)
     labels = rng.integers(4, size=20)
@@ -354,8 +354,8 @@ def test_one_pass_at_fixed_parameters_is_the_batch_step_only_with_the_corrected_
     np.testing.assert_allclose([np.linalg.norm(phi - step), np.linalg.norm(step)], [1.07, 0.91], rtol=0.01)
 
 
-def test_a_listing_that_never_forgets_swings_like_a_bessel_function():
-    """S7: on least squares, whose bound is exact, the error after tau passes is J_0(2 sqrt(tau)) of the first one."""
+def test_a_listing_that_never_forgets_oscillates_like_a_bessel_function():
+    """S7: on least squares, whose bound is exact, the error after tau passes is J_0(2 sqrt(tau)) times the first."""
     rng = np.random.default_rng(7)
     rows, ridge = rng.normal(size=(2000, 3)), 1e-3
     theta, M, mu, errors = np.ones(3), np.eye(3) / ridge, np.zeros(3), []

@@ -1,4 +1,4 @@
-"""Laws of every loss of one response: against 40 digits and their own definitions."""
+"""Laws of every loss of one response, compared with 40 digits and with their own definitions."""
 
 import functools
 
@@ -26,7 +26,7 @@ def grid(name, xp=np, dtype=np.float64):
 
 @functools.cache
 def exactly(name, dtype, order):
-    """Derivative of a loss in its predictor with 40 digits, (eta, response), and that without a response."""
+    """Derivative of a loss in its predictor with 40 digits, (eta, response), and the same for a response of 0."""
     y, eta = (a.astype(float).ravel() for a in grid(name, dtype=dtype))
     formula = LOSSES[name].exact
     with mp.workdps(40):
@@ -37,7 +37,7 @@ def exactly(name, dtype, order):
 
 
 def formulas(model, xp):
-    """Loss, derivative and curvature, each alone and together; one compilation of all where they are of JAX."""
+    """Loss, derivative and curvature, each alone and together; one compilation of all for JAX."""
 
     def everything(y, eta):
         alone = model.loss(y, eta), model.derivative(y, eta), model.curvature(y, eta)
@@ -55,7 +55,7 @@ def test_loss_and_derivatives_match_40_digits(name, xp, dtype, x64):
     eps = np.finfo(dtype).eps
     for order, value in enumerate(found):
         exact, without = exactly(name, dtype, order)
-        # A difference is judged by the sizes of what the loss is made of, with and without a response.
+        # A difference is judged by the sizes of the terms of the loss, with and without a response.
         size = np.abs(without) + np.abs(exact - without) + (order == 0) * np.abs(eta) * (1 + np.abs(y))
         assert value.dtype == dtype and value.shape == exact.shape
         assert np.all(np.abs(np.asarray(value, float) - exact) <= 40 * eps * np.asarray(size, float) + eps)
@@ -94,7 +94,7 @@ def test_curvature_bound_holds_on_intervals(name, xp, dtype, x64):
 
 
 @every_loss
-def test_the_misfit_is_the_loss_but_for_a_term_in_the_response_alone(name):
+def test_the_misfit_is_the_loss_up_to_a_term_in_the_response_alone(name):
     model, y, eta = LOSSES[name].model, *np.broadcast_arrays(*grid(name))
     eta = np.clip(eta, -9, 9)
     misfit, slope = model.misfit_and_derivative(y, eta)
@@ -110,7 +110,7 @@ def test_the_misfit_is_the_loss_but_for_a_term_in_the_response_alone(name):
 
 
 @every_loss
-def test_the_mean_is_the_optimum_and_the_deviance_what_is_above(name):
+def test_the_mean_is_optimal_and_the_deviance_is_twice_the_excess(name):
     model, y, eta = LOSSES[name].model, *np.broadcast_arrays(*grid(name))
     excess = model.loss(y, eta) - model.saturated_loss(y)
     np.testing.assert_allclose(model.deviance(y, eta) / 2, excess, rtol=1e-12, atol=1e-12)
@@ -123,24 +123,24 @@ def test_the_mean_is_the_optimum_and_the_deviance_what_is_above(name):
 
 
 @every_loss
-def test_the_log_probability_is_minus_the_loss_and_a_term_in_the_response_alone(name):
+def test_the_log_probability_is_minus_the_loss_plus_a_term_in_the_response_alone(name):
     model, y, eta = LOSSES[name].model, *np.broadcast_arrays(*grid(name))
     eta = np.clip(eta, -3, 3)
     likelihood, loss = model.log_likelihood(y, eta), model.loss(y, eta)
     rise, fall = likelihood - likelihood[20], loss[20] - loss
-    scale = np.ptp(rise) / np.ptp(fall)  # of a gamma its shape, else 1
+    scale = np.ptp(rise) / np.ptp(fall)  # for gamma its shape, else 1
     np.testing.assert_allclose(rise, scale * fall, rtol=1e-9, atol=1e-9)
 
 
 @every_loss
-def test_samples_have_the_mean_and_may_be_fitted(name):
+def test_samples_have_the_right_mean_and_are_valid_responses(name):
     model, eta = LOSSES[name].model, jnp.full(20_000, 0.7, jnp.float32)
     drawn = np.asarray(model.sample(jax.random.key(0), eta), float)
     assert abs(drawn.mean() - model.mean(np.array(0.7))) < 5 * drawn.std() / np.sqrt(len(drawn))
     assert not model.wrong(drawn)[0].any()
 
 
-def test_all_or_none_are_taken_as_if_half_a_response_were_different():
+def test_means_of_0_and_1_are_treated_as_if_half_a_response_were_different():
     model = Bernoulli()
     mean = np.array([0.0, 1.0])
     assert not model.has_optimum(mean).any() and np.all(np.isfinite(model.intercept(mean)))

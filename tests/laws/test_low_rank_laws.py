@@ -1,4 +1,4 @@
-"""Low rank plus diagonal: never below the sum it stands for, whatever was added in whatever order."""
+"""Laws of low rank plus diagonal: never below the sum it represents, for any additions in any order."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_never_below_the_sum_after_any_number_of_additions(rank, Q):
 
 
 @every_sequence
-def test_exact_as_long_as_the_rank_is_enough(Q):
+def test_exact_if_the_rank_is_large_enough(Q):
     rank = np.linalg.matrix_rank(Q)
     for enough in (rank, D) if rank < D else (D,):
         held = LowRankPlusDiagonal(np.ones(D), enough)
@@ -68,7 +68,7 @@ def test_rank_zero_is_a_diagonal_that_dominates():
 
 
 @pytest.mark.thorough
-def test_many_additions_do_not_wear_it_out(rng):
+def test_many_additions_do_not_degrade_it(rng):
     """V stays orthonormal, and nothing is lost: 20 000 additions of vectors of very different size."""
     held, truth = LowRankPlusDiagonal(np.ones(D), 3), np.eye(D)
     for q in rng.normal(size=(20_000, D)) * 10 ** rng.uniform(-4, 2, (20_000, 1)):
@@ -83,7 +83,7 @@ def test_many_additions_do_not_wear_it_out(rng):
 def test_solve_and_product_are_those_of_the_dense_matrix(rank, Q, rng):
     held = LowRankPlusDiagonal(np.full(D, np.linalg.norm(Q, 2) ** 2 / 100 + 1e-3), rank)
     u = rng.normal(size=D)
-    np.testing.assert_allclose(held.solve(u), u / held.D, rtol=1e-15)  # V is empty yet
+    np.testing.assert_allclose(held.solve(u), u / held.D, rtol=1e-15)  # V is still empty
     held.add_many(Q)
     matrix = held.dense()
     np.testing.assert_allclose(held.product(u), matrix @ u, atol=1e-13 * np.linalg.norm(matrix, 2))
@@ -99,7 +99,7 @@ def test_solve_with_singular_S():
 
 
 def test_the_printed_sign_of_the_inverse_is_wrong():
-    """S5: with a plus the formula of Woodbury is not an inverse of anything here."""
+    """S5: with a plus sign, the Woodbury formula does not give the inverse."""
     held = LowRankPlusDiagonal(np.ones(D), 2)
     held.add_many(SEQUENCES[0][1])
     V, truth = held.V, np.linalg.inv(held.dense())
@@ -123,7 +123,7 @@ def test_without_the_cross_terms_it_would_not_be_a_bound():
 
 
 @pytest.mark.parametrize("rank", [1, 4])
-def test_the_quadratic_made_of_it_bounds_the_objective_of_a_softmax_model(rank, rng):
+def test_its_quadratic_bounds_the_objective_of_a_softmax_model(rank, rng):
     X, K, ridge = rng.normal(size=(40, 4)), 4, 0.3
     Y = oracle.one_hot(rng.integers(K, size=40), K)
     W = rng.normal(size=(K, 4))
@@ -153,7 +153,7 @@ def test_memory_is_a_few_rows(rng):
     assert held.V.dtype == held.S.dtype == held.D.dtype == held.solve(np.ones(d, np.float32)).dtype == np.float64
 
 
-def test_the_given_diagonal_is_left_alone():
+def test_the_given_diagonal_is_not_modified():
     diagonal = np.ones(3)
     held = LowRankPlusDiagonal(diagonal, 1)
     held.add_many(np.eye(3))

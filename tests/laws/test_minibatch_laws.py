@@ -52,8 +52,8 @@ def test_three_solvers_agree(c, d, x64, rng):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("rows", SINGULAR)
-def test_a_singular_mobility_does_no_harm_to_newton(rows, x64):
-    """Draws enough that each kind overflowed where conjugate gradients went on in directions that move no score."""
+def test_newton_copes_with_a_singular_mobility(rows, x64):
+    """Enough draws that each kind overflowed when conjugate gradients continued in directions that move no score."""
     newton, dual = JITTED["newton"], jax.jit(lambda b: implicit.dual_ascent(b, 1000))
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -69,8 +69,8 @@ def test_a_singular_mobility_does_no_harm_to_newton(rows, x64):
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("n, d, c", [(3, 1, 1.0), (5, 1, 3.0), (6, 2, 3.0)])
-def test_newton_is_finite_and_right_on_batches_of_few_columns(n, d, c, x64):
-    """Of 60 batches, in both precisions, all at once; single precision against double."""
+def test_newton_is_finite_and_correct_on_batches_of_few_columns(n, d, c, x64):
+    """60 batches at once, in both precisions; single precision is compared with double."""
     batches = [random_batch(np.random.default_rng(seed), n=n, q=3, d=d, c=c) for seed in range(60)]
     stacked = jax.tree.map(lambda *a: jnp.stack(a), *batches)
     newton = jax.jit(jax.vmap(SOLVERS["newton"]))
@@ -84,11 +84,11 @@ def test_newton_is_finite_and_right_on_batches_of_few_columns(n, d, c, x64):
 
 
 @pytest.mark.parametrize("rows", SINGULAR)
-def test_a_singular_mobility_and_a_step_far_too_long(rows, x64):
+def test_newton_copes_with_a_singular_mobility_and_a_step_far_too_long(rows, x64):
     for seed in range(12):
         rng = np.random.default_rng(seed)
         batch = random_batch(rng, n=5, q=3, c=1000.0, X=SINGULAR[rows](rng, 5))
-        check_stationary(batch, *JITTED["newton"](batch), atol=0.03)  # of pushes of a thousand
+        check_stationary(batch, *JITTED["newton"](batch), atol=0.03)  # pushes are about a thousand
 
 
 @pytest.mark.thorough(cases=1)

@@ -1,4 +1,4 @@
-"""Laws of nested models: held-out losses of the oracle, bounds that hold, and nulls that are what they say."""
+"""Laws of nested models: held-out losses match the oracle, bounds hold, and nulls are as documented."""
 
 import warnings
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ def estimator(name, strengths=(1e-3, 1e-1), regularizer="Ridge", **parameters):
 
 
 def recording(name, seed, t=100, d=3, n=1):
-    """Features, responses, what else a fit needs, and of the oracle: shares, weights, offset, (row, neuron)."""
+    """Features, responses, other arguments of a fit, and for the oracle: shares, weights, offset, (row, neuron)."""
     rng = np.random.default_rng([seed, responses.NAMES.index(name)])
     X = rng.normal(size=(t, d)) @ (np.eye(d) + 0.3 * rng.normal(size=(d, d))) + rng.normal(size=d)
     offset = 0.3 * rng.normal(size=t)
@@ -68,7 +68,7 @@ def recording(name, seed, t=100, d=3, n=1):
 
 
 def unit_of(name, y, v, offset):
-    """What losses of the oracle are divided by in nats."""
+    """Divisor that turns losses of the oracle into nats."""
     if name == "Gaussian":
         left = y - offset
         return np.average((left - np.average(left, weights=v)) ** 2, weights=v)
@@ -82,7 +82,7 @@ def unit_of(name, y, v, offset):
 
 
 @pytest.mark.parametrize("name", responses.NAMES)
-def test_contributions_and_strengths_are_those_of_the_oracle(name):
+def test_contributions_and_strengths_match_the_oracle(name):
     X, Y, more, (shares, v, offset) = recording(name, 0)
     number, strengths = np.arange(len(X)) * 3 // len(X), [1e-3, 1e-1]
     model = estimator(name, strengths, tol=1e-9, cv_tol=1e-9)
@@ -103,7 +103,7 @@ def test_contributions_and_strengths_are_those_of_the_oracle(name):
 
 @pytest.mark.parametrize("name", ["exp", "Bernoulli"])
 @pytest.mark.parametrize("regularizer, ratio", [("Lasso", 1.0), ("ElasticNet", 0.5)])
-def test_penalties_with_kinks_are_those_of_the_oracle(name, regularizer, ratio):
+def test_losses_with_kinked_penalties_match_the_oracle(name, regularizer, ratio):
     X, Y, more, (shares, v, offset) = recording(name, 1)
     number, strengths = np.arange(len(X)) * 3 // len(X), [3e-3, 1e-1]
     model = estimator(name, strengths, regularizer, **({"l1_ratio": 0.5} if regularizer == "ElasticNet" else {}))
@@ -115,7 +115,7 @@ def test_penalties_with_kinks_are_those_of_the_oracle(name, regularizer, ratio):
     assert np.isinf(found.loss_off[1:]).all()
 
 
-def test_without_a_penalty_losses_are_those_of_the_oracle():
+def test_losses_without_a_penalty_match_the_oracle():
     X, Y, more, (shares, v, offset) = recording("exp", 2)
     number = np.arange(len(X)) * 3 // len(X)
     model = PopulationGLM("exp", "UnRegularized", tol=1e-12)
@@ -128,7 +128,7 @@ def test_without_a_penalty_losses_are_those_of_the_oracle():
 
 
 def problem(seed, hard):
-    """Return a random problem; ``hard`` ones have whatever could break a proof, others what recordings have."""
+    """Return a random problem; ``hard`` ones contain whatever could break a proof, others resemble recordings."""
     rng = np.random.default_rng([seed, 9])
     name = str(rng.choice(list(LOSSES)))
     t, d, k = int(rng.choice([40, 60, 100, 200, 400])), int(rng.integers(1, 7)), int(rng.integers(3, 6))
@@ -139,7 +139,7 @@ def problem(seed, hard):
         X = 0.3 * np.cumsum(X, axis=0)
     if hard and rng.random() < 0.25 and d > 1:
         X[:, 1] = X[:, 0] + 10.0 ** rng.uniform(-9, -1) * X[:, 1]
-    if hard and rng.random() < 0.25:  # rows of one fold alone
+    if hard and rng.random() < 0.25:  # rows of one fold only
         first = rng.integers(t)
         X[:, 0] = 0
         X[first : first + rng.integers(1, max(2, t // k)), 0] = rng.choice([1, 30.0])
@@ -173,7 +173,7 @@ def problem(seed, hard):
 
 
 def fits_of(p, monkeypatch, loose=None):
-    """Run the search on a problem; every batch of fits it made, with what it says of them."""
+    """Run the search on a problem; return every batch of fits with its bounds and losses, the search and its result."""
     made, original = [], fits_module.Models.fit
 
     def fit(self, leads, lead, sets, target, keep=False, **named):
@@ -195,7 +195,7 @@ def fits_of(p, monkeypatch, loose=None):
 
 
 def check_bounds(p, monkeypatch, most=8, loose=None):
-    """Compare bounds with optima; returns how many were compared and the largest share that the truth has of them."""
+    """Compare bounds with optima; return how many were compared and the largest ratio of a true gap to its bound."""
     made, nested, held = fits_of(p, monkeypatch, loose)
     blocks, name, d = nested.blocks, p.name, p.X.shape[1]
     v = np.ones(len(p.y)) * (1.0 if p.row is None else p.row) * (1.0 if p.own is None else p.own)
@@ -227,7 +227,7 @@ def check_bounds(p, monkeypatch, most=8, loose=None):
 
 
 def check_loss(name, Z, y, v, offset, best, of, i, k):
-    """A held-out loss is no farther from that of the optimum than it says, but for rounding."""
+    """Check that a held-out loss is within its bound of that of the optimum, up to rounding."""
     rows = v > 0
     eta = (Z[rows].astype(np.longdouble) * best.coef).sum(axis=1) + np.longdouble(best.intercept) + offset[rows]
     each = v[rows] * oracle.loss_of(name, y[rows], eta)
@@ -237,7 +237,7 @@ def check_loss(name, Z, y, v, offset, best, of, i, k):
 
 
 def check_constant(p, nested, held, y, v, offset):
-    """Losses of the model without features are those of the best intercept."""
+    """Check that losses of the model without features are those of the best intercept."""
     constant = int(np.flatnonzero(~p.masks.any(axis=1))[0])
     for k in range(p.k):
         out = held.loss[constant, k, 0]
@@ -320,7 +320,7 @@ def same(one, other, neurons=slice(None), others=slice(None), **close):
 
 
 @pytest.mark.parametrize("name", ["softplus", "Bernoulli", "Gaussian", "NegativeBinomial"])
-def test_a_neuron_among_many_is_what_it_is_alone(name):
+def test_a_neuron_among_many_gives_the_same_result_as_alone(name):
     X, Y, _ = population(name=name)
     model = estimator(name, cv=4, tol=1e-6, cv_tol=1e-6)
     found = explain(model, X, Y, GROUPS)
@@ -343,7 +343,7 @@ def test_order_of_features_and_single_precision_do_not_matter_beyond_rounding():
 
 
 @pytest.mark.parametrize("name", ["softplus", "Gaussian"])
-def test_nothing_depends_on_the_number_of_threads(name, monkeypatch):
+def test_results_do_not_depend_on_the_number_of_threads(name, monkeypatch):
     X, Y, _ = population(name=name)
     null = CircularShift(5, random_state=3)
     found = []
@@ -354,7 +354,7 @@ def test_nothing_depends_on_the_number_of_threads(name, monkeypatch):
 
 
 class Stopping:
-    """A function that Ctrl-C interrupts at one of its calls."""
+    """A function that is interrupted by Ctrl-C at one of its calls."""
 
     def __init__(self, function, at):
         self.function, self.left = function, at
@@ -371,7 +371,7 @@ class Stopping:
 
 @pytest.mark.parametrize("null", [None, CircularShift(4), LinearShift(8, 3), CircularShift(2, of="features")])
 @pytest.mark.parametrize("at", [pytest.param(3, marks=pytest.mark.thorough), 9])
-def test_what_is_interrupted_goes_on_from_its_checkpoint(at, null, monkeypatch, tmp_path):
+def test_an_interrupted_run_continues_from_its_checkpoint(at, null, monkeypatch, tmp_path):
     from glmfit.inference.explained import testing
 
     X, Y, _ = population(n=4)
@@ -439,7 +439,7 @@ def by_hand(model, X, Y, number, strength, **more):
 
 
 @pytest.mark.parametrize("name", ["softplus", "Bernoulli", "Gaussian"])
-def test_draws_are_explained_as_the_recording_is(name):
+def test_draws_are_explained_like_the_recording(name):
     X, Y, _ = population(n=2, t=160, name=name)
     null, number, model = CircularShift(3, least=5, random_state=4), np.arange(160) * 4 // 160, estimator(name)
     more = {"null": null, "null_strength": 0.05, "level": None, "cv": folds_of(number, 4)}
@@ -459,7 +459,7 @@ def test_draws_are_explained_as_the_recording_is(name):
     assert np.all(found.n_draws == 3)
 
 
-def test_linear_shifts_are_against_the_middle_and_their_p_values_the_rank_among_half():
+def test_linear_shifts_use_the_middle_rows_and_p_values_rank_among_half_the_shifts():
     X, Y, _ = population(n=2, t=200)
     null, number, model = LinearShift(20, 4), np.arange(200) * 4 // 200, estimator("softplus")
     found = explain(model, X, Y, GROUPS, null=null, null_strength=0.05, level=None, cv=folds_of(number, 4))
@@ -477,7 +477,7 @@ def test_linear_shifts_are_against_the_middle_and_their_p_values_the_rank_among_
 
 def test_permuted_sessions_keep_their_rows_in_order():
     X, Y, _ = population(n=2, t=170)
-    session = np.minimum(np.arange(170) // 40, 3)  # the last one longer
+    session = np.minimum(np.arange(170) // 40, 3)  # the last one is longer
     null, number, model = Permutation(session, 3, random_state=1), session, estimator("softplus")
     found = explain(model, X, Y, GROUPS, null=null, null_strength=0.05, level=None, cv=folds_of(number, 4))
     for k, draw in enumerate(null.draws(rows_of(X))):
@@ -490,7 +490,7 @@ def test_permuted_sessions_keep_their_rows_in_order():
 
 
 @pytest.mark.parametrize("as_iterator", [False, True])
-def test_designs_and_counts_take_the_place_of_those_of_the_recording(as_iterator):
+def test_given_designs_and_counts_replace_those_of_the_recording(as_iterator):
     X, Y, rng = population(n=2, t=160)
     designs, counts = list(rng.normal(size=(3, *X.shape))), list(rng.poisson(1.0, size=(3, *Y.shape)) * 1.0)
     number, model = np.arange(160) * 4 // 160, estimator("softplus")
@@ -521,7 +521,7 @@ def test_features_of_a_group_are_shifted_and_the_others_are_not():
 
 @pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("kind", ["circular", "linear", "features", "designs", "chosen"])
-def test_draws_that_are_spared_change_no_verdict(kind):
+def test_skipped_draws_change_no_verdict(kind):
     X, Y, rng = population(n=4, t=150, d=4)
     Y[:, 2:] = rng.poisson(0.5, size=(150, 2))
     arrays = rng.normal(size=(19, *X.shape))
@@ -550,7 +550,7 @@ def test_a_draw_whose_fits_are_not_proved_counts_against_the_group():
     assert verdict.done[0, 0] == 1 and verdict.above[0, 0] == 1
 
 
-def test_seeds_are_kept_and_differ():
+def test_draws_repeat_for_a_seed_and_differ_between_seeds():
     rows = Rows(np.arange(100), 100, 1, 1, None)
     first, again, other = (
         [draw.source.tolist() for draw in CircularShift(5, random_state=seed).draws(rows)] for seed in (1, 1, 2)
@@ -558,7 +558,7 @@ def test_seeds_are_kept_and_differ():
     assert first == again != other
 
 
-def test_trials_are_shifted_each_in_its_own_circle():
+def test_each_trial_is_shifted_circularly_within_itself():
     rows, trial = Rows(np.arange(100), 100, 1, 1, None), np.repeat([0, 1, 2], [50, 47, 3])
     for draw in CircularShift(20, within=trial, least=4).draws(rows):
         np.testing.assert_array_equal(trial[draw.source], trial)
@@ -582,12 +582,12 @@ def slow_series(rng, t, n, memory):
 
 
 @pytest.mark.slow
-def test_autocorrelated_neurons_that_no_feature_drives_are_found_no_more_often_than_said():
+def test_autocorrelated_neurons_without_tuning_give_no_more_false_positives_than_stated():
     from glmfit.inference import drop_groups
 
     t, n, groups = 1500, 40, {"a": 0, "b": [1, 2]}
     found = {"CircularShift": [], "LinearShift": [], "chi-squared": []}
-    for seed in range(5):  # neurons of a recording share its features, so that false positives come together
+    for seed in range(5):  # neurons of a recording share its features, so false positives occur together
         rng = np.random.default_rng(seed)
         X, rate = slow_series(rng, t, 3, 30.0), 0.5 * np.exp(0.7 * slow_series(rng, t, n, 30.0))
         Y = rng.poisson(rate).astype(float)

@@ -1,4 +1,4 @@
-"""What every observation model promises."""
+"""Laws of every observation model."""
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +98,7 @@ def test_third_derivative_is_below_second(model, x64):
 
 
 @every_namespace
-def test_softplus_is_finite_far_out_in_float32(xp):
+def test_softplus_is_finite_for_extreme_predictors_in_float32(xp):
     model = PoissonSoftplus()
     eta = xp.asarray([-1e4, -1e3, -89.0, -60.0, -43.0, 0.0, 43.0, 60.0, 89.0, 1e3, 1e4], dtype=xp.float32)[:, None]
     y = xp.asarray(COUNTS, dtype=xp.float32)[None, :]
@@ -123,7 +123,7 @@ def test_softplus_is_finite_far_out_in_float32(xp):
     np.testing.assert_array_equal(values["log_rate"][:3, 0], eta[:3, 0])
 
 
-def test_softplus_gradients_are_finite_far_out_in_float32():
+def test_softplus_gradients_are_finite_for_extreme_predictors_in_float32():
     model = PoissonSoftplus()
     eta = jnp.asarray([-1e4, -89.0, -43.0, -30.0, 0.0, 50.0, 89.0, 1e4], dtype=jnp.float32)
     y = jnp.asarray(COUNTS, dtype=jnp.float32)
@@ -248,9 +248,9 @@ def test_fractional_counts(model):
 
 @pytest.mark.thorough
 def test_samples_have_mean_and_variance_of_the_rate():
-    """And far out: no count at -1e4, the rate itself above 2^30, NaN and inf for NaN and inf.
+    """Also for extreme predictors: no count at -1e4, the rate itself above 2^30, NaN and inf for NaN and inf.
 
-    Drawing is written once, in terms of the rate; the sampler takes seconds to compile: one model.
+    Only one model is tested: drawing is written once, in terms of the rate, and takes seconds to compile.
     """
     model = PoissonSoftplus()
     eta = np.array([-3.0, 0.0, 2.0, 4.0, -1e4, np.nan, np.inf, *model.intercept(np.array([1e9, 1e10]))])
@@ -269,7 +269,7 @@ def test_samples_have_mean_and_variance_of_the_rate():
     np.testing.assert_allclose(larger, 1e10, rtol=1e-3)
 
 
-def test_samples_have_the_dtype_asked_for():
+def test_samples_have_the_requested_dtype():
     eta, key = np.zeros(20), jax.random.key(0)
     assert jax.eval_shape(lambda key, eta: PoissonExp().sample(key, eta, jnp.int32), key, eta).dtype == jnp.int32
 

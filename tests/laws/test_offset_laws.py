@@ -1,4 +1,4 @@
-"""A known part of the linear predictor, and bins observed for a part of the time: the same model, certificates too."""
+"""Laws of offsets and exposures (bins observed for part of the time): the same model and certificates."""
 
 import jax
 import numpy as np
@@ -29,7 +29,7 @@ def make(link, seed=0, T=600, d=3, n=4, per_neuron=True):
 
 
 def optimum(link, X, Y, offset, strength, weights):
-    """Best value of F of every neuron by SciPy, and where, in float64."""
+    """Best value of F of every neuron by SciPy, and the parameters there, in float64."""
     rate, log_rate = LINKS[link]
     share = weights / weights.sum()
     found = []
@@ -58,7 +58,7 @@ def test_every_solver_finds_the_optimum_and_its_bound_holds(link, solver):
     for options in (loose, LoopOptions(tol=1e-7, negligible=1e-4)):
         solution = solver.run(problem, key=jax.random.key(0), options=options)
         assert solution.gap_is_bound.all()
-        # SciPy's optimum is one from above, to about 1e-12.
+        # SciPy approaches the optimum from above, to about 1e-12.
         assert np.all(solution.objective - best <= solution.gap + 1e-10)
         assert np.all(solution.gap <= solution.target)
     np.testing.assert_allclose(solution.params.coef, at[:-1], atol=5e-3)
@@ -66,7 +66,7 @@ def test_every_solver_finds_the_optimum_and_its_bound_holds(link, solver):
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_the_null_model_is_the_best_intercept_beside_the_offset(link):
+def test_the_null_model_is_the_best_intercept_given_the_offset(link):
     X, Y, offset = make(link, per_neuron=False)
     Y[:, 2] = 0
     problem = PopulationProblem(
@@ -79,7 +79,7 @@ def test_the_null_model_is_the_best_intercept_beside_the_offset(link):
     assert np.exp(null.intercept[2] + 3 * offset.max()) < 1e-100  # silent, whatever the offset
 
 
-def test_the_null_model_is_found_from_wild_offsets():
+def test_the_null_model_is_found_for_extreme_offsets():
     rng = np.random.default_rng(3)
     Y, offset = rng.poisson(2.0, (300, 2)).astype(float), 40 * rng.standard_cauchy((300, 1)).clip(-20, 20)
     for link in LINKS:
@@ -156,7 +156,7 @@ def test_exposure_with_the_exponential_link_is_its_logarithm_as_an_offset(solver
 
 @pytest.mark.thorough
 def test_exposure_is_the_likelihood_of_the_counts_of_partial_bins():
-    """Two halves of a bin with the same features are one bin: only exposure knows."""
+    """Two parts of a bin with the same features equal one bin: only exposure expresses this."""
     X, Y, _ = make("softplus")
     rng = np.random.default_rng(4)
     first = rng.binomial(Y.astype(int), 0.3)
@@ -187,7 +187,7 @@ def test_predictions_take_an_offset_and_silent_neurons_stay_silent():
     np.testing.assert_allclose(with_it[0], model.report_.pseudo_r2[0], rtol=1e-5)
 
 
-def test_rows_with_a_missing_offset_are_left_out_and_rows_without_exposure_too():
+def test_rows_with_a_missing_offset_or_without_exposure_are_dropped():
     X, Y, offset = make("softplus", per_neuron=False)
     offset[5] = np.nan
     model = PopulationGLM(regularizer_strength=1e-2).fit(X, Y, offset=offset[:, 0])
@@ -214,7 +214,7 @@ def test_rows_with_a_missing_offset_are_left_out_and_rows_without_exposure_too()
         ({"exposure": np.zeros(600)}, "has spikes but exposure 0"),
     ],
 )
-def test_errors_say_what_was_given(given, message):
+def test_errors_report_what_was_given(given, message):
     X, Y, _ = make("softplus")
     with pytest.raises(ValueError, match=message):
         PopulationGLM().fit(X, Y, **given)
@@ -238,7 +238,7 @@ def test_the_best_intercept_is_found_when_newton_arrives_from_below():
 
 
 @pytest.mark.parametrize("unit", [1000.0, 1e-3])
-def test_a_hundredth_of_a_nat_is_one_of_the_recording_whatever_the_unit_of_exposure(unit):
+def test_the_tolerance_of_a_hundredth_nat_does_not_depend_on_the_unit_of_exposure(unit):
     rng = np.random.default_rng(5)
     X = rng.normal(size=(4000, 5))
     y = rng.poisson(0.3 * np.exp(X @ [0.08, 0.06, 0, 0, 0]))  # features that hardly matter
@@ -262,8 +262,8 @@ def test_spikes_are_counted_as_given_whatever_their_weight_and_exposure():
     np.testing.assert_array_equal(report.spike_count, Y[weight > 0].sum(axis=0))
 
 
-def test_the_precision_of_counts_makes_no_other_recording_of_them():
-    """Counts per unit of exposure, if in float32, would have another optimum than the one that is bounded."""
+def test_the_precision_of_counts_does_not_change_the_fit():
+    """Counts per unit of exposure, if in float32, would have a different optimum from the one that is bounded."""
     X, Y, _ = make("exp")
     exposure = np.random.default_rng(3).uniform(0.05, 1, len(X))
     single, double = (PopulationGLM("exp").fit(X, Y.astype(t), exposure=exposure) for t in (np.float32, np.float64))

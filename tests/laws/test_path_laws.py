@@ -1,4 +1,4 @@
-"""Fits to several sets of rows, with kinks and without: every fit is the one it stands for."""
+"""Laws of fits to several sets of rows, with and without kinks: every fit is the one it represents."""
 
 import numpy as np
 import pytest
@@ -57,8 +57,8 @@ def optimum(link, name, X, Y, strength, weights):
 @every_link
 @every_penalty
 @every_weights
-def test_every_fit_is_the_one_it_stands_for(link, name, weighted):
-    """Objective to the gap, which is proved; conditions of the optimum on all features; exact zeros."""
+def test_every_fit_matches_the_fit_to_its_own_rows(link, name, weighted):
+    """Check the objective up to the proved gap, the optimality conditions of all features, and exact zeros."""
     X, Y = recording(link, t=T, d=D, n=N)
     train, weights = blocks(), np.random.default_rng(1).uniform(0.2, 2, T) if weighted else None
     if weighted:
@@ -92,7 +92,7 @@ def test_overlapping_sets_of_rows_are_fitted_as_well(name):
 
 
 @every_penalty
-def test_fits_that_leave_do_not_change_the_others(name):
+def test_fits_that_finish_do_not_change_the_others(name):
     """A neuron fitted alone, with others that need more steps, and with one that is silent in one fold."""
     X, Y = recording(t=T, d=D, n=N)
     train = blocks()
@@ -104,7 +104,7 @@ def test_fits_that_leave_do_not_change_the_others(name):
 
 
 @every_link
-def test_fits_start_far_away_and_arrive(link):
+def test_fits_that_start_far_away_converge(link):
     X, Y = recording(link, t=T, d=D, n=N, size=3.0)
     _, _, status, _, proved, _ = fit(X, Y, link, "Ridge", 1e-6, blocks())
     assert np.all(status == Status.CONVERGED) and proved.all()
@@ -112,8 +112,8 @@ def test_fits_start_far_away_and_arrive(link):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", ["Ridge", "Lasso"])
-def test_features_that_say_the_same_are_no_obstacle(name, dtype):
-    """Duplicates and a constant, and a lasso that leaves the share of a duplicate open."""
+def test_redundant_features_can_be_fitted(name, dtype):
+    """A duplicate and a constant; a lasso does not determine how duplicates share a coefficient."""
     X, Y = recording(t=T, d=3, n=N)
     X = np.column_stack([X, X[:, 0], np.ones(T)]).astype(dtype)
     coef, intercept, status, gap, proved, _ = fit(X, Y, "softplus", name, STRENGTHS[0], blocks(), tol=1e-6, dtype=dtype)
@@ -126,8 +126,8 @@ def test_features_that_say_the_same_are_no_obstacle(name, dtype):
 
 @pytest.mark.parametrize("name", ["Ridge", "Lasso"])
 @pytest.mark.parametrize("seed", [13, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 5, 8))])
-def test_a_start_far_away_proves_nothing_false(seed, name):
-    """A giant count sends the first step to where the exp link's curvature says nothing of the optimum's."""
+def test_a_start_far_away_gives_no_false_proof(seed, name):
+    """A huge count sends the first step to where the exp link's curvature tells nothing about the optimum's."""
     rng, t = np.random.default_rng(seed), 200 if seed == 1 else 400
     X = np.cumsum(rng.normal(size=(t, 1)), 0) / np.sqrt(t)
     y = rng.poisson(0.5, size=(t, 1)).astype(float)
@@ -146,8 +146,8 @@ def test_a_start_far_away_proves_nothing_false(seed, name):
 
 
 @pytest.mark.parametrize("name", ["Lasso", "ElasticNet"])
-def test_fits_that_have_nowhere_to_go_end_where_they_are(name):
-    """Above the largest strength no step moves any of them."""
+def test_fits_above_the_maximal_strength_stay_at_zero(name):
+    """No step moves any of them."""
     X, Y = recording(t=T, d=D, n=N)
     coef, _, status, _, proved, _ = fit(X, Y, "softplus", name, 1e3, blocks())
     assert not coef.any() and np.all(status == Status.CONVERGED) and proved.all()
@@ -166,7 +166,7 @@ def quadratic(rng, trial):
 
 
 @pytest.mark.parametrize("patient", [6, 0], ids=["all at once", "one by one"])
-def test_the_least_of_a_quadratic_plus_l1_meets_its_conditions(patient, rng, monkeypatch):
+def test_the_minimum_of_a_quadratic_plus_l1_meets_its_conditions(patient, rng, monkeypatch):
     monkeypatch.setattr(solver, "_PATIENT", patient)
     for trial in range(60):
         Q, c = quadratic(rng, trial)
@@ -181,7 +181,7 @@ def test_the_least_of_a_quadratic_plus_l1_meets_its_conditions(patient, rng, mon
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_the_least_of_a_quadratic_plus_norms_of_groups_meets_its_conditions(near, rng):
+def test_the_minimum_of_a_quadratic_plus_norms_of_groups_meets_its_conditions(near, rng):
     """From a start with the right zeros, and from anywhere; one group has no norm."""
     for trial in range(60):
         Q, c = quadratic(rng, trial)

@@ -1,4 +1,4 @@
-"""What every penalty promises."""
+"""Laws of every penalty."""
 
 import jax
 import jax.numpy as jnp
@@ -143,7 +143,7 @@ def test_maximal_strength_is_where_zero_becomes_optimal(name, numbers):
     rng = np.random.default_rng(7)
     grad = rng.normal(size=(N_FEATURES, N_NEURONS))
     if name == "GroupLasso":
-        grad[np.asarray(GROUPS) == -1] = 0.0  # what is not penalised is at its optimum
+        grad[np.asarray(GROUPS) == -1] = 0.0  # unpenalised coefficients are at their optimum
     penalty = make(name, numbers)
     strength = penalty.maximal_strength(grad)
     assert strength.shape == (N_NEURONS,)
@@ -167,7 +167,7 @@ def test_rotation_invariance_is_as_declared(name, numbers):
 @pytest.mark.thorough(cases=11)
 @every_case
 def test_compiled_formulas_keep_float32_and_compile_once(name, numbers):
-    """Under strict promotion, whatever the dtype of the strength, whose value is no reason to recompile."""
+    """Under strict promotion, for any dtype of the strength, whose value must not cause a recompilation."""
     traces = []
     coef, step, scale = some_coef().astype(np.float32), np.float32(0.5), np.ones(N_FEATURES, np.float32)
 

@@ -1,4 +1,4 @@
-"""What every problem promises: its numbers are those of the definition, in whatever coordinates it works."""
+"""Laws of every problem: its numbers match the definition, whatever coordinates it works in."""
 
 import warnings
 
@@ -67,7 +67,7 @@ def in_order(rows, batch_size, n_rows, seed=0):
 @some_weights
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_evaluation_is_the_definition(link, penalty, weighted, dtype):
-    """In float64 whatever the precision of the data, which counts as exact."""
+    """In float64, whatever the precision of the data, which are taken as exact."""
     name, numbers = PENALTIES[penalty]
     X, Y = (a.astype(dtype) for a in recording(link))
     weights = WEIGHTS if weighted else None
@@ -150,8 +150,8 @@ def test_largest_change_on_the_device_is_the_definition(link, x64):
 # ------------------------------------------------------------------------- the metric
 
 
-def test_a_metric_is_the_matrix_it_says(x64):
-    """``M = S diag(scale) S'`` formed slowly, and everything that is said of it; NumPy and JAX alike."""
+def test_a_metric_is_the_matrix_it_describes(x64):
+    """Form ``M = S diag(scale) S'`` slowly and compare everything derived from it, in NumPy and JAX."""
     rng = np.random.default_rng(0)
     scale, centre = rng.uniform(0.1, 3, (5, 3)), rng.normal(size=(4, 3))
     Z = np.hstack([rng.normal(size=(20, 4)), np.ones((20, 1))])
@@ -174,7 +174,7 @@ def test_a_metric_is_the_matrix_it_says(x64):
 
 @pytest.mark.thorough(cases=1)
 @every_link
-def test_a_centre_of_its_own_makes_the_hessian_of_a_neuron_well_conditioned(link):
+def test_its_own_centre_makes_the_hessian_of_a_neuron_well_conditioned(link):
     """Gaussian features: without it the intercept and the coefficients share a direction of small curvature."""
     rng = np.random.default_rng(1)
     X = rng.normal(size=(20_000, 6))
@@ -272,7 +272,7 @@ def test_the_spectral_basis_has_the_optimum_of_the_plain_problem(kind, link, rid
 
 
 def minimise(link, Z, y, ridge, w):
-    """Newton on rows that have their column of ones, with a ridge per column."""
+    """Newton's method on rows with a column of ones, with a ridge per column."""
     v = np.append(np.zeros(Z.shape[1] - 1), oracle.null_intercept(link, y[:, None], w)[0])
     for _ in range(30):
         eta = Z @ v
@@ -290,7 +290,7 @@ def test_more_features_than_rows_keep_the_directions_the_rows_have():
     np.testing.assert_allclose(Z[:, :33] @ Z[:, :33].T, 20 * np.eye(20) - 1, atol=1e-3)
 
 
-def test_a_feature_seen_on_rows_of_weight_zero_only_is_not_in_the_basis():
+def test_a_feature_nonzero_only_in_rows_of_weight_zero_is_not_in_the_basis():
     """A cell held out by its weights must not come back as rounding divided by rounding."""
     X = design("random")
     X[:, 1] = 0.0
@@ -316,7 +316,7 @@ def tiny_rows(batch_size, weights, ridge):
 
 
 def displacement(rows, at_stale, v, metric, index, subsets):
-    """Where one draw moves the columns, with step one; the table and mean it leaves."""
+    """Displacement of the columns by one draw with step one, and the table and mean after it."""
     moved, table, mean, _ = saga_epoch(
         rows,
         jax.numpy.array(v),
@@ -388,7 +388,7 @@ def test_the_newton_direction_is_that_of_the_exact_hessian(link, kind, weighted)
     system = NewtonSystem(*one.hessian_of_one(np.append(coef, intercept), np.float64), *one.standard)
     (*step, step_intercept), decrement, _ = system.step(np.append(grad_coef, grad_intercept))
 
-    scale = np.maximum(X.std(axis=0), 1e-3)  # any will do
+    scale = np.maximum(X.std(axis=0), 1e-3)  # any scale works
     shift = X.mean(axis=0)
     Z = (X - shift) / scale
     moved = intercept + shift @ coef
@@ -446,10 +446,10 @@ def test_certified_gap_of_a_sparse_penalty_covers_a_bad_share_between_duplicates
 @pytest.mark.thorough(cases=2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("scale, ridge", [(1.0, 0.0), (1e4, 0.0), (1e4, 1e-6)])
-def test_nothing_is_proved_along_a_direction_the_data_see_but_do_not_resolve(dtype, scale, ridge):
-    """Dropped, it may hold a better model: two columns that differ by 1e-7, or by the rounding of a sum.
+def test_nothing_is_proved_along_a_direction_the_data_have_but_do_not_resolve(dtype, scale, ridge):
+    """If dropped, it may hold a better model: two columns that differ by 1e-7, or by the rounding of a sum.
 
-    With a ridge duality bounds what that model gains; without one nothing does.
+    With a ridge, duality bounds the gain of that model; without one, nothing does.
     """
     rng = np.random.default_rng(0)
     x, z = rng.normal(size=(2, T))
@@ -477,7 +477,7 @@ def test_nothing_is_proved_along_a_direction_the_data_see_but_do_not_resolve(dty
 
 @pytest.mark.parametrize("n_features", [5, 50])
 def test_a_direction_is_absent_where_rows_move_by_rounding_only(n_features):
-    """Copies and sums of features are, whatever the weights; features that differ by a thousand roundings are not."""
+    """Copies and sums of features are absent for any weights; features that differ by a thousand roundings are not."""
     rng = np.random.default_rng(0)
     Z = rng.normal(size=(3000, n_features)) * np.geomspace(1, 1e-4, n_features)
     one_hot = np.eye(7)[rng.integers(0, 7, 3000)]
@@ -504,7 +504,7 @@ def test_a_direction_is_absent_where_rows_move_by_rounding_only(n_features):
     assert absent(alone, np.where(np.arange(3000) == 1, 0.0, 3000 / 2999)) == (True, True)
 
 
-def test_a_report_says_that_newton_left_out_a_direction_that_the_basis_has():
+def test_a_report_states_that_newton_dropped_a_direction_of_the_basis():
     """Copies that differ by 3e-7: the design has that direction, the Hessian of a neuron does not resolve it."""
     x, z = np.random.default_rng(0).normal(size=(2, 500))
     y = np.random.default_rng(1).poisson(np.exp(1 + 0.5 * x + 0.5 * z))
@@ -554,7 +554,7 @@ def test_certified_gap_is_never_below_the_true_one_on_hard_designs(kind, ridge):
         gap = oracle.objective("softplus", X, Y, *at, WEIGHTS, strength=ridge) - best.objective
         bound = proved_gap(whole, at, seed)
         assert np.all(bound >= gap)
-        # Where only duality knows a bound, it is a loose one.
+        # If only duality gives a bound, it is loose.
         near = np.isfinite(bound) & (gap > 1e-11) & (kind != "outlier")
         assert np.all(bound[near] <= 100 * gap[near])
         bounded.append(np.isfinite(bound))
@@ -566,15 +566,15 @@ def test_certified_gap_is_never_below_the_true_one_on_hard_designs(kind, ridge):
             assert reached.bound >= true[n] - 2e-15  # F* itself is known to rounding
             if kind != "one row":
                 assert reached.bound <= 1e-9
-    # Elsewhere single precision does not show all directions, and the exact form alone has bounds.
+    # In other cases single precision does not resolve all directions, and only the exact form has bounds.
     if kind not in ("outlier", "one row") and not kind.startswith("scaled") and whole.basis.tame:
         assert np.all(bounded[:2])
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 @pytest.mark.parametrize("name", ["Lasso", "GroupLasso"])
-def test_a_constant_column_without_penalty_is_left_alone_by_sparse_fits(name, value):
-    """Nothing curves along it: its step was 0 / 0, or no matrix to factorise."""
+def test_a_constant_column_without_penalty_is_left_at_zero_by_sparse_fits(name, value):
+    """It has no curvature: its step was 0 / 0, or its matrix could not be factorised."""
     X, Y = recording("exp", d=4)
     X[:, 2] = value
     strength = {"regularizer_strength": np.array([1e-3, 1e-3, 0, 0])[:, None] * np.ones(N)}

@@ -1,4 +1,4 @@
-"""Whether there is an optimum is what enumeration says, and what every fit says of it."""
+"""Laws of the existence of an optimum: it agrees with enumeration, and every fit reports it."""
 
 import warnings
 
@@ -19,9 +19,9 @@ def enumerated(rows):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_direction_is_found_where_enumeration_finds_one(seed):
+def test_a_direction_is_found_exactly_if_enumeration_finds_one(seed):
     rng = np.random.default_rng(seed)
-    spread = [1.0, 3.0, np.pi, np.pi, 2 * np.pi][seed % 5]  # π: whether the cone closes is a matter of one row
+    spread = [1.0, 3.0, np.pi, np.pi, 2 * np.pi][seed % 5]  # with π, one row decides whether the cone closes
     angles = np.sort(rng.uniform(0, spread, rng.integers(2, 7)))
     if seed % 5 == 3:
         angles = np.r_[0.0, angles, np.pi]  # one line left, along which those between move
@@ -29,7 +29,7 @@ def test_a_direction_is_found_where_enumeration_finds_one(seed):
     assert recedes(rows) is enumerated(rows)
 
 
-def test_rows_that_never_move_are_no_direction():
+def test_rows_that_never_move_give_no_direction():
     assert recedes(np.zeros((5, 3))) is False
     assert recedes(np.zeros((0, 3))) is False
     line = np.outer([1.0, -1.0, 2.0], [1.0, 2.0, 3.0])  # both ways along one line: it stays where it is
@@ -42,8 +42,8 @@ def test_short_rows_count_as_much_as_long_ones():
     assert recedes(np.array([[-1e8, 0.0], [0.0, -1.0]])) is True
 
 
-def test_inequalities_by_the_thousand_are_cut_one_by_one():
-    """No single feature is low in all rows, but there is room."""
+def test_thousands_of_inequalities_are_solved():
+    """No single feature is low in all rows, but a combination is."""
     rows = np.random.default_rng(1).normal(size=(20_000, 40))
     rows[:, 0] -= 3.2
     assert (rows.max(axis=0) > 0).all() and recedes(rows) is True
@@ -60,7 +60,7 @@ def test_many_rows_are_taken_a_few_at_a_time():
 
 
 def test_a_rectified_neuron_has_an_optimum():
-    """Rates from 1e-30 to 100: it lies far away, but it is there."""
+    """Rates range from 1e-30 to 100: the optimum is far away, but it exists."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2000, 2))
     y = rng.poisson(np.logaddexp(0, 30 * X[:, 0]))
@@ -71,7 +71,7 @@ def test_a_rectified_neuron_has_an_optimum():
     assert np.all(np.isfinite(np.asarray(table.standard_error)))
 
 
-def test_rows_without_weight_neither_give_an_optimum_nor_take_it():
+def test_rows_without_weight_do_not_decide_whether_there_is_an_optimum():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(400, 2)), rng.poisson(1.0, 400)
     X[:, 0] = np.arange(400) % 4 == 0
@@ -98,7 +98,7 @@ def test_one_indicator_of_silent_rows_leaves_no_optimum(n_rows, count):
 
 @pytest.mark.parametrize("n_rows, move", [(2000, 3e-6), (10_000, 1e-5)])
 @pytest.mark.parametrize("link", ["exp", "softplus"])
-def test_few_spikes_that_hardly_move_hold_a_neuron_all_the_same(n_rows, move, link):
+def test_few_spikes_with_tiny_features_still_give_an_optimum(n_rows, move, link):
     X, y = np.full((n_rows, 1), -1.0), np.zeros(n_rows)
     X[: n_rows // 2] = -2
     X[:2, 0], y[:2] = [move, -move], 1
@@ -106,7 +106,7 @@ def test_few_spikes_that_hardly_move_hold_a_neuron_all_the_same(n_rows, move, li
     assert report.status == Status.CONVERGED and report.gap_is_bound
 
 
-def test_one_silent_row_holds_a_neuron_however_far_the_others_are():
+def test_one_silent_row_gives_an_optimum_however_far_the_others_are():
     X, y = np.zeros((400, 1)), np.ones(400)
     X[:300], X[300], y[:301] = -1e8, 1, 0
     report = PopulationGLM("exp", regularizer_strength=0.0).fit(X, y).report_
@@ -121,7 +121,7 @@ def test_labels_that_are_their_own_feature_are_separable(n_rows):
     assert report.status == Status.SEPARABLE and not report.gap_is_bound
 
 
-def test_what_a_penalty_holds_is_no_direction():
+def test_a_penalised_coefficient_gives_no_direction():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 2)), rng.poisson(1.0, 300)[:, None].astype(float)
     X[:, 0] = np.arange(300) % 4 == 0
@@ -131,8 +131,8 @@ def test_what_a_penalty_holds_is_no_direction():
 
 
 @pytest.mark.thorough
-def test_classes_that_some_rows_set_apart_have_no_optimum():
-    """c is apart from a and b, which are mixed: no row but those of c gets better for ever."""
+def test_a_class_that_is_separable_from_the_others_leaves_no_optimum():
+    """c is separable from a and b, which are mixed: only rows of c improve indefinitely."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 2))
     mixed = np.where(X[:, 1] + rng.normal(size=600) > 0, "a", "b")
@@ -146,8 +146,8 @@ def test_classes_that_some_rows_set_apart_have_no_optimum():
 
 
 @pytest.mark.parametrize("kind", ["sum to one", "zero"])
-def test_columns_that_tell_nothing_are_no_direction(kind):
-    """What rounding leaves of their direction, row by row, once looked like one."""
+def test_redundant_columns_give_no_direction(kind):
+    """The rounding errors along their direction once looked like a direction."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
         X = np.column_stack([np.eye(3)[rng.integers(0, 3, 60)], rng.normal(size=(60, 2))])

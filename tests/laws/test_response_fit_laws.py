@@ -17,7 +17,7 @@ PROVED = (Status.CONVERGED, Status.PRECISION_FLOOR)
 
 
 def make(name, regularizer=None, strength=None, model=PopulationGLM, **parameters):
-    """Estimator by the oracle's name of an observation model."""
+    """Estimator for the oracle's name of an observation model."""
     link = name if name in ("softplus", "exp") else None
     observation = "Poisson" if link else name
     given = {} if model is PopulationGLMCV else {"regularizer_strength": strength}
@@ -25,7 +25,7 @@ def make(name, regularizer=None, strength=None, model=PopulationGLM, **parameter
 
 
 def recording(name, seed, t=T, d=D, n=N, dispersion=0.5):
-    """Features, responses, and what else a fit needs of them."""
+    """Features, responses, other arguments of a fit, and the generator."""
     rng = np.random.default_rng([seed, 71])
     X = rng.normal(size=(t, d)) @ (np.eye(d) + 0.3 * rng.normal(size=(d, d))) + rng.normal(size=d)
     eta = (X - X.mean(axis=0)) @ rng.normal(size=(d, n)) * 0.3 + rng.normal(size=n) * 0.3
@@ -53,7 +53,7 @@ def random_problem(name, seed):
 
 
 def of_neuron(name, X, Y, more, n):
-    """What the oracle takes of one neuron: rows that count, responses, weights, offset."""
+    """Arguments of the oracle for one neuron: rows that count, responses, weights, offset."""
     y = Y[:, n]
     trials = more.get("exposure", np.ones(len(X)))
     weight = np.asarray(more.get("sample_weight", 1.0))
@@ -66,7 +66,7 @@ def of_neuron(name, X, Y, more, n):
 
 
 def check_random_problem(name, seed):
-    """Every bound holds, and the coefficients are those of the oracle."""
+    """Check every bound and objective against the oracle."""
     X, Y, more, rng = random_problem(name, seed)
     regularizer, strength = PENALTIES[rng.integers(len(PENALTIES))]
     parameters = {"dispersion": float(rng.uniform(0.05, 2))} if name == "NegativeBinomial" else {}
@@ -105,7 +105,7 @@ def test_bounds_hold_on_many_random_problems(name):
 
 @every_model
 @pytest.mark.parametrize("regularizer, strength", PENALTIES)
-def test_coefficients_are_those_of_the_oracle(name, regularizer, strength):
+def test_coefficients_match_the_oracle(name, regularizer, strength):
     X, Y, more, _ = recording(name, 5, t=1500)
     parameters = {"dispersion": 0.7} if name == "NegativeBinomial" else {}
     solver = "Newton" if name != "Gaussian" and regularizer != "Lasso" else "auto"
@@ -123,8 +123,8 @@ def test_coefficients_are_those_of_the_oracle(name, regularizer, strength):
 
 @every_model
 @pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
-def test_a_masked_bin_is_one_that_was_not_recorded(name, regularizer):
-    """NaN and weight 0 are the same, for one neuron the fit to its own rows, and nothing to the others."""
+def test_a_masked_bin_equals_one_that_was_not_recorded(name, regularizer):
+    """NaN and weight 0 are the same: a neuron is fitted to its own rows, and the others do not change."""
     tol = 1e-12 if regularizer == "Ridge" else 1e-10
     X, Y, more, rng = recording(name, 3)
     seen = rng.random((T, N)) > 0.3
@@ -155,7 +155,7 @@ def test_a_masked_bin_is_one_that_was_not_recorded(name, regularizer):
 
 
 @every_model
-def test_folds_and_masks_go_together(name):
+def test_folds_and_masks_can_be_combined(name):
     X, Y, more, rng = recording(name, 4)
     Y[:, :2] = np.where(rng.random((T, 2)) < 0.2, np.nan, Y[:, :2])
     parameters = {"dispersion": 0.6} if name == "NegativeBinomial" else {}
@@ -211,7 +211,7 @@ def null_residuals(model, name, X, Y, more):
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.01])
-def test_the_dispersion_is_that_of_the_largest_likelihood(ridge):
+def test_the_dispersion_maximises_the_likelihood(ridge):
     X, Y, *_ = recording("NegativeBinomial", 8, t=1500, dispersion=0.4)
     Y[:, 2] = np.random.default_rng(0).poisson(1.0, len(Y))
     model = make("NegativeBinomial", "Ridge" if ridge else None, ridge or None).fit(X, Y)
@@ -227,9 +227,9 @@ def test_the_dispersion_is_that_of_the_largest_likelihood(ridge):
     )
 
 
-def test_counts_that_are_poisson_have_the_smallest_dispersion_and_the_fit_of_poisson():
+def test_counts_that_vary_less_than_poisson_have_the_smallest_dispersion_and_the_poisson_fit():
     X, Y, *_ = recording("exp", 9, t=1000)
-    Y[:, 0] = np.random.default_rng(0).binomial(4, 0.3, len(Y))  # vary less
+    Y[:, 0] = np.random.default_rng(0).binomial(4, 0.3, len(Y))  # varies less than Poisson
     negative = make("NegativeBinomial", None).fit(X, Y)
     poisson = make("exp", None).fit(X, Y)
     assert negative.dispersion_[0] == pytest.approx(1e-6, rel=1e-3)
@@ -237,7 +237,7 @@ def test_counts_that_are_poisson_have_the_smallest_dispersion_and_the_fit_of_poi
     assert not poisson.report_.is_overdispersed[0] and poisson.report_.dispersion[0] < 1
 
 
-def test_counts_that_vary_more_than_poisson_are_told():
+def test_counts_that_vary_more_than_poisson_are_reported():
     X, Y, *_ = recording("NegativeBinomial", 10, t=2000, dispersion=1.0)
     poisson, negative = make("exp", None).fit(X, Y), make("NegativeBinomial", None).fit(X, Y)
     assert poisson.report_.is_overdispersed.all() and not negative.report_.is_overdispersed.any()
@@ -273,8 +273,8 @@ def test_errors_and_tests_are_those_of_the_information_matrix(name):
         np.testing.assert_allclose(tested.statistic[0, n], 2 * v.sum() * lost / scale, rtol=1e-4)
 
 
-def test_least_squares_is_exact_and_shares_what_it_can(monkeypatch):
-    """Folds, strengths and neurons have one set of moments for each fold; the gap is that of rounding."""
+def test_least_squares_is_exact_and_shares_moments(monkeypatch):
+    """All strengths and neurons share one set of moments for each fold; the gap is that of rounding."""
     from glmfit.engine.exact import least_squares
 
     made = []
@@ -283,7 +283,7 @@ def test_least_squares_is_exact_and_shares_what_it_can(monkeypatch):
     X, Y, *_ = recording("Gaussian", 12)
     model = PopulationGLMCV(observation_model="Gaussian", strengths=np.logspace(-5, 1, 9), cv=4).fit(X, Y)
     assert model.report_.solver_name == "LeastSquares" and model.cv_converged_.all()
-    assert len(made) == 4 + 1 + 4  # folds, all rows, and what was held out
+    assert len(made) == 4 + 1 + 4  # folds, all rows, and held-out rows
     scale = np.var(Y, axis=0)
     assert np.all(model.cv_gap_ <= 1e-12 * scale) and np.all(model.report_.gap <= 1e-12 * scale)
     for per_coefficient in (1e-2, np.outer([0.0, 1e-2, 1.0], [1.0, 2.0, 3.0])):
@@ -360,7 +360,7 @@ def test_least_squares_is_for_normal_responses():
             PopulationGLM(solver_name="LeastSquares", **parameters).fit(X, Y)
 
 
-def test_neurons_without_data_or_at_an_end_have_a_status_and_leave_the_others_alone():
+def test_neurons_without_data_or_variation_have_a_status_and_do_not_affect_the_others():
     X, Y, *_ = recording("Bernoulli", 13, n=4)
     Y[:, 1], Y[:, 2], Y[:, 3] = 1.0, 0.0, np.nan
     with pytest.warns(UserWarning, match="1 of 4 neurons did not converge: 1 no data"):
@@ -373,7 +373,7 @@ def test_neurons_without_data_or_at_an_end_have_a_status_and_leave_the_others_al
     np.testing.assert_allclose(model.coef_[:, 0], alone.coef_, atol=1e-6)
 
 
-def test_separable_choices_are_told_from_others():
+def test_separable_choices_are_recognised():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     Y = np.column_stack([X[:, 0] > 0, (X[:, 0] > 0) ^ (np.arange(300) == 7)]).astype(float)
@@ -383,7 +383,7 @@ def test_separable_choices_are_told_from_others():
     assert make("Bernoulli", "Ridge", 1e-4).fit(X, Y).report_.converged.all()
 
 
-def test_models_survive_their_files(tmp_path):
+def test_models_survive_saving_and_loading(tmp_path):
     for name in ("NegativeBinomial", "Gamma", "Binomial"):
         X, Y, more, _ = recording(name, 14)
         for y in (Y, Y[:, 0]):
@@ -394,7 +394,7 @@ def test_models_survive_their_files(tmp_path):
                 X, y, score_type="log-likelihood", **more)  # fmt: skip
 
 
-def test_units_have_epochs_of_their_own():
+def test_units_can_have_their_own_epochs():
     import pynapple as nap
 
     X, Y, *_ = recording("exp", 15)
@@ -412,7 +412,7 @@ def test_units_have_epochs_of_their_own():
         model.fit(features, counts, epochs={8: epochs[7]})
 
 
-def test_dense_features_only():
+def test_only_dense_features_are_accepted():
     with pytest.raises(TypeError, match="dense data is required"):
         make("Bernoulli", "Ridge").fit(scipy.sparse.eye_array(10), np.ones(10))
 
@@ -445,11 +445,11 @@ def test_every_solver_fits_every_model_with_masks(name, where, monkeypatch):
     np.testing.assert_allclose(model.coef_ / scale, best.coef_ / scale, atol=1e-2)
 
 
-# ---------------------------------------------------------------- what a hostile reader found
+# ---------------------------------------------------------------- found by a hostile reader
 
 
 def of_scales(seed):
-    """Features and measured values of which least squares lost directions."""
+    """Features and measured values for which least squares lost directions."""
     rng = np.random.default_rng(seed)
     Z = rng.normal(size=(200, 2))
     near = np.column_stack([Z[:, 0], Z[:, 0] + 3e-7 * Z[:, 1]])
@@ -476,7 +476,7 @@ def test_least_squares_loses_no_direction_that_a_proof_needs(strength):
             assert not model.report_.converged[0]
 
 
-def test_no_number_depends_on_the_solver():
+def test_results_do_not_depend_on_the_solver():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 40))
     for name, y in (("Gaussian", X[:, 0] + rng.normal(size=60)), ("exp", rng.poisson(np.exp(0.3 * X[:, 0])) * 1.0)):
@@ -492,8 +492,8 @@ def test_no_number_depends_on_the_solver():
     assert np.isfinite(misfit) and 1 + np.sum(spectrum / (spectrum + 1)) < 41
 
 
-def test_a_fold_has_the_strength_that_was_asked_for():
-    """Of a negative binomial whose rate changes, so that folds differ in what a trial is."""
+def test_a_fold_has_the_requested_strength():
+    """For a negative binomial whose rate changes, so that folds differ in the unit of a trial."""
     rng = np.random.default_rng(1)
     X = rng.normal(size=(400, 2))
     rate = np.exp(0.3 * X @ [1.0, -1.0] + np.where(np.arange(400) < 200, -2.0, 2.0))
@@ -511,7 +511,7 @@ def test_a_fold_has_the_strength_that_was_asked_for():
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
-def test_measured_values_have_no_unit(scale):
+def test_results_do_not_depend_on_the_unit_of_measured_values(scale):
     rng = np.random.default_rng(2)
     X, offset = rng.normal(size=(300, 2)), 1e10 * (1 + rng.normal(size=300))
     y = X @ [1.0, 1.0] + rng.normal(size=300)
@@ -522,11 +522,11 @@ def test_measured_values_have_no_unit(scale):
     np.testing.assert_allclose(model.report_.objective, scale**2 * plain.report_.objective, rtol=1e-9)
     with_offset = make("Gaussian", "Ridge", 1e-3).fit(X, scale * y + offset, offset=offset)
     assert with_offset.report_.objective[0] >= 0
-    if scale > 1:  # rounding of the sum leaves nothing of smaller ones
+    if scale > 1:  # rounding of the sum destroys smaller values
         np.testing.assert_allclose(with_offset.report_.pseudo_r2, plain.report_.pseudo_r2, atol=1e-4)
 
 
-def test_responses_that_do_not_vary_have_finite_numbers():
+def test_constant_responses_give_finite_numbers():
     X = np.random.default_rng(0).normal(size=(50, 2))
     for name in ("Gaussian", "Gamma"):
         for constant in (0.1, 7.0):
@@ -558,13 +558,13 @@ def test_gamma_responses_of_any_dispersion_are_drawn_above_0():
         ("NegativeBinomial", {"dispersion": 1e-300}, {}, "None estimates it"),
     ],
 )
-def test_more_mistakes(name, parameters, more, message):
+def test_more_mistakes_are_refused(name, parameters, more, message):
     X, Y, *_ = recording(name, 0)
     with pytest.raises(ValueError, match=message):
         make(name, "Ridge", **parameters).fit(X, np.minimum(Y, 1), **more)
 
 
-def test_moments_of_a_neuron_that_is_rarely_seen_do_not_cancel():
+def test_moments_of_a_rarely_observed_neuron_do_not_cancel():
     rng = np.random.default_rng(0)
     X, Y = 1e6 * rng.normal(size=(300, 25)), 1e6 + rng.normal(size=(300, 2))
     Y[5:, 0] = np.nan

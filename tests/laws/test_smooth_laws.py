@@ -1,4 +1,4 @@
-"""Laws of smooth terms: optima, bounds and strengths are those of the oracle, whatever the data."""
+"""Laws of smooth terms: optima, bounds and strengths match the oracle for any data."""
 
 import warnings
 from types import SimpleNamespace
@@ -72,7 +72,7 @@ def random_term(rng, features):
 
 
 def random_features(rng, t, d, hard):
-    """Features of any kind and size, and the same in units of their deviation."""
+    """Features of any kind and size, and the same in units of their standard deviation."""
     X = rng.normal(size=(t, d))
     if rng.random() < 0.4:
         X = X @ rng.normal(size=(d, d))
@@ -102,7 +102,7 @@ def random_data(rng, t, n):
 
 
 def problem(seed, hard, name=None):
-    """Return a random problem; ``hard`` ones have whatever could break a proof, others what recordings have."""
+    """Return a random problem; ``hard`` ones contain whatever could break a proof, others resemble recordings."""
     rng = np.random.default_rng([seed, 34])
     drawn = str(rng.choice(NAMES))
     name = drawn if name is None else name
@@ -136,14 +136,14 @@ def problem(seed, hard, name=None):
 
 
 def weights_of(p, n):
-    """Weights and exposures of the responses of a neuron, 0 where there is none, (time,) each."""
+    """Weights (0 for missing responses) and exposures of the responses of a neuron, (time,) each."""
     t, N = p.Y.shape
     w = np.broadcast_to(np.reshape(p.data.get("sample_weight", np.ones(t)), (t, -1)), (t, N))[:, n]
     return np.where(np.isnan(p.Y[:, n]), 0.0, w), p.units
 
 
 def of_neuron(p, n, total=1.0):
-    """Problem of a neuron as the oracle takes it; features of terms that it does not have are 0."""
+    """Oracle's problem of a neuron; features of terms that it lacks are 0."""
     t, N = p.Y.shape
     w, units = weights_of(p, n)
     offset = np.broadcast_to(np.reshape(p.data.get("offset", np.zeros(t)), (t, -1)), (t, N))[:, n]
@@ -155,7 +155,7 @@ def of_neuron(p, n, total=1.0):
 
 
 def fitted(p, strengths=None, **more):
-    """Fit a problem, at its strengths if no others are named."""
+    """Fit a problem at ``strengths``, by default its own."""
     given = p.strengths if strengths is None else strengths
     return quiet(estimator(p.name, p.terms, given, feature_mask=p.has, **more).fit, p.X, p.Y, **p.data)
 
@@ -170,12 +170,12 @@ def coordinates_of(model, p, n):
 
 
 def excess(model, p, n):
-    """How far the objective of a fit is above the optimum along its coordinates, and what rounding makes of it."""
-    one, strengths = of_neuron(p, n), np.nan_to_num(all_strengths(model)[:, n])  # nan of terms that it does not have
+    """Excess of a fit's objective over the optimum along its coordinates, its rounding error, and the optimum."""
+    one, strengths = of_neuron(p, n), np.nan_to_num(all_strengths(model)[:, n])  # NaN for terms that it lacks
     has, smooth = coordinates_of(model, p, n), model._smooth
     g, turn = smooth.coordinates[n], smooth.turn[:, has]
     start = np.append(g[:-1][has], g[-1] + (oracle.centre_of(one) - smooth.mean) @ turn @ g[:-1][has])
-    best = oracle.fit(one, strengths, turn, start)  # from wherever it is better
+    best = oracle.fit(one, strengths, turn, start)  # from the better start
     coef, intercept = model.coef_[:, n], model.intercept_[n]
     loss = responses.loss(one.name, one.y, one.X @ coef + intercept + one.offset, A)
     penalty = sum(s * coef @ S @ coef / 2 for s, S in zip(strengths, one.S, strict=True))
@@ -187,7 +187,7 @@ def excess(model, p, n):
 
 
 def check_bounds(p, strengths=None):
-    """Compare bounds of gaps with the truth; returns how many neurons have one."""
+    """Compare bounds of gaps with the true gaps; return how many neurons have one."""
     model = fitted(p, strengths, tol=p.tol)
     bounded = np.flatnonzero(model.report_.gap_is_bound & ~np.isin(model.report_.status, KNOWN))
     for n in bounded:
@@ -209,25 +209,25 @@ def test_no_bound_is_violated(hard):
 @pytest.mark.parametrize(
     "part", [pytest.param(k, marks=pytest.mark.thorough if k < 1 else pytest.mark.slow) for k in range(8)]
 )
-def test_no_bound_of_many_is_violated(part, hard):
+def test_no_bound_of_many_problems_is_violated(part, hard):
     assert sum(check_bounds(problem(seed, hard)) for seed in range(100 + 300 * part, 400 + 300 * part)) > 300
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("hard", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_no_bound_at_strengths_that_were_chosen_is_violated(hard):
+def test_no_bound_at_chosen_strengths_is_violated(hard):
     seeds = [s for s in range(1000, 1100) if problem(s, hard).strengths.size]
     assert sum(check_bounds(problem(seed, hard), "marginal-likelihood") for seed in seeds) > 100
 
 
 def check_covariance(p, model, n, best):
-    """Compare the posterior of the terms that a neuron has with the oracle's, at Kish's number of responses."""
+    """Compare the posterior of the terms that a neuron has with the oracle's, at Kish's effective sample size."""
     (w, units), smooth, has = weights_of(p, n), model._smooth, coordinates_of(model, p, n)
     if np.any(units != 1):
         return  # exposures that vary have a test of their own
     turn = smooth.turn[:, has]
     move = np.eye(has.sum() + 1)
-    move[-1, :-1] = (smooth.mean - oracle.centre_of(of_neuron(p, n))) @ turn  # of the intercept, to other means
+    move[-1, :-1] = (smooth.mean - oracle.centre_of(of_neuron(p, n))) @ turn  # moves the intercept to other means
     V = np.zeros((len(has) + 1,) * 2)
     both = np.append(has, True)
     V[np.ix_(both, both)] = move @ np.linalg.inv(best.hessian + best.penalty) @ move.T * (w**2).sum() / w.sum() ** 2
@@ -240,7 +240,7 @@ def check_covariance(p, model, n, best):
 
 
 @every_name
-def test_optima_degrees_and_covariances_are_those_of_the_oracle(name):
+def test_optima_degrees_and_covariances_match_the_oracle(name):
     compared = 0
     for seed in range(15):
         p = problem(seed, False, name)
@@ -261,7 +261,7 @@ def test_optima_degrees_and_covariances_are_those_of_the_oracle(name):
 
 
 @every_name
-def test_of_a_term_with_the_identity_it_is_a_ridge(name):
+def test_a_term_with_the_identity_is_a_ridge(name):
     p = problem(3, False, name)
     strength = 10.0 ** np.linspace(-2, 0, p.Y.shape[1])
     terms = {"all": Term.ridge(range(p.X.shape[1]))}
@@ -280,8 +280,8 @@ def test_of_a_term_with_the_identity_it_is_a_ridge(name):
     np.testing.assert_allclose(model.report_.objective, ridge.report_.objective, rtol=1e-9)
 
 
-def test_directions_that_are_left_out_would_gain_nothing():
-    """What is set to 0 is constant or there already: the optimum over all directions is the same."""
+def test_omitted_directions_would_gain_nothing():
+    """Directions set to 0 are constant or redundant: the optimum over all directions is the same."""
     for seed in range(25):
         p = problem(seed, False)
         model = fitted(p)
@@ -295,7 +295,7 @@ def test_directions_that_are_left_out_would_gain_nothing():
 
 
 def curves(name, seed=0, t=500, n=2, noise=False):
-    """Features of two splines, responses that follow the first, of the second as well unless it is ``noise``."""
+    """Features of two splines, and responses that follow the first, and the second unless it is ``noise``."""
     rng = np.random.default_rng([seed, NAMES.index(name)])
     x, around = rng.uniform(0, 1, t), rng.uniform(0, 2 * np.pi, t)
     basis = BSpline(8, (0, 1), name="x") + CyclicBSpline(6, name="around")
@@ -410,8 +410,8 @@ def test_a_matrix_c_times_as_large_has_a_strength_c_times_smaller():
 
 
 @every_name
-def test_a_term_that_is_noise_ends_without_it(name):
-    """Of a null effect about half have no best strength: they end where next to nothing is left of it."""
+def test_a_noise_term_shrinks_to_almost_nothing(name):
+    """About half of the null effects have no best strength: they end with almost nothing left of the term."""
     p = curves(name, 2, noise=True, n=12, t=300)
     model = fitted(p, "marginal-likelihood")
     assert model.report_.converged.all() and model.report_.strength_gradient.max() < 0.01
@@ -423,7 +423,7 @@ def test_a_term_that_is_noise_ends_without_it(name):
 
 
 def held_out_loss(p, n, strengths, folds):
-    """Sum of the losses of blocks at optima of the other rows, at strengths of mean losses, by refits."""
+    """Sum of the losses of blocks after refits to the other rows, at strengths for mean losses."""
     total = 0.0
     one = of_neuron(p, n, len(p.X))
     for train, test in folds:
@@ -435,7 +435,7 @@ def held_out_loss(p, n, strengths, folds):
 
 
 @pytest.mark.parametrize("name", ["exp", "Bernoulli", "Gaussian"])
-def test_strengths_by_cross_validation_predict_blocks_as_the_best_of_a_grid_do(name):
+def test_strengths_by_cross_validation_predict_blocks_as_well_as_the_best_of_a_grid(name):
     p = curves(name, n=3, t=300)
     p.X, p.terms = p.X[:, :8], {"x": p.terms["x"]}
     folds = [(np.flatnonzero(np.arange(300) % 4 != k), np.flatnonzero(np.arange(300) % 4 == k)) for k in range(4)]
@@ -444,7 +444,7 @@ def test_strengths_by_cross_validation_predict_blocks_as_the_best_of_a_grid_do(n
     for n in range(3):
         chosen = held_out_loss(p, n, model.strengths_["x"][:, n], folds)
         best = min(held_out_loss(p, n, [s], folds) for s in 10.0 ** np.arange(-8, 3))
-        assert chosen <= best + 0.1  # nats: fits without a block are a Newton step away from that to all rows
+        assert chosen <= best + 0.1  # nats: fits without a block are one Newton step from the fit to all rows
         gap, rounding, _ = excess(model, p, n)
         assert gap <= model.report_.gap[n] + rounding
 
@@ -453,7 +453,7 @@ def test_strengths_by_cross_validation_predict_blocks_as_the_best_of_a_grid_do(n
 
 
 @pytest.mark.parametrize("name", ["softplus", "Gaussian", "NegativeBinomial"])
-def test_a_neuron_of_many_is_that_neuron_alone(name):
+def test_a_neuron_among_many_equals_that_neuron_alone(name):
     p = curves(name, n=5)
     p.Y[np.random.default_rng(0).random(p.Y.shape) < 0.1] = np.nan
     model = fitted(p, "marginal-likelihood")
@@ -497,7 +497,7 @@ def test_the_same_call_gives_the_same_bits(strengths):
     np.testing.assert_array_equal(one.report_.gap, two.report_.gap)
 
 
-def test_weights_of_a_common_factor_change_nothing_and_0_leaves_a_row_out():
+def test_a_common_factor_of_weights_changes_nothing_and_weight_0_drops_a_row():
     p, rng = curves("Bernoulli"), np.random.default_rng(0)
     some = rng.random(len(p.X)) < 0.7
     left = quiet(estimator("Bernoulli", p.terms).fit, p.X[some], p.Y[some])
@@ -508,7 +508,7 @@ def test_weights_of_a_common_factor_change_nothing_and_0_leaves_a_row_out():
         np.testing.assert_allclose(all_strengths(other), all_strengths(left), rtol=2e-2)
 
 
-def test_an_exposure_that_is_the_same_in_all_rows_is_that_many_rows():
+def test_a_constant_exposure_equals_that_many_rows():
     rng = np.random.default_rng(0)
     basis, x = BSpline(8, (0, 1), name="x"), rng.uniform(0, 1, 400)
     X, one, two = basis.features(x), *rng.poisson(np.exp(np.sin(6 * x)), (2, 400))
@@ -518,18 +518,18 @@ def test_an_exposure_that_is_the_same_in_all_rows_is_that_many_rows():
     np.testing.assert_allclose(summed._smooth.covariance["x"], rows._smooth.covariance["x"], rtol=1e-3, atol=1e-7)
 
 
-def test_exposures_that_vary_are_offsets_of_the_logarithm():
+def test_varying_exposures_equal_offsets_of_their_logarithm():
     rng = np.random.default_rng(0)
     basis, x, e = BSpline(8, (0, 1), name="x"), rng.uniform(0, 1, 500), rng.choice([1.0, 20.0], 500)
     X, y = basis.features(x), rng.poisson(e * np.exp(np.sin(6 * x)))
     one = estimator("exp", basis).fit(X, y, exposure=e)
     two = estimator("exp", basis).fit(X, y, offset=np.log(e))
     np.testing.assert_allclose(one.edf_["x"], two.edf_["x"], rtol=1e-3)
-    V = [model._smooth.covariance["x"][:, :-1, :-1] for model in (one, two)]  # means of features are other ones
+    V = [model._smooth.covariance["x"][:, :-1, :-1] for model in (one, two)]  # means of features differ
     np.testing.assert_allclose(V[0], V[1], rtol=1e-2, atol=1e-6)
 
 
-def test_trials_are_as_many_rows_of_yes_and_no():
+def test_binomial_trials_equal_as_many_bernoulli_rows():
     rng = np.random.default_rng(0)
     basis, x, k = BSpline(8, (0, 1), name="x"), rng.uniform(0, 1, 300), rng.choice([1, 20], 300)
     single = np.repeat(x, k)
@@ -540,7 +540,7 @@ def test_trials_are_as_many_rows_of_yes_and_no():
     np.testing.assert_allclose(one.edf_["x"], two.edf_["x"], rtol=1e-3)
 
 
-def test_a_mask_is_a_fit_without_these_terms():
+def test_masking_terms_equals_a_fit_without_them():
     p = curves("exp", n=3)
     model = quiet(estimator("exp", p.terms, feature_mask={"around": [1, 0, 1]}).fit, p.X, p.Y)
     alone = quiet(estimator("exp", {"x": p.terms["x"]}).fit, p.X[:, :8], p.Y[:, 1])
@@ -562,7 +562,7 @@ def test_a_term_that_a_neuron_does_not_have_has_no_covariance(strengths):
 
 
 @every_name
-def test_neurons_without_a_fit_leave_the_others_as_they_are(name):
+def test_neurons_without_a_fit_do_not_change_the_others(name):
     p = curves(name, n=4)
     clean = fitted(p, "marginal-likelihood")
     before = p.Y.copy()
@@ -583,7 +583,7 @@ def test_neurons_without_a_fit_leave_the_others_as_they_are(name):
 
 
 def few_spikes(link, counts):
-    """Fit neurons of some spikes."""
+    """Fit neurons with few spikes."""
     rng = np.random.default_rng(0)
     basis, x = BSpline(20, (0, 1), name="x"), rng.uniform(0, 1, 2000)
     Y = np.zeros((2000, len(counts)))
@@ -603,8 +603,8 @@ def test_three_spikes_are_enough_for_a_fit(link):
 
 
 @pytest.mark.xfail(reason="strengths that fall to 0 do so too slowly")
-def test_one_spike_ends_at_an_end_of_the_strengths():
-    """Its marginal likelihood has no best strength: a peak at the spike is the more likely the narrower."""
+def test_one_spike_ends_at_a_limit_of_the_strengths():
+    """Its marginal likelihood has no best strength: the narrower a peak at the spike, the more likely it is."""
     model, *_ = few_spikes("exp", [1])
     assert model.report_.converged.all()
 
@@ -619,7 +619,7 @@ def test_high_rates_are_fitted_with_the_softplus(rate):
     np.testing.assert_allclose(model.predict(basis.features(x)), mean, rtol=0.2)
 
 
-def test_places_nobody_visited_follow_their_neighbours():
+def test_unvisited_places_follow_their_neighbours():
     rng = np.random.default_rng(0)
     x = np.where(rng.random(1500) < 0.5, rng.uniform(0, 0.3, 1500), rng.uniform(0.7, 1, 1500))
     basis = BSpline(20, (0, 1), name="x")
@@ -652,7 +652,7 @@ def test_features_of_any_size_and_place_give_the_same_curves():
 # ---------------------------------------------------------------- files and clones
 
 
-def test_files_and_clones_keep_all_there_is(tmp_path):
+def test_files_and_clones_keep_everything(tmp_path):
     p = curves("Gamma", n=3)
     model = quiet(PopulationGAM(p.basis, observation_model="Gamma").fit, p.X, p.Y)
     loaded = PopulationGAM.load(model.save(tmp_path / "model.npz"))
@@ -668,7 +668,7 @@ def test_files_and_clones_keep_all_there_is(tmp_path):
 
 
 @pytest.mark.parametrize("one", [False, True])
-def test_files_keep_models_of_terms_that_have_no_basis(tmp_path, one):
+def test_files_keep_models_of_terms_without_a_basis(tmp_path, one):
     p = curves("exp", n=2)
     terms = {"a": Term([0, 1, 2], (np.eye(3), np.ones((3, 3)))), "b": [3, 4], "c": Term([5], ())}
     model = quiet(PopulationGAM(terms, inverse_link_function="exp").fit, p.X, p.Y[:, 0] if one else p.Y)

@@ -1,6 +1,6 @@
-"""Exact fits of softmax models: they end at the optimum, with true bounds, and are the same however they are told.
+"""Laws of exact softmax fits: they end at the optimum with valid bounds, however the same problem is stated.
 
-"The same" is what the certificates promise: both objectives within their bounds of one optimum.
+"The same" is defined by the certificates: both objectives are within their bounds of one optimum.
 """
 
 import jax
@@ -53,7 +53,7 @@ def make(rng, strength=0.01, intercept=True, offset=False, sparse=False, dtype=n
 
 
 def wide(problem):
-    """Features dense, with a column of ones, or of zeros where there is no intercept."""
+    """Dense features with a column of ones, or of zeros if there is no intercept."""
     X = problem.X.toarray() if sp.issparse(problem.X) else problem.X
     return np.hstack([X, np.full((len(X), 1), float(problem.fit_intercept))]).astype(float)
 
@@ -71,7 +71,7 @@ def value_and_gradient(problem, params):
 
 
 def descent_at(problem, params) -> ClassDescent:
-    """Descent at some parameters, whatever they are worth."""
+    """Descent at given parameters, however far from the optimum."""
     run = ClassRun(problem, LoopOptions())
     rows, coef = run.rows(), params.coef - params.coef.mean(axis=1, keepdims=True)
     intercept = params.intercept + rows.mean @ coef
@@ -113,7 +113,7 @@ def test_rows_have_the_gradient_and_curvature_of_the_definition(variant, far, rn
     cg = descent_at(problem, random_params(rng, problem))
     params = user_params(cg)
     _, g = value_and_gradient(problem, params)
-    # A directional derivative does not care for coordinates.
+    # A directional derivative does not depend on coordinates.
     change = random_params(rng, problem)
     p = np.vstack([change.coef, change.intercept + cg.rows.mean @ change.coef])
     slope = np.sum(cg.gradient * p)
@@ -133,7 +133,7 @@ def test_rows_have_the_gradient_and_curvature_of_the_definition(variant, far, rn
 
 
 @pytest.mark.parametrize("scores", ["no scores kept"], indirect=True)
-def test_lengths_and_curvature_guessed_from_some_rows_are_right_in_the_mean(rng, monkeypatch):
+def test_step_lengths_and_curvature_estimated_from_some_rows_are_right_on_average(rng, monkeypatch):
     monkeypatch.setattr(class_rows, "_SOME", 60)
     problem = make(rng, scale=2.0)
     cg = descent_at(problem, random_params(rng, problem))
@@ -149,7 +149,7 @@ def test_lengths_and_curvature_guessed_from_some_rows_are_right_in_the_mean(rng,
 
 @pytest.mark.parametrize("strength", [0.0, 1e-4, 1e-2])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_fits_whose_lengths_are_guessed_end_at_the_optimum(strength, dtype, rng, monkeypatch):
+def test_fits_with_estimated_step_lengths_end_at_the_optimum(strength, dtype, rng, monkeypatch):
     monkeypatch.setattr(class_rows, "_SOME", 30)
     problem = make(rng, strength, dtype=dtype, scale=2.0)
     solution = ConjugateGradients().run(problem, options=LoopOptions(tol=1e-7))
@@ -170,14 +170,14 @@ def test_blocks_are_those_of_the_hessian(sparse, rng):
             np.testing.assert_allclose(block[:, j], product, rtol=2e-2, atol=1e-3)  # rows that count little are skipped
 
 
-def test_probabilities_do_not_see_a_common_shift(rng):
+def test_probabilities_do_not_depend_on_a_common_shift(rng):
     problem = make(rng)
     params = random_params(rng, problem)
     shifted = Params(params.coef + rng.normal(size=(D, 1)), params.intercept + 7)
     here, there = (user_params(descent_at(problem, p)) for p in (params, shifted))
     np.testing.assert_allclose(here.coef, there.coef, atol=1e-12)
     np.testing.assert_allclose(here.intercept, there[-1], atol=1e-12)
-    # What is taken away only ever lowers the objective.
+    # Removing the shift can only lower the objective.
     assert problem.objective(there) <= problem.objective(shifted)
 
 
@@ -185,7 +185,7 @@ def test_probabilities_do_not_see_a_common_shift(rng):
 
 
 @every_variant
-def test_fits_end_at_the_optimum_and_their_bound_is_true_and_tight(variant, rng):
+def test_fits_end_at_the_optimum_and_their_bound_holds_and_is_tight(variant, rng):
     problem = make(rng, **variant)
     solution = ConjugateGradients().run(problem, options=TIGHT)
     gap = problem.objective(solution.params) - optimum(problem)
@@ -198,7 +198,7 @@ def test_fits_end_at_the_optimum_and_their_bound_is_true_and_tight(variant, rng)
 
 
 @every_variant
-def test_steps_go_down_and_blocks_of_the_hessian_only_make_them_better(variant, rng):
+def test_steps_descend_and_blocks_of_the_hessian_only_improve_them(variant, rng):
     problem = make(rng, **variant)
     best = optimum(problem)
 
@@ -238,7 +238,7 @@ def test_bounds_hold_all_the_way_and_are_tight_at_the_end(strength, rng):
     assert by_hessian <= 1.2 * gap + 1e-12  # half the squared decrement, at the end
 
 
-def test_hessian_bound_says_nothing_far_away_or_where_curvature_vanishes(rng):
+def test_hessian_bound_is_infinite_far_away_or_if_curvature_vanishes(rng):
     problem = make(rng, 0.0)
     far = descent_at(problem, Params(20 * rng.normal(size=(D, K)), np.zeros(K)))
     assert bound_by_hessian(far, 1.0) == np.inf
@@ -260,8 +260,8 @@ def test_a_model_too_large_for_its_hessian_is_unproved_without_a_ridge(rng, monk
     assert gap <= 2 * solution.gap[0] + 1e-12 and solution.gap[0] <= solution.target[0]
 
 
-def test_a_row_of_nearly_all_counts_holds_nobody_up(rng):
-    """Single precision comes to nothing there, which is to be seen."""
+def test_a_row_with_nearly_all_counts_does_not_stall_the_fit(rng):
+    """Single precision fails there, and the fit must notice it."""
     X = rng.normal(size=(300, 5))
     Y = np.eye(20)[np.argmax(X @ rng.normal(size=(5, 20)) + rng.gumbel(size=(300, 20)), axis=1)]
     Y[0] *= 1e12
@@ -270,7 +270,7 @@ def test_a_row_of_nearly_all_counts_holds_nobody_up(rng):
     assert report.status == Status.CONVERGED
 
 
-def test_a_fit_that_is_nearly_right_about_every_row_has_that_as_its_bound(rng):
+def test_a_nearly_saturated_fit_is_bounded_by_the_saturated_loss(rng):
     X = rng.normal(size=(40, 30))
     X[:, -1] = 2 * X[:, 0]
     Y = rng.multinomial(3, np.ones(5) / 5, size=40).astype(float)
@@ -301,7 +301,7 @@ def test_features_beyond_single_precision_are_fitted_in_double(factor, strength,
 
 
 @pytest.mark.slow
-def test_separated_rows_are_said_to_have_no_optimum(rng):
+def test_separated_rows_are_reported_to_have_no_optimum(rng):
     X = rng.normal(size=(90, 2))
     y = np.argmax(X @ rng.normal(size=(2, 3)), axis=1)
     problem = SoftmaxProblem(X, Pairs(np.arange(90), y, np.ones(90)), 3, 0.0)
@@ -311,7 +311,7 @@ def test_separated_rows_are_said_to_have_no_optimum(rng):
 
 
 @pytest.mark.parametrize("epochs", [0, 2])
-def test_a_budget_that_is_too_small_is_kept_and_said(epochs, rng):
+def test_a_budget_that_is_too_small_is_respected_and_reported(epochs, rng):
     problem = make(rng, strength=1e-5)
     found = ConjugateGradients().run(problem, options=LoopOptions(max_epochs=epochs, tol=1e-9))
     assert found.status[0] == Status.MAX_EPOCHS and found.epochs[0] == epochs
@@ -321,7 +321,7 @@ def test_a_budget_that_is_too_small_is_kept_and_said(epochs, rng):
     "n_problems", [8, pytest.param(50, marks=pytest.mark.thorough), pytest.param(2000, marks=pytest.mark.slow)]
 )
 def test_no_bound_of_random_fits_is_below_the_gap(n_problems):
-    """Of all strengths, sizes, offsets and precisions; against Newton's method in NumPy."""
+    """All strengths, sizes, offsets and precisions, compared with Newton's method in NumPy."""
     tightness = []
     for seed in range(n_problems):
         rng = np.random.default_rng([seed, 37])
@@ -339,12 +339,12 @@ def test_no_bound_of_random_fits_is_below_the_gap(n_problems):
         gap = problem.objective(solution.params) - optimum(problem)
         assert solution.status[0] == Status.CONVERGED, seed
         assert gap <= solution.gap[0] * (1 + 1e-9) + 1e-14 * (1 + abs(solution.objective[0])), seed
-        if strength > 1e-2:  # the weaker the ridge, the less duality says, and the nearer fits end
+        if strength > 1e-2:  # a weaker ridge makes duality weaker and ends fits nearer
             tightness.append(solution.gap[0] / max(gap, 1e-12))
     assert np.median(tightness) < 20
 
 
-# ---------------------------------------------------------------- the same fit, told in another way
+# ---------------------------------------------------------------- the same fit, stated in another way
 
 
 def labelled(seed=0):
@@ -365,7 +365,7 @@ def same(a, b, atol=2e-3):
 
 
 @pytest.mark.parametrize("strength", [1e-3, 0.0])
-def test_a_row_without_weight_is_not_there_whatever_is_in_it(strength):
+def test_a_row_without_weight_is_ignored_whatever_its_values(strength):
     X, y = labelled()
     weight = np.ones(N)
     weight[::7] = 0
@@ -375,7 +375,7 @@ def test_a_row_without_weight_is_not_there_whatever_is_in_it(strength):
 
 
 @pytest.mark.parametrize("strength", [1e-3, 0.0])
-def test_whole_weights_are_repeated_rows(strength):
+def test_integer_weights_equal_repeated_rows(strength):
     X, y = labelled()
     weight = np.random.default_rng(2).integers(1, 4, N)
     repeated = np.repeat(np.arange(N), weight)
@@ -383,7 +383,7 @@ def test_whole_weights_are_repeated_rows(strength):
 
 
 @pytest.mark.parametrize("strength", [1e-3, 0.0])
-def test_counts_are_repeated_rows(strength):
+def test_counts_equal_repeated_rows(strength):
     X, _ = labelled()
     rng = np.random.default_rng(3)
     Y = rng.poisson(1.0, (N, K))
@@ -420,7 +420,7 @@ def test_units_of_features_do_not_matter_without_a_ridge(scale):
     np.testing.assert_allclose(scaled.coef_ * units[:, None], plain.coef_, atol=2e-3)
 
 
-def test_a_start_changes_the_way_and_not_the_end(rng):
+def test_a_start_changes_the_path_but_not_the_result(rng):
     problem = make(rng)
     first = ConjugateGradients().run(problem, options=TIGHT)
     for start in (first.params, random_params(rng, problem, 30.0)):

@@ -1,4 +1,4 @@
-"""Counts over classes: against SciPy and enumeration (identity 19 among them)."""
+"""Laws of counts over classes, compared with SciPy and enumeration (includes identity 19)."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_the_third_derivative_is_at_most_the_range_times_the_second(rng):
         assert abs(p @ centred**3) <= np.ptp(h) * (p @ centred**2) * (1 + 1e-12)
 
 
-def test_deviance_is_zero_where_shares_are_predicted_exactly():
+def test_deviance_is_zero_if_shares_are_predicted_exactly():
     Y = np.array([[1.0, 2.0, 0.0], [0.0, 0.0, 0.0], [5.0, 5.0, 10.0]])
     with np.errstate(divide="ignore"):
         eta = np.log(Y / np.maximum(Y.sum(axis=1, keepdims=True), 1))
@@ -46,7 +46,7 @@ def test_scores_of_1e4_are_finite(dtype):
     np.testing.assert_allclose(loss, [2e4, 3 * np.log(3)], rtol=1e-6)
 
 
-def test_samples_have_the_probabilities(rng):
+def test_samples_have_the_right_probabilities(rng):
     eta = np.tile([0.0, 1.0, -1.0], (20_000, 1))
     p = scipy.special.softmax(eta[0])
     Y = Multinomial().sample(rng, np.full(len(eta), 4), eta)

@@ -1,4 +1,4 @@
-"""Softmax problems: objective and gradient as written down, and a bound of the gap that holds at any parameters."""
+"""Laws of softmax problems: objective and gradient match the definition; the gap bound holds at any parameters."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def random_params(rng, problem):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("offset", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
-def test_objective_and_gradient_are_those_written_down(sparse, offset, intercept, rng, monkeypatch):
+def test_objective_and_gradient_match_the_definition(sparse, offset, intercept, rng, monkeypatch):
     monkeypatch.setattr(class_problem, "_SCORES", 7 * K)  # several tiles
     problem, X, Y, weight, shift = make(rng, 0.3, intercept, offset, sparse)
     params = random_params(rng, problem)
@@ -82,11 +82,11 @@ def test_the_null_model_is_the_optimum_without_features(rng):
 
 @pytest.fixture(params=["pairs of classes", "classes alone"])
 def settling(request, monkeypatch):
-    """Which curvature of the intercepts a bound is settled by: few classes have the whole, many its diagonal."""
+    """Curvature of the intercepts that settles a bound: the whole matrix for few classes, its diagonal for many."""
     if request.param == "classes alone":
         monkeypatch.setattr(class_gap, "_SETTLING_WORK", 0)
         monkeypatch.setattr(class_gap, "_FEW", 0)
-        monkeypatch.setattr(class_gap, "_SETTLING_STEPS", 12)  # five classes are no crowd
+        monkeypatch.setattr(class_gap, "_SETTLING_STEPS", 12)  # enough for five classes
 
 
 @pytest.mark.usefixtures("settling")
@@ -94,7 +94,7 @@ def settling(request, monkeypatch):
 @pytest.mark.parametrize("offset", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_the_bound_of_the_gap_holds_and_closes(strength, offset, intercept, rng):
-    """Far away, near, and at the optimum, where it is rounding."""
+    """Far from, near and at the optimum, where it is only rounding."""
     problem, *_ = make(rng, strength, intercept, offset)
     best, lowest = solve(problem)
     far = random_params(rng, problem)
@@ -106,7 +106,7 @@ def test_the_bound_of_the_gap_holds_and_closes(strength, offset, intercept, rng)
     assert gap.bound < 1e-6
 
 
-def test_the_bound_is_that_of_strong_convexity_where_intercepts_are_optimal(rng):
+def test_the_bound_is_that_of_strong_convexity_if_intercepts_are_optimal(rng):
     problem, *_ = make(rng, 0.05, intercept=False)
     params = random_params(rng, problem)
     gap, gradient = problem.certify_gap(params), problem.evaluate(params).grad_coef
@@ -125,7 +125,7 @@ def test_intercepts_that_are_off_do_not_make_the_bound_loose(offset, rng, monkey
     assert problem.certify_gap(near).bound > 100 * excess
 
 
-def test_mirrored_rows_whose_intercepts_are_optimal_to_the_last_bit_have_a_bound(rng):
+def test_mirrored_rows_with_exactly_optimal_intercepts_have_a_bound(rng):
     for _ in range(300):
         half = rng.normal(size=(rng.integers(1, 6), 3))
         n, X = len(half), np.concatenate([half, -half])
@@ -137,7 +137,7 @@ def test_mirrored_rows_whose_intercepts_are_optimal_to_the_last_bit_have_a_bound
 
 
 @pytest.mark.parametrize("size", [0.0, 1e8, 1e12])
-def test_what_the_offsets_of_a_row_share_costs_no_digits(size, rng):
+def test_a_common_part_of_the_offsets_of_a_row_costs_no_digits(size, rng):
     problem, X, *_ = make(rng, 0.1, offset=True)
     best, _ = solve(problem)
     shifted = class_problem.SoftmaxProblem(X, problem.pairs, K, 0.1, True, np.round(problem.offset) + size, np.float64)
@@ -165,9 +165,9 @@ def test_a_class_never_seen_has_a_bound(rng):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sparse, alpha", [(False, 0.0), (True, 1.0)])
-def test_auxiliary_variables_start_where_they_are_best(sparse, alpha, rng, monkeypatch):
+def test_auxiliary_variables_start_at_their_best_values(sparse, alpha, rng, monkeypatch):
     problem, X, *_ = make(rng, offset=True, sparse=sparse)
-    params, shift = random_params(rng, problem), problem.offset  # less what a row's offsets share
+    params, shift = random_params(rng, problem), problem.offset  # without the part shared by a row
     monkeypatch.setattr(class_problem, "_SCORES", 7 * K)  # several tiles
     row, label = problem.pairs.row, problem.pairs.label
     best = oracle.best_auxiliary(params.coef.T, X[row], label, alpha, params.intercept[None] + shift[row])
@@ -179,7 +179,7 @@ def test_auxiliary_variables_start_where_they_are_best(sparse, alpha, rng, monke
 
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("offset", [False, True])
-def test_the_optimum_obeys_the_bounds_of_coefficients_and_auxiliary_variables(intercept, offset, rng):
+def test_the_optimum_satisfies_the_bounds_of_coefficients_and_auxiliary_variables(intercept, offset, rng):
     problem, X, _, _, shift = make(rng, 0.05, intercept, offset)
     params, _ = solve(problem)
     assert np.linalg.norm(params.coef) <= problem.coef_bound < 20 * np.linalg.norm(params.coef)

@@ -1,4 +1,4 @@
-"""What every solver promises: the optimum, an honest distance from it, neurons apart, the same answer twice."""
+"""Laws of every solver: the optimum, a valid distance from it, independent neurons, reproducible answers."""
 
 import jax
 import numpy as np
@@ -70,7 +70,7 @@ def _is_float(x):
 @pytest.mark.thorough(cases=8)
 @every_solver
 @every_link
-def test_every_solver_reaches_the_optimum_and_says_how_close_it_is(solver, link):
+def test_every_solver_reaches_the_optimum_and_reports_how_close_it_is(solver, link):
     if link == "exp" and solver == "saga global":
         pytest.skip("refused: its curvature has no bound")
     X, Y = recording(link)
@@ -91,7 +91,7 @@ def test_every_solver_reaches_the_optimum_and_says_how_close_it_is(solver, link)
 
 
 @pytest.mark.thorough
-def test_a_global_certificate_is_refused_where_the_curvature_has_no_bound():
+def test_a_global_certificate_is_refused_if_the_curvature_has_no_bound():
     X, Y = recording("exp")
     with pytest.raises(ValueError, match=r"the exp link has no global bound .*anchored"):
         solve(SAGA(certificate="global"), problem("exp", X, Y, strength=RIDGE))
@@ -100,7 +100,7 @@ def test_a_global_certificate_is_refused_where_the_curvature_has_no_bound():
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("penalty", NON_SMOOTH)
 def test_saga_solves_non_smooth_penalties_to_their_optimality_conditions(penalty):
-    """Identity 13: smallest subgradient at most 1e-6 (a few 1e-8 when asked for all that float32 has), exact zeros."""
+    """Identity 13: smallest subgradient at most 1e-6 (a few 1e-8 at the limit of float32), exact zeros."""
     check_optimality(penalty, np.float32, tol=1e-13, residual=1e-6)
     check_optimality(penalty, np.float32, tol=1e-15, residual=5e-6 * NON_SMOOTH[penalty][1]["strength"])
 
@@ -108,7 +108,7 @@ def test_saga_solves_non_smooth_penalties_to_their_optimality_conditions(penalty
 @pytest.mark.parametrize("penalty", NON_SMOOTH)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_newton_solves_non_smooth_penalties_to_their_optimality_conditions(penalty, dtype):
-    """In double precision whatever that of the data."""
+    """In double precision, whatever the precision of the data."""
     check_optimality(penalty, dtype, tol=1e-13, residual=1e-8, solver=Newton())
 
 
@@ -129,7 +129,7 @@ def check_optimality(penalty, dtype, tol, residual, solver=None):
     assert np.all((solution.status == Status.CONVERGED) | (solution.status == Status.PRECISION_FLOOR))
     assert honest(solution, true_gap("softplus", X, Y, solution, best, name, **numbers))
     params = [solution.params]
-    if solver is None:  # what the engine ends exactly SAGA would come to by itself
+    if solver is None:  # SAGA alone would reach what the engine finishes exactly
         descent = descent_of(SAGA(), at)
         for _ in range(130):
             advance(descent)
@@ -192,7 +192,7 @@ def test_double_precision_reaches_gaps_of_1e_12(x64):
 @pytest.mark.parametrize("sampling", ["partition", "subsets"])
 @pytest.mark.parametrize("strength", [100.0, 1e6])
 def test_a_strong_ridge_does_not_diverge(sampling, strength):
-    """Identity 6: a step without the ridge inside diverges from 8 L(b) on."""
+    """Identity 6: a step that ignores the ridge diverges from 8 L(b) on."""
     X, Y = recording()
     best = oracle.newton("softplus", X, Y, strength)
     at = problem("softplus", X, Y, strength=strength)
@@ -221,7 +221,7 @@ def test_double_steps_work_and_are_labelled_uncertified():
     assert "NOT certified" in str(double.step_certificate)
 
 
-def test_shuffled_blocks_are_labelled_without_theorem():
+def test_shuffled_blocks_are_labelled_as_having_no_theorem():
     X, Y = recording()
     at = problem("softplus", X, Y, strength=RIDGE)
     certificate = solve(SAGA(sampling="shuffle"), at).step_certificate
@@ -249,8 +249,8 @@ def test_the_step_is_the_one_of_its_theorem(sampling):
 
 @pytest.mark.thorough(cases=1)
 @every_link
-def test_leaving_the_certified_set_is_detected_and_certified_anew(link):
-    """A radius far too small, a start far away: sets are left again and again, and what is kept never rises."""
+def test_leaving_the_certified_set_is_detected_and_certified_again(link):
+    """A radius far too small and a start far away: sets are left repeatedly, and the objective kept never rises."""
     X, Y = recording(link)
     best = oracle.newton(link, X, Y, RIDGE)
     at = problem(link, X, Y, strength=RIDGE)
@@ -297,8 +297,8 @@ def test_the_exponential_link_never_diverges_from_the_null_model(rate):
 # ------------------------------------------------------------------------- resuming
 
 
-def test_a_fit_by_newton_goes_on_after_the_neurons_that_were_written_down(tmp_path, monkeypatch):
-    """What was proved before an interruption is not fitted a second time, and the answer is the same bit for bit."""
+def test_a_newton_fit_resumes_after_the_neurons_in_its_checkpoint(tmp_path, monkeypatch):
+    """Neurons proved before an interruption are not fitted again, and the answer is the same bit for bit."""
     X, Y = recording()
     model = PopulationGLM(regularizer_strength=RIDGE, solver_name="Newton")
     whole, finish, fitted = clone(model).fit(X, Y), PopulationProblem.finish_neuron, []
@@ -332,7 +332,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_the_same_optimum():
     assert np.all(true_gap("softplus", X, Y, other, best) <= other.target)
 
 
-# ------------------------------------------------------------------------- neurons apart
+# ------------------------------------------------------------------------- independence of neurons
 
 
 @pytest.mark.thorough
@@ -349,7 +349,7 @@ def test_permuting_neurons_permutes_the_answer(solver):
 
 
 @pytest.mark.parametrize("solver", [pytest.param("saga", marks=pytest.mark.slow), "newton"])
-def test_neurons_and_strengths_together_are_neurons_and_strengths_apart(solver):
+def test_fitting_neurons_and_strengths_together_equals_fitting_them_apart(solver):
     """Identity 8."""
     X, Y = recording()
     strengths = np.array([1e-4, 1e-2, 1.0])
@@ -390,7 +390,7 @@ def test_a_poisoned_neuron_leaves_the_bits_of_the_others_alone(poison):
     assert np.all(gap <= solution.target[healthy]) and np.all(solution.gap[healthy] >= gap)
 
 
-def test_a_poisoned_neuron_leaves_newtons_others_alone():
+def test_a_poisoned_neuron_leaves_the_others_alone_with_newton():
     X, Y = recording()
     sick = Y.copy()
     sick[17, 1] = np.nan
@@ -411,7 +411,7 @@ def test_a_silent_neuron_is_reported_and_never_fitted(solver):
 
 
 @pytest.mark.parametrize("solver", ["saga", "newton"])
-def test_a_separable_neuron_is_called_so(solver):
+def test_a_separable_neuron_is_reported_as_separable(solver):
     """It fires only where a feature is high, and always there: no finite optimum without a penalty."""
     X, Y = recording()
     X[:, 0] = np.arange(T) % 4 == 0
@@ -433,11 +433,11 @@ def test_a_neuron_silent_in_a_tenth_of_the_rows_has_no_optimum_either(solver):
     assert not solution.gap_is_bound[1]
 
 
-def test_a_penalty_of_every_coefficient_leaves_no_neuron_without_an_optimum():
-    """Far away, along a direction that silences it, a neuron runs for ever only where nothing holds it."""
+def test_penalising_every_coefficient_gives_every_neuron_an_optimum():
+    """A neuron diverges along a direction that silences it only if no penalty holds that direction."""
     X = recording()[0]
     X[:, 0] = np.arange(T) % 4 == 0
-    some = np.r_[0.0, np.full(D - 1, 1e-6)][:, None]  # not the feature it runs along
+    some = np.r_[0.0, np.full(D - 1, 1e-6)][:, None]  # no penalty on the feature along which it diverges
     for penalty, separable in (
         (penalties.NoPenalty(), True),
         (penalties.Ridge(1e-6), False),
@@ -456,7 +456,7 @@ def test_a_penalty_of_every_coefficient_leaves_no_neuron_without_an_optimum():
 
 @pytest.mark.parametrize("mean", [1e3, 1e4, 1e6])
 def test_large_counts_take_few_steps_and_the_bound_covers_rounding(mean):
-    """Predictors have thousands of units to go; the objective is known to some units in the last place only."""
+    """Predictors must move by thousands of units; the objective is known only to some units in the last place."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 2))
     y = rng.poisson(mean * np.exp(0.3 * X[:, 0] + 0.5 * rng.normal(size=3000)))
@@ -477,8 +477,8 @@ def test_large_counts_take_few_steps_and_the_bound_covers_rounding(mean):
     assert here - lower <= report.gap[0]
 
 
-def test_no_smaller_gap_is_asked_for_than_rounding_leaves():
-    """Nor is rounding an excuse where parameters ran away."""
+def test_the_target_gap_is_not_smaller_than_rounding():
+    """Rounding does not loosen the target of parameters that diverged."""
     X, Y = recording()
     solution = solve(SOLVERS["newton"], problem("softplus", X, Y, strength=RIDGE), tol=1e-16, negligible=0.0)
     assert np.all(solution.status == Status.CONVERGED) and np.all(solution.gap_is_bound)
@@ -491,8 +491,8 @@ def test_no_smaller_gap_is_asked_for_than_rounding_leaves():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("link", ["softplus", "exp"])
-def test_a_feature_that_says_nothing_converges_at_the_start(link, dtype):
-    """Single precision sees no way down from the rate of the null model, and there is none."""
+def test_a_constant_feature_converges_at_the_start(link, dtype):
+    """Single precision finds no descent from the rate of the null model, and there is none."""
     y = np.random.default_rng(0).poisson(np.random.default_rng(1).gamma(1, 10, 1000))
     with pytest.warns(UserWarning, match="constant column"):
         report = PopulationGLM(link, regularizer_strength=1e-3).fit(np.ones((1000, 1), dtype), y).report_
@@ -500,7 +500,7 @@ def test_a_feature_that_says_nothing_converges_at_the_start(link, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_ridge_that_leaves_nothing_converges(dtype):
+def test_a_ridge_that_removes_all_effects_converges(dtype):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(30, 8)) * 1e-3 + 0.1, rng.poisson(300, 30)
     report = PopulationGLM(regularizer_strength=1e6).fit(X.astype(dtype), y).report_
@@ -510,7 +510,7 @@ def test_a_ridge_that_leaves_nothing_converges(dtype):
 # ------------------------------------------------------------------------- budget, interruption, compilation
 
 
-def test_a_spent_budget_is_called_so_with_an_honest_gap(solver="newton"):
+def test_a_spent_budget_is_reported_with_an_honest_gap(solver="newton"):
     X, Y = recording("exp", size=1.0)
     best = oracle.newton("exp", X, Y, RIDGE)
     at = problem("exp", X, Y, strength=RIDGE)
@@ -522,7 +522,7 @@ def test_a_spent_budget_is_called_so_with_an_honest_gap(solver="newton"):
     np.testing.assert_allclose(solution.objective - best.objective, gap, atol=1e-7)
 
 
-def test_what_the_budget_of_saga_leaves_is_ended_exactly():
+def test_newton_finishes_what_the_budget_of_saga_leaves():
     X, Y = recording("exp", size=1.0)
     solution = solve(SAGA(warmup=0), problem("exp", X, Y, strength=RIDGE), tol=1e-12, max_epochs=1)
     assert np.all(solution.status == Status.CONVERGED) and np.all(solution.epochs == 1)
@@ -545,7 +545,7 @@ def test_an_interrupted_fit_keeps_usable_parameters_with_an_honest_label(where, 
     callback = None
     if where == "callback":
         callback = interrupt
-    else:  # the buffers of the last step are already given away
+    else:  # the buffers of the last step are already donated
         monkeypatch.setattr(saga.Walk, "look", lambda at, f=saga.Walk.look: (interrupt(), f(at))[1])
     solution = solve(SAGA(check_every=1), at, tol=1e-14, callback=callback)
     assert solution.interrupted and np.all(solution.status == Status.INTERRUPTED)
@@ -586,9 +586,9 @@ def test_the_second_fit_of_the_same_shapes_compiles_nothing(solver):
 
 
 @pytest.mark.slow
-def test_compiling_is_told_apart_from_running():
+def test_compile_time_is_reported_apart_from_run_time():
     rng = np.random.default_rng(0)
-    X, Y = rng.normal(size=(123, 2)), rng.poisson(1.0, (123, 2)).astype(float)  # a shape of its own
+    X, Y = rng.normal(size=(123, 2)), rng.poisson(1.0, (123, 2)).astype(float)  # a shape not used elsewhere
     first, second = (solve(SAGA(), problem("softplus", X, Y, strength=RIDGE)) for _ in range(2))
     assert first.seconds_compile > 0.2 and second.seconds_compile < 0.05
     assert second.seconds_run < 0.5

@@ -1,4 +1,4 @@
-"""Stochastic majorization: the corrected listing, coordinate by coordinate, and what it does (identities 17 and 18)."""
+"""Laws of stochastic majorization: the corrected listing by coordinates, and its behaviour (identities 17 and 18)."""
 
 import tracemalloc
 import warnings
@@ -34,7 +34,7 @@ every_case = pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 
 
 class Case:
-    """A problem, and the same as the oracle sees it."""
+    """A problem, and the same problem in the oracle's form."""
 
     def __init__(self, n=N, d=D, K=K, seed=0, strength=STRENGTH, counts=False, offset=False, sparse=False,
                  intercept=True, dtype=np.float64, scale=1.0):  # fmt: skip
@@ -51,7 +51,7 @@ class Case:
         pairs = Pairs(row, label, self.Y[row, label])
         features = sp.csr_array(X) if sparse else X
         self.problem = SoftmaxProblem(features, pairs, K, strength, intercept, self.offset, dtype)
-        # The oracle's rows are centred, and have a 1 for the intercept.
+        # The oracle's rows are centred and have a 1 for the intercept.
         X = X.astype(np.float64)
         total = self.Y.sum(axis=1)
         self.mean = total @ X / total.sum() if intercept else np.zeros(d)
@@ -67,7 +67,7 @@ class Case:
         return np.zeros((self.K, self.X.shape[1]))
 
     def params(self, W):
-        """What the package calls parameters."""
+        """Parameters in the package's form."""
         coef = W[:, : self.d].T
         if not self.intercept:
             return Params(coef, np.zeros(self.K))
@@ -159,7 +159,7 @@ def test_after_every_row_phi_is_m_mu_and_m_is_the_inverse(order):
     assert state.steps == N
 
 
-def test_batches_of_any_size_add_up_to_the_same():
+def test_batches_of_any_size_give_the_same_sums():
     case = Case(counts=True)
     ends = [run(case, StochasticMajorization(batch_size=b, gain=FROZEN)).state.memory for b in (1, 7, N, 1000)]
     for end in ends[1:]:
@@ -167,7 +167,7 @@ def test_batches_of_any_size_add_up_to_the_same():
         np.testing.assert_allclose(end.phi, ends[0].phi, atol=1e-11)
 
 
-def test_a_batch_with_more_factors_than_fit_at_a_time(monkeypatch):
+def test_a_batch_with_more_factors_than_fit_at_once_is_split(monkeypatch):
     from glmfit.stochastic import contrast_rows as module
 
     case = Case()
@@ -182,7 +182,7 @@ def test_a_batch_with_more_factors_than_fit_at_a_time(monkeypatch):
 
 @every_case
 @pytest.mark.parametrize("batch, restart", [(1, False), (1, True), (7, True)])
-def test_runs_are_those_of_the_listing(options, batch, restart):
+def test_runs_match_the_listing(options, batch, restart):
     case, solver = Case(**options), StochasticMajorization(batch_size=batch, restart=restart, gain=1.5)
     found = run(case, solver, epochs=2)
     epochs = [case.batches(5, epoch, batch) for epoch in range(2)]
@@ -192,7 +192,7 @@ def test_runs_are_those_of_the_listing(options, batch, restart):
     assert found.status == Status.SCHEDULE_DONE and found.epochs == 2 and found.steps == 2 * -(-N // batch)
 
 
-def test_two_classes_take_one_rank_one_update_a_row():
+def test_two_classes_take_one_rank_one_update_per_row():
     case = Case(K=2)
     found = run(case, StochasticMajorization())
     w = oracle.logistic_listing(  # a ridge on both classes is half of it on their difference
@@ -201,8 +201,8 @@ def test_two_classes_take_one_rank_one_update_a_row():
     assert_same_params(found.params, case.params(np.stack([-w / 2, w / 2])), 1e-10)
 
 
-def test_one_pass_goes_half_of_the_way():
-    """As many rows, features and classes as ecoli: less than half of the way down from zeros is left, 0.48 at most."""
+def test_one_pass_covers_half_of_the_descent():
+    """For problems of the size of ecoli, less than half of the descent from zeros is left, at most 0.48."""
     for seed in range(3):
         case = Case(n=336, d=7, K=8, seed=seed, strength=1e-3)
         found = StochasticMajorization().run(case.problem, key=KEY)
@@ -227,8 +227,8 @@ class Quadratic(Case):
 
 
 @pytest.mark.slow
-def test_errors_of_the_listing_oscillate_and_restarts_mend_that():
-    """Erratum S7: J_0(2 sqrt(tau)) after tau epochs, without end; with restarts the first epoch's share each time."""
+def test_errors_of_the_listing_oscillate_and_restarts_prevent_that():
+    """Erratum S7: J_0(2 sqrt(tau)) after tau epochs; with restarts every epoch leaves the same share as the first."""
     case = Quadratic()
     for epochs in (1, 2, 4):
         kept, restarted = (case.error(run(case, StochasticMajorization(restart=r), epochs)) for r in (False, True))
@@ -267,7 +267,7 @@ def test_low_rank_curvature_stays_above_the_sum(rank):
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_memory_is_rank_times_features(sparse):
-    """Rows aside: at most 40 vectors at rank 1 and 100 at rank 10, however long they are."""
+    """Apart from the rows, at most 40 vectors at rank 1 and 100 at rank 10, however long they are."""
     for d in (2500, 10_000):
         X = np.random.default_rng(0).normal(size=(20, d)) / np.sqrt(d)
         X[:, 50:] *= not sparse
@@ -301,25 +301,25 @@ def test_gradient_steps_are_those_of_the_formula(gain, batch):
     assert found.steps == len(i)
 
 
-def test_steps_of_gradients_can_be_tuned_and_those_of_majorization_need_not():
+def test_gradient_steps_can_be_tuned_but_majorization_has_no_step():
     case = Case(n=300)
     tuned = tune_step(SoftmaxSGD(batch_size=10), case.problem, key=KEY, steps=(1e-4, 0.3, 60.0), epochs=3)
     assert tuned.step == 0.3
-    assert tuned.loss[2] == np.inf  # the ridge would turn coefficients around
+    assert tuned.loss[2] == np.inf  # the ridge would flip the signs of coefficients
     with pytest.raises(ValueError, match="StochasticMajorization has no step to choose"):
         tune_step(StochasticMajorization(), case.problem, key=KEY)
 
 
-# ------------------------------------------------------------------------------------------------ manners of a run
+# ------------------------------------------------------------------------------------------------ behaviour of a run
 
 
 @pytest.mark.parametrize("solver", [StochasticMajorization(), StochasticMajorization(rank=2), SoftmaxSGD()])
-def test_the_same_key_gives_the_same_answer_and_halves_make_the_whole(solver):
+def test_the_same_key_gives_the_same_answer_and_runs_can_be_resumed(solver):
     case = Case()
     whole, again = run(case, solver, 4), run(case, solver, 4)
     np.testing.assert_array_equal(whole.params.coef, again.params.coef)
     half = run(case, solver, 2)
-    for _ in range(2):  # the state of a run is left as it is
+    for _ in range(2):  # the state of a run is not modified
         rest = solver.run(case.problem, key=KEY, schedule=Schedule(4, decay=1.0), state=half.state)
         np.testing.assert_array_equal(rest.params.coef, whole.params.coef)
     other = solver.run(case.problem, key=jax.random.key(6), schedule=Schedule(4, decay=1.0))
@@ -380,7 +380,7 @@ def test_scores_of_ten_thousand_are_finite(dtype, strength, solver):
         ),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(make_it, message):
+def test_invalid_arguments_are_refused(make_it, message):
     with pytest.raises(ValueError, match=message):
         make_it()
 
@@ -389,7 +389,7 @@ def test_what_makes_no_sense_is_refused(make_it, message):
 
 
 @pytest.mark.filterwarnings("ignore:the fit has no useful bound")
-def test_estimators_take_one_pass_without_a_step():
+def test_estimators_make_one_pass_and_need_no_step():
     case = Case(n=300)
     X, y = case.problem.X, case.Y.argmax(axis=1)
     model = SoftmaxGLM(regularizer_strength=STRENGTH, solver_name="StochasticMajorization").fit(X, y)

@@ -66,8 +66,8 @@ def test_the_metric_is_the_inverse_of_the_mean_curvature_of_an_entity(loss, prio
 
 
 @pytest.mark.usefixtures("x64")
-def test_features_and_constants_count_as_often_as_they_are_there():
-    """All entities alike: the curvature of a weight is that of an entity times the sum of its squared feature."""
+def test_features_and_constants_count_as_often_as_they_occur():
+    """If entities are alike, the curvature of a weight is that of an entity times the sum of its squared feature."""
     rng = np.random.default_rng(0)
     sides, y = (np.sign(rng.normal(size=(M, 4))), N), rng.normal(size=(M, N))
     how = {"prior": "zero", "strength": 40.0, "biases": False, "layout": "dense", "dtype": np.float64}
@@ -84,7 +84,7 @@ def test_features_and_constants_count_as_often_as_they_are_there():
 
 
 @pytest.mark.usefixtures("x64")
-def test_perceptrons_little_imputation_and_numbers_that_are_not_finite_have_no_metric():
+def test_perceptrons_little_imputation_and_non_finite_numbers_have_no_metric():
     for omega in (0.0, 0.01):
         problem, theta = make(omega=omega)
         assert metric_of(problem.data, theta) is None
@@ -96,7 +96,7 @@ def test_perceptrons_little_imputation_and_numbers_that_are_not_finite_have_no_m
 
 
 def test_the_metric_saves_iterations(monkeypatch):
-    """Positive pairs of left entities of unlike activity and right ones of unlike fame, all others drawn to 0."""
+    """Positive pairs of left entities of different activity and right ones of different popularity, all others 0."""
     rng, (m, n) = np.random.default_rng(0), (120, 150)
     taste = rng.normal(size=(m, 4)) @ rng.normal(size=(4, n)) - np.log(np.arange(n) + 5.0) + rng.gumbel(size=(m, n))
     left, right = np.nonzero(taste > np.quantile(taste, rng.uniform(0.9, 0.99, (m, 1))))

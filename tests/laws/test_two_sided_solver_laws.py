@@ -73,7 +73,7 @@ def flat(theta):
     [("squared", "one-hot", ()), ("logistic", "features", ()), ("poisson", "features", (4,))],
     ids=str,
 )
-def test_they_end_at_a_stationary_point_no_nearby_optimizer_improves(loss, kind, hidden):
+def test_solvers_end_at_a_stationary_point_that_scipy_cannot_improve(loss, kind, hidden):
     plain = {"biases": False, "prior": "zero"} if loss == "squared" else {}
     problem, theta = make(loss, kind, hidden, **plain)
     least = scipy_optimum(problem, theta)[1]
@@ -96,7 +96,7 @@ def test_they_end_at_a_stationary_point_no_nearby_optimizer_improves(loss, kind,
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("solver", [TowerLBFGS(), GaussNewton(damping=0.0)], ids=name_of)
-def test_9_towers_are_in_balance_at_a_stationary_point(solver):
+def test_9_towers_are_balanced_at_a_stationary_point(solver):
     """With the same ridge on both tables, P'P = Q'Q."""
     problem, theta = make("squared", biases=False, prior="zero")
     found = solver.run(problem, theta, key=KEY, options=StationaryOptions(tol=1e-9, max_epochs=3000))
@@ -138,7 +138,7 @@ def test_the_exact_hessian_leaves_a_saddle(damping):
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("solver", SAMPLING, ids=name_of)
-def test_solvers_that_sample_come_near(solver):
+def test_sampling_solvers_end_near_the_optimum(solver):
     problem, theta = make("squared")
     least = scipy_optimum(problem, theta)[1]
     found = solver.run(problem, theta, key=KEY, options=StationaryOptions(max_epochs=200))
@@ -228,7 +228,7 @@ def test_single_precision_ends_at_its_floor(solver):
 @pytest.mark.thorough(cases=8)
 @every_solver
 @pytest.mark.parametrize("bad", [np.nan, 1e30], ids=str)
-def test_a_start_that_is_not_finite_or_overflows_is_told(solver, bad):
+def test_a_start_that_is_not_finite_or_overflows_is_reported(solver, bad):
     problem, theta = make(dtype=np.float32)
     theta = jax.tree.map(lambda leaf: leaf + bad, theta)
     found = solver.run(problem, theta, key=KEY, options=StationaryOptions(max_epochs=15))
@@ -266,7 +266,7 @@ def test_an_interrupted_run_is_usable(solver):
 
 
 @pytest.mark.thorough
-def test_adam_without_a_polish_ends_with_its_steps():
+def test_adam_without_a_polish_ends_after_its_steps():
     problem, theta = make(dtype=np.float32)
     found = TowerAdam(n_steps=25, polish=None).run(problem, theta, key=KEY)
     assert (found.epochs, found.evaluations, found.status) == (3, 31, Status.SCHEDULE_DONE)
@@ -274,7 +274,7 @@ def test_adam_without_a_polish_ends_with_its_steps():
 
 
 @pytest.mark.slow
-def test_more_left_entities_than_there_are_make_one_batch():
+def test_a_batch_size_above_the_number_of_left_entities_makes_one_batch():
     problem, theta = make(dtype=np.float32)
     found = LeftBatches(batch_size=1000).run(problem, theta, key=KEY, options=StationaryOptions(max_epochs=5))
     assert found.objective < found.start_objective
@@ -331,7 +331,7 @@ def portions(monkeypatch):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("solver", [TowerLBFGS(), TowerAdam(n_steps=50)], ids=name_of)
-def test_steps_in_portions_are_the_steps_one_by_one(solver, monkeypatch):
+def test_steps_in_portions_equal_the_steps_one_by_one(solver, monkeypatch):
     problem, theta = make()
     monkeypatch.setattr("glmfit.pairs.descent.metric_of", lambda data, theta: None)  # measured at other steps
     one = solver.run(problem, theta, key=KEY, options=StationaryOptions(tol=1e-6))
@@ -339,7 +339,7 @@ def test_steps_in_portions_are_the_steps_one_by_one(solver, monkeypatch):
     found, again = (solver.run(problem, theta, key=KEY, options=StationaryOptions(tol=1e-6)) for _ in range(2))
     assert found.status == one.status == Status.CONVERGED
     np.testing.assert_array_equal(found.history["epoch"], np.arange(found.epochs + 1))
-    n = min(len(found.history["objective"]), len(one.history["objective"])) // 2  # rounding makes them part
+    n = min(len(found.history["objective"]), len(one.history["objective"])) // 2  # rounding makes them diverge
     np.testing.assert_allclose(found.history["objective"][:n], one.history["objective"][:n], rtol=1e-6)
     np.testing.assert_allclose(found.objective, one.objective, rtol=1e-6)
     np.testing.assert_array_equal(flat(found.params), flat(again.params))
@@ -364,7 +364,7 @@ def test_portions_keep_to_the_budget_and_a_callback_sees_every_epoch(most):
     assert found.evaluations >= most
 
 
-def test_a_portion_asks_the_host_nothing():
+def test_a_portion_never_asks_the_host():
     problem, theta = make(dtype=np.float32)
     state = TowerLBFGS().init_state(problem, theta, key=KEY)
     numbers = np.float32(state.objective), np.float32(state.gradient_norm), np.float32(1), np.float32(0)

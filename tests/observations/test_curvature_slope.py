@@ -32,13 +32,13 @@ def exact(name, y, eta):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", LOSSES)
-def test_third_derivatives_are_those_of_the_formula(name, dtype):
+def test_third_derivatives_match_the_formula(name, dtype):
     loss = LOSSES[name]
     y, eta = grid(loss, dtype)
     true, curvature = exact(name, y, eta)
     found = loss.model.curvature_slope(y, eta)
     assert found.dtype == dtype and found.shape == y.shape and np.isfinite(found).all()
-    # Differences are judged by their terms: curvatures, and of the softplus counts.
+    # Errors are relative to the terms: curvatures, and counts for the softplus.
     size = np.abs(true) + np.abs(curvature) + y * (name == "softplus")
     ends = 1e-18 if dtype == np.float32 else 1e-100  # where the softplus keeps its slope far from 0
     assert np.all(np.abs(found - true) <= 40 * np.finfo(dtype).eps * size + ends)
@@ -53,7 +53,7 @@ def test_third_derivatives_are_bounded_by_the_constant_of_self_concordance(name)
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_third_derivatives_are_differences_of_curvatures(name):
+def test_third_derivatives_match_differences_of_curvatures(name):
     loss = LOSSES[name]
     eta, y = np.meshgrid(np.linspace(-6, 6, 25), loss.responses, indexing="ij")
     step = 1e-4
@@ -74,7 +74,7 @@ def test_numpy_and_jax_agree_and_shapes_broadcast(name):
     np.testing.assert_allclose(by_jax, by_numpy, rtol=1e-5, atol=1e-6)
 
 
-def test_a_class_without_a_formula_takes_differences():
+def test_class_without_a_formula_uses_differences():
     y, eta = np.array([0.0, 1.0]), np.array([0.3, -2.0])
     by_differences = Observation.curvature_slope(Bernoulli(), y, eta)
     np.testing.assert_allclose(by_differences, Bernoulli().curvature_slope(y, eta), atol=1e-9)

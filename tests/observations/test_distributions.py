@@ -34,7 +34,7 @@ def test_the_distribution_of_counts_is_the_sum_of_their_probabilities(model, exp
 
 @pytest.mark.parametrize(("model", "exposure"), COUNTED, ids=names(COUNTED))
 @pytest.mark.parametrize("level", [0.025, 0.5, 0.975])
-def test_a_quantile_of_counts_is_the_least_that_reaches_its_level(model, exposure, level):
+def test_quantile_of_counts_is_the_smallest_that_reaches_its_level(model, exposure, level):
     at = model.quantile(level, ETA, exposure)
     assert np.all(model.cdf(at, ETA, exposure) >= level - 1e-12)
     assert np.all(model.cdf(at - 1, ETA, exposure) < level)
@@ -53,7 +53,7 @@ def test_the_distribution_of_values_is_the_integral_of_their_density(model):
         np.testing.assert_allclose([model.cdf(y, np.array(eta)), share], 0.8, rtol=1e-7)
 
 
-def test_a_dispersion_of_every_neuron_goes_with_its_column():
+def test_dispersion_per_neuron_applies_to_its_column():
     eta = np.tile(ETA[:, None], (1, 2))
     both = NegativeBinomial(np.array([0.2, 3.0])).cdf(2.0, eta)
     for n, dispersion in enumerate((0.2, 3.0)):

@@ -1,4 +1,4 @@
-"""A model that is not Poisson is one class and one line of cases: gamma responses are fitted with bounds."""
+"""Gamma responses are fitted with bounds: another model takes one class and one line in cases.py."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ MODEL = Gamma(1 / SHAPE)
 RESPONSES, ETA = np.array(LOSSES["gamma"].responses), np.linspace(-6, 6, 25)
 
 
-def test_saturated_loss_and_deviance_are_the_formulas():
+def test_saturated_loss_and_deviance_match_the_formulas():
     y, eta = np.broadcast_arrays(RESPONSES, ETA[:, None])
     np.testing.assert_allclose(MODEL.saturated_loss(RESPONSES), 1 + np.log(RESPONSES), rtol=1e-14)
     ratio = y / np.exp(eta)
@@ -24,7 +24,7 @@ def test_saturated_loss_and_deviance_are_the_formulas():
     assert MODEL.deviance(np.array([1, 2]), np.float32([0.0, 0.1])).dtype == np.float32
 
 
-def test_log_likelihood_is_that_of_scipy_and_samples_have_their_moments():
+def test_log_likelihood_equals_that_of_scipy_and_samples_have_the_right_moments():
     y, eta = np.broadcast_arrays(RESPONSES, ETA[:, None])
     expected = scipy.stats.gamma.logpdf(y, SHAPE, scale=np.exp(eta) / SHAPE)
     np.testing.assert_allclose(MODEL.log_likelihood(y, eta), expected, rtol=1e-11, atol=1e-12)
@@ -40,7 +40,7 @@ def objective(X, Y, coef, intercept, strength):
 
 
 def optimum(X, y, strength):
-    """Newton's method in float64 on the formulas above, and on nothing of the package."""
+    """Newton's method in float64 on the formulas above, without code from the package."""
     rows = np.column_stack([X, np.ones(len(X))])
     ridge = np.append(np.full(X.shape[1], strength), 0.0)
     b = np.append(np.zeros(X.shape[1]), np.log(y.mean()))
@@ -63,7 +63,7 @@ def optimum(X, y, strength):
 
 @pytest.fixture(scope="module")
 def recording():
-    """Enough numbers for the compiled program of the engine, and features with a mean."""
+    """Enough data for the engine's compiled program, and features with a nonzero mean."""
     rng = np.random.default_rng(5)
     X = rng.normal(size=(15_000, 5)) @ (np.eye(5) + 0.3 * rng.normal(size=(5, 5))) + 0.5
     mean = np.exp(X @ rng.normal(size=(5, 3)) * 0.4 + [-2.0, 0.0, 3.0])
@@ -86,7 +86,7 @@ def test_a_fit_ends_within_its_bound_of_an_independent_optimum(recording, name, 
     assert np.all(gap <= found.gap) and np.all(gap >= -1e-14 * np.abs(best)) and np.all(found.gap <= found.target)
     assert np.all(found.target <= tol * (found.null_objective - best) * 1.001)
     if tol == 0.1:
-        assert np.all(found.gap < 30 * gap)  # and the bound says something
+        assert np.all(found.gap < 30 * gap)  # and the bound is informative
     else:
         np.testing.assert_allclose(found.params.coef, coef, atol=1e-4)
     assert np.all(problem.saturated_loss <= best)
@@ -94,19 +94,19 @@ def test_a_fit_ends_within_its_bound_of_an_independent_optimum(recording, name, 
 
 
 class Unknown(Gamma):
-    """Gamma responses of which no constant is known."""
+    """Gamma responses without a known constant."""
 
     constant = None
 
 
 class Steeper(Gamma):
-    """Gamma responses with a constant that is larger than it must be: bounds may only grow."""
+    """Gamma responses with a larger constant than necessary: bounds may only grow."""
 
     constant = 3.0
 
 
 @pytest.mark.parametrize("name, strength", [("Ridge", 0.01), ("UnRegularized", 0.0)])
-def test_an_exact_ending_bounds_by_the_constant_of_the_loss(recording, name, strength):
+def test_newton_uses_the_constant_of_the_loss_for_its_bounds(recording, name, strength):
     X, Y = (a[:500] for a in recording)
     made, options = penalty(name, strength, d=5, n=3), LoopOptions(tol=0.1, negligible=0.0)
     gamma, steeper, unknown = (
@@ -115,5 +115,5 @@ def test_an_exact_ending_bounds_by_the_constant_of_the_loss(recording, name, str
     )
     assert gamma.gap_is_bound.all() and steeper.gap_is_bound.all()
     assert np.all(steeper.gap >= gamma.gap) and np.any(steeper.gap > gamma.gap)
-    if name == "UnRegularized":  # else duality proves the gap, whatever the constant
+    if name == "UnRegularized":  # otherwise duality proves the gap, whatever the constant
         assert not unknown.gap_is_bound.any() and Status.CONVERGED not in unknown.status

@@ -34,7 +34,7 @@ def test_unknown_inverse_links_are_refused(inverse_link):
 
 
 def test_models_are_values():
-    """Equal by type, hashable, picklable: good as a static argument, which does not recompile."""
+    """Equal by type, hashable, picklable: usable as static arguments without recompilation."""
     assert PoissonExp() == PoissonExp() and hash(PoissonExp()) == hash(PoissonExp())
     assert PoissonExp() != PoissonSoftplus()
     assert pickle.loads(pickle.dumps(PoissonSoftplus())) == PoissonSoftplus()
@@ -52,7 +52,7 @@ def test_models_are_values():
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_bins_without_spikes_are_spared_no_accuracy(order, dtype):
+def test_bins_without_spikes_lose_no_accuracy(order, dtype):
     rng, observation = np.random.default_rng(0), PoissonSoftplus()
     y = np.asarray(rng.poisson(0.1, (50, 4)), dtype, order=order)
     eta = np.asarray(rng.normal(0, 20, (50, 4)), dtype, order=order)
@@ -66,5 +66,5 @@ def test_bins_without_spikes_are_spared_no_accuracy(order, dtype):
     np.testing.assert_allclose(
         least, y - np.where(y > 0, y * np.log(np.maximum(y, 1)), 0), rtol=4 * np.finfo(dtype).eps
     )
-    row = observation.loss_and_derivative(np.array([0, 1], dtype), dtype(0.5))  # of one eta
+    row = observation.loss_and_derivative(np.array([0, 1], dtype), dtype(0.5))  # one eta for all
     assert row[0].shape == (2,) and observation.saturated_loss(dtype(0)) == 0

@@ -71,7 +71,7 @@ def curvature(pairs, Z):
 
 
 def als_row(pairs, Q, i, strength):
-    """Weighted least squares for the row i of P with Q held fixed (squared loss)."""
+    """Weighted least squares for row i of P with Q held fixed (squared loss)."""
     n, k = Q.shape
     weight, target = pairs.omega * pairs.a[i] * pairs.b, pairs.prior[i].copy()
     for j in range(n):

@@ -1,7 +1,7 @@
-"""Random problems, each from its number: designs, counts and options that break careless fits. Never imports glmfit.
+"""Random problems by number: designs, counts and options that break careless fits. Never imports glmfit.
 
-What is asked of an estimator (`Problem.options`) and what it means by its documentation (`Problem.neuron`) are written
-down side by side here, so that the one is never derived from the code that reads the other.
+The options of an estimator (`Problem.options`) and their documented meaning (`Problem.neuron`) are written down
+separately here, so that neither is derived from the code that reads the other.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ import numpy as np
 from oracles import optima
 from scipy.interpolate import BSpline
 
-# SAGA, which compiles, sees few shapes, or a campaign would be spent on compiling.
+# SAGA compiles, so it gets few shapes: otherwise a campaign would spend its time on compiling.
 ROWS, FEATURES, NEURONS = (40, 400, 1500), (3, 12), (1, 3)
 
 
@@ -99,7 +99,7 @@ def _near_duplicates(rng, T, d):
 
 
 def _splines(rng, T, d):
-    """Position on a track that is visited unevenly: bumps of which some are almost never reached."""
+    """Position on a track that is visited unevenly: some bumps are almost never reached."""
     position = rng.beta(2, rng.choice([2, 6, 20]), T)
     knots = np.r_[[0.0] * 3, np.linspace(0, 1, max(d - 2, 2)), [1.0] * 3]
     X = BSpline.design_matrix(np.clip(position, 0, 1 - 1e-9), knots, 3).toarray()
@@ -127,7 +127,7 @@ def _scales(rng, T, d):
 
 def _low_rank(rng, T, d):
     r = max(1, d // 2)
-    return rng.integers(-2, 3, (T, r)) @ rng.integers(-1, 2, (r, d)) + 0.0  # of whole numbers: repeated exactly
+    return rng.integers(-2, 3, (T, r)) @ rng.integers(-1, 2, (r, d)) + 0.0  # integers: repeats are exact
 
 
 def _constants(rng, T, d):
@@ -141,7 +141,7 @@ def _heavy_tails(rng, T, d):
 
 
 def _history(rng, T, d):
-    """Spikes of others in bins before."""
+    """Spikes of other neurons in earlier bins."""
     return (rng.random((T, d)) < rng.uniform(0.01, 0.3, d)) + 0.0
 
 
@@ -281,7 +281,7 @@ def problem(seed):
 
 
 def _spoil(rng, missing, X, Y, weights, offset):
-    """Make some rows ones that do not count, each in one way."""
+    """Make some rows not count, each in one way."""
     for row in rng.permutation(len(X))[:missing]:
         way = rng.integers(4)
         if way == 0 and weights is not None:

@@ -1,4 +1,4 @@
-"""Ridge of the greatest marginal likelihood, one neuron at a time, by dense matrices. Never imports glmfit."""
+"""Ridge that maximises the marginal likelihood, one neuron at a time, by dense matrices. Never imports glmfit."""
 
 import numpy as np
 from oracles import population as oracle
@@ -33,7 +33,7 @@ def strength(link, X, y, weights=None, offset=None, exposure=1.0):
         return spread - observed * g @ np.linalg.solve(h * C + alpha * identity, g)
 
     def explained(log_strength):
-        """Twice what the expansion of the log-likelihood gains at the penalised optimum."""
+        """Twice the gain of the expanded log-likelihood at the penalised optimum."""
         v = np.linalg.solve(h * C + np.exp(log_strength) * identity, g)
         return observed * (2 * g @ v - h * v @ C @ v)
 

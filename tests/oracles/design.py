@@ -29,7 +29,7 @@ def bins(epochs, bin_s, keep_partial):
 
 
 def counts(trains, epochs, bin_s, keep_partial):
-    """Spike counts (bin, train): a bin has its start, the last of an epoch its stop too, unless one begins there."""
+    """Spike counts (bin, train): a bin has its start, the last of an epoch also its stop unless one begins there."""
     rows = bins(epochs, bin_s, keep_partial)
     begins = {ns(start) for start, _ in epochs}
     table = np.zeros((len(rows), len(trains)), int)
@@ -47,7 +47,7 @@ def exposure(epochs, bin_s):
 
 
 def lagged(values, epoch, lag):
-    """Value some bins before, NaN where that is in another epoch."""
+    """Value ``lag`` bins earlier, NaN if that bin is in another epoch."""
     found = np.full(len(values), np.nan)
     for row in range(len(values)):
         source = row - lag
@@ -57,7 +57,7 @@ def lagged(values, epoch, lag):
 
 
 def convolved(values, kernels, epoch):
-    """Sum over the bins before, (bin, kernel), NaN where one of them is missing or in another epoch."""
+    """Sum over earlier bins, (bin, kernel), NaN if one of them is missing or in another epoch."""
     found = np.zeros((len(values), kernels.shape[1]))
     for b in range(kernels.shape[1]):
         for k in range(len(kernels)):
@@ -66,7 +66,7 @@ def convolved(values, kernels, epoch):
 
 
 def raised_cosines_log(n, lags, stretch=50.0):
-    """Bumps over the logarithm of the time before, (lag, kernel)."""
+    """Bumps over the logarithm of the lag, (lag, kernel)."""
     kernels = np.zeros((lags, n))
     last = 1 - 2 / (n + 1)
     for k in range(lags):
@@ -78,7 +78,7 @@ def raised_cosines_log(n, lags, stretch=50.0):
 
 
 def mean_in(times, values, low_s, high_s):
-    """Mean of the samples in [low, high) that are not NaN, NaN without any."""
+    """Mean of the samples in [low, high) that are not NaN, NaN if there are none."""
     inside = [v for t, v in zip(times, values) if ns(low_s) <= ns(t) < ns(high_s) and not math.isnan(v)]
     return sum(inside) / len(inside) if inside else math.nan
 

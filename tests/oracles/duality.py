@@ -8,8 +8,8 @@ from oracles import population as oracle
 def gap(link, X, Y, coef, intercept, name, strength, ratio=0.5, groups=None, sample_weight=None, offset=None):
     """Bound F - F* of every neuron, (neuron,); inf where the dual point says only that losses are bounded below.
 
-    Residuals of the sign that outweighs are shrunk until all sum to 0, then all until the penalty's conjugate is
-    finite. ``strength`` is one for all or (neuron,); ``groups`` label the features of a group lasso.
+    Residuals of the dominant sign are shrunk until all sum to 0, then all until the penalty's conjugate is
+    finite. ``strength`` is a scalar or (neuron,); ``groups`` label the features of a group lasso.
     """
     X, Y = np.asarray(X, float), np.asarray(Y, float)
     w = oracle.mean_one(sample_weight, len(X)) / len(X)
@@ -38,7 +38,7 @@ def _of_one(link, X, y, w, known, coef, intercept, name, strength, ratio, groups
 
 
 def _sizes(name, dual, strength, ratio, groups):
-    """What of the dual point may be at most 1 where the conjugate of the kinked part is 0."""
+    """Sizes of the dual point that must be at most 1 for the conjugate of the kinked part to be 0."""
     if name == "Ridge":
         return np.zeros(0)
     if name == "GroupLasso":

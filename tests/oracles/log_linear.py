@@ -47,7 +47,7 @@ def optimum(*model):
 
 
 def chain(X, labels, n_labels):
-    """Features of every sequence of labels, (sequence, parameter), and which of them ``labels`` is."""
+    """Features of every sequence of labels, (sequence, parameter), and the index of ``labels`` among them."""
     n_features = X.shape[1]
     ways = list(itertools.product(range(n_labels), repeat=len(X)))
     features = np.zeros((len(ways), n_labels * n_features + n_labels**2))

@@ -71,7 +71,7 @@ def softmax_curvature(s):
 def one_pass(features, labels, theta, ridge, printed=False):
     """Algorithm 2 over all rows with theta fixed: phi and the step it should be; features (row, outcome, parameter).
 
-    printed: the update of the paper, which takes the label's and the ridge's part once per outcome.
+    printed: the update of the paper, which adds the label's and the ridge's part once per outcome.
     """
     M, mu, phi = np.eye(len(theta)) / ridge, np.zeros(len(theta)), np.zeros(len(theta))
     total, gradient = ridge * np.eye(len(theta)), ridge * theta

@@ -13,12 +13,12 @@ from oracles import responses
 
 
 class Fit(NamedTuple):
-    """An optimum: parameters of the features as given, value of F times the sum of n, distance that is left."""
+    """An optimum: parameters of the features as given, value of F times the sum of v, remaining distance."""
 
     coef: np.ndarray
     intercept: float
     value: float
-    left: float  # norm of the last step in the Hessian: root of twice the nats that are left
+    left: float  # norm of the last step in the Hessian: root of twice the remaining nats
 
 
 def loss_of(name, y, eta, dispersion=1.0):
@@ -28,7 +28,7 @@ def loss_of(name, y, eta, dispersion=1.0):
 
 
 def value_of(name, X, y, v, offset, coef, intercept, ridge, dispersion=1.0):
-    """Sum of v times losses and ridge |coef|^2 / 2, in extended precision; ridge may be one of each coefficient."""
+    """Sum of v times losses and ridge |coef|^2 / 2, in extended precision; ridge may be one per coefficient."""
     coef = np.asarray(coef, np.longdouble)
     eta = (np.asarray(X, np.longdouble) * coef).sum(axis=1) + np.longdouble(intercept) + offset
     return np.sum(v * loss_of(name, y, eta, dispersion)) + np.sum(ridge * coef**2) / 2
@@ -97,8 +97,8 @@ def fit_proximal(name, X, y, v, offset, strength, l1_ratio, dispersion=1.0) -> F
 def held_out(name, X, y, v, offset, number, n_held, masks, strengths, dispersion=1.0, l1_ratio=None):
     """Held-out losses (model, fold), index of strengths chosen (model, fold), and their scores (model, strength, fold).
 
-    The strength of a fold is that of the smallest sum, over the other folds, of the losses of fits to what is neither
-    in this fold nor in that; fits that leave out two folds serve both. Of equal ones the largest.
+    The strength of a fold minimises the sum, over the other folds, of held-out losses of fits to the rows in neither of
+    the two folds; fits that omit two folds serve both. Of equal strengths, the largest is chosen.
     """
     offset = np.broadcast_to(offset, len(y))
     loss, chosen = np.full((len(masks), n_held), np.nan), np.zeros((len(masks), n_held), int)

@@ -1,12 +1,12 @@
-"""The optimum of one neuron's Poisson GLM on whatever design, its value in extended precision. Never imports glmfit.
+"""The optimum of one neuron's Poisson GLM for any design, its value in extended precision. Never imports glmfit.
 
 F(w, b) = sum_t v_t [e_t f(eta_t) - y_t log f(eta_t)] / sum_t v_t e_t + sum_j ridge_j w_j^2 / 2 + sum_g kink_g |w_g|,
-eta = X w + b + offset, with weights v, exposure e, and blocks g of features of which norms are penalised.
+eta = X w + b + offset, with weights v, exposure e, and blocks g of features whose norms are penalised.
 
-Smooth problems are solved by Newton steps, those with norms by following the path of a barrier, whose parameter says
-how far the optimum can be, and Newton steps on the blocks that are left. All of it in coordinates in which the rows
-are uncorrelated, so that columns that nearly repeat others are no worse than any. Parameters and objectives are
-long doubles: with the coefficients of 1e8 that such columns get, a float64 would not hold the optimum.
+Smooth problems are solved by Newton steps. Those with norms are solved by following the path of a barrier, whose
+parameter bounds the distance from the optimum, and by Newton steps on the remaining blocks. All computations use
+coordinates in which the rows are uncorrelated, so that columns that nearly repeat others do no harm. Parameters and
+objectives are long doubles: with the coefficients of 1e8 that such columns get, a float64 would not hold the optimum.
 """
 
 from typing import NamedTuple
@@ -41,11 +41,11 @@ class Optimum(NamedTuple):
     coef: np.ndarray
     intercept: np.longdouble
     objective: np.longdouble
-    uncertainty: float  # of a problem that has an optimum
+    uncertainty: float  # if the problem has an optimum
 
 
 def neuron(link, X, y, weights=None, exposure=None, offset=None, ridge=0.0, block=None, kink=()):
-    """Neuron in float64 of the rows that count, with all that was dropped filled in; no NaN."""
+    """Neuron in float64 with the rows that count and omitted arguments filled in; no NaN."""
     n_rows, n_features = X.shape
     weights = np.ones(n_rows) if weights is None else np.asarray(weights, float)
     exposure = np.ones(n_rows) if exposure is None else np.asarray(exposure, float)
@@ -73,7 +73,7 @@ def log_rate(link, eta):
 
 
 def derivative(link, y, exposure, eta):
-    """Of exposure f - y log f."""
+    """Derivative of exposure f - y log f."""
     if link == "exp":
         return exposure * np.exp(eta) - y
     s = expit(eta)
@@ -102,7 +102,7 @@ def predictor(p, coef, intercept):
 
 
 def objective(p, coef, intercept):
-    """F in extended precision; what a float64 holds is taken for exact."""
+    """F in extended precision; float64 values are taken as exact."""
     return _mean_loss(p, predictor(p, coef, intercept)) + penalty(p, coef)
 
 
@@ -121,7 +121,7 @@ def penalty(p, coef):
 
 
 def rounding(p, coef, intercept):
-    """What `objective` itself may be off by."""
+    """Error that `objective` itself may have."""
     w, b = np.abs(np.asarray(coef, float)), abs(float(intercept))
     share = p.weights / (p.weights @ p.exposure)
     eta = np.asarray(predictor(p, coef, intercept), float)
@@ -150,7 +150,7 @@ def exact_objective(p, coef, intercept, digits=60):
 
 
 def _exact(value):
-    """Long double as a number of mpmath: the float64 next to it, and the rest."""
+    """Convert a long double to mpmath: the nearest float64 plus the rest."""
     high = float(value)
     return mp.mpf(high) + mp.mpf(float(value - LD(high)))
 
@@ -159,9 +159,9 @@ def _exact(value):
 
 
 class Coordinates(NamedTuple):
-    """Some features and the intercept in coordinates in which rows are about uncorrelated, and the way back."""
+    """Some features and the intercept in coordinates in which rows are nearly uncorrelated, and the way back."""
 
-    columns: np.ndarray  # features that there are
+    columns: np.ndarray  # features in use
     rows: np.ndarray  # (time, coordinate), long double
     near: np.ndarray  # the same in float64
     mean: np.ndarray  # (feature,)
@@ -178,12 +178,12 @@ class Coordinates(NamedTuple):
         return coef, self.back[-1] @ np.asarray(v, LD) - self.mean @ coef
 
     def start(self, coef, intercept):
-        """Coordinates of parameters, or of the nearest there are."""
+        """Coordinates of parameters, or of the nearest representable ones."""
         coef = np.asarray(coef, LD)[self.columns]
         return self.forth @ np.append(coef * self.scale, LD(intercept) + self.mean @ coef)
 
     def slopes(self, features):
-        """What these coordinates do to some coefficients, float64."""
+        """Derivatives of some coefficients in these coordinates, float64."""
         return (self.back[:-1][features] / self.scale[features, None]).astype(float)
 
 
@@ -198,7 +198,7 @@ def coordinates(p, columns, bend):
     weighed = np.sqrt(np.asarray(share, float) * bend)[:, None] * Z.astype(float)
     weighed = np.concatenate([weighed, np.diag(np.sqrt(pull) + 1e-6 * kinked * np.abs(weighed).max())])
     _, s, Vt = svd(np.linalg.qr(weighed, mode="r"), lapack_driver="gesvd")
-    # Columns that sum to one do so but for their last bits, which are no direction: nothing is penalised there.
+    # Columns that sum to one do so up to their last bits, which are not a direction: nothing is penalised there.
     s, Vt = s[s > 1e-13 * s[0]], Vt[s > 1e-13 * s[0]]
     back, forth = (Vt.T / s).astype(LD), (s[:, None] * Vt).astype(LD)
     rows, M = Z @ back, back.astype(float)
@@ -206,13 +206,13 @@ def coordinates(p, columns, bend):
 
 
 def _share(p):
-    """Of the rows in the loss, long double: they sum to one."""
+    """Shares of the rows in the loss, long double; they sum to one."""
     share = p.weights.astype(LD) * p.exposure
     return share / share.sum()
 
 
 def _standard(X, share):
-    """Mean, standard deviation (1 for a constant) and whether there is one, (feature,) each."""
+    """Mean, standard deviation (1 for a constant) and whether the feature varies, (feature,) each."""
     mean = share @ X
     scale = np.sqrt(share @ (X - mean) ** 2)
     varies = scale > 1e-15 * np.abs(mean)
@@ -231,7 +231,7 @@ def optimum(p):
         return _smooth(p, everything, start)
     best = None
     for rough, mu in _barrier(p, start):
-        # Blocks that do not belong are of the size of the parameter over their slack.
+        # Blocks that should be zero have norms of about the parameter over their slack.
         out = np.isin(p.block, np.flatnonzero((p.kink * _norms(p, rough.coef) < 30 * float(mu)) & (p.kink > 0)))
         finer = _smooth(p, np.flatnonzero(~out), (np.where(out, 0, rough.coef), rough.intercept))
         if _belongs(p, finer, out):
@@ -241,7 +241,7 @@ def optimum(p):
 
 
 def _belongs(p, at, out):
-    """Whether no excluded block should be moved: the conditions of the optimum, where the others meet them."""
+    """Whether no excluded block should move: the conditions of the optimum, if the others meet them."""
     eta = np.asarray(predictor(p, at.coef, at.intercept), float)
     pull = p.weights * derivative(p.link, p.y, p.exposure, eta) / (p.weights @ p.exposure)
     X = p.X - p.weights @ p.X / p.weights.sum()  # the sum of pull is 0
@@ -307,7 +307,7 @@ def _smooth(p, columns, start, most=200):
         step, decrement = _solve(A, g)
         small = decrement < 1e-18 * (1 + abs(float(here)))
         if (small and decrement > before / 4) or decrement < 1e-26 * (1 + abs(float(here))):
-            break  # nothing but rounding of the gradient is left
+            break  # only rounding of the gradient is left
         v, there = _descend(value, v, step, here, decrement)
         if there is None:
             break
@@ -415,7 +415,7 @@ def _solve(A, g):
 
 
 def _descend(value, v, step, here, decrement):
-    """Longest of 1, 1/2, 1/4, ... of a step that descends; None where only rounding is left."""
+    """Longest of 1, 1/2, 1/4, ... of a step that descends; None if only rounding is left."""
     length = LD(1)
     while length > 1e-12:
         there = value(v + length * step)
@@ -425,11 +425,11 @@ def _descend(value, v, step, here, decrement):
     return v, None
 
 
-# -------------------------------------------------------------------------------- whether there is one
+# -------------------------------------------------------------------------------- existence of an optimum
 
 
 def separable(p):
-    """Whether a direction lowers the predictor in silent rows for ever at no cost; None where it is a close call.
+    """Whether a direction lowers the predictor in silent rows indefinitely at no cost; None if it is a close call.
 
     Directions are those of the coefficients without penalty and of the intercept, in uncorrelated coordinates.
     """
@@ -461,7 +461,7 @@ def separable(p):
 
 
 def _uncorrelated(X, weights):
-    """Rows with the intercept's 1 in coordinates of variance one, without what is constant; None if that is unsure."""
+    """Rows with the intercept's 1 in coordinates of unit variance, without constants; None if that is uncertain."""
     X, share = X.astype(LD), weights.astype(LD) / weights.astype(LD).sum()
     mean, scale, varies = _standard(X, share)
     Z = ((X - mean) / scale)[:, varies]

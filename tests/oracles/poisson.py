@@ -46,7 +46,7 @@ def slope_maximum():
 
 
 def curvature(link, eta, y):
-    """Curvature in float64 from the definition: only good for |eta| < 8, where nothing cancels much."""
+    """Curvature in float64 from the definition: accurate only for |eta| < 8, where little cancels."""
     if link == "exp":
         return np.exp(eta) + 0 * y
     s, f = 1 / (1 + np.exp(-eta)), np.log(1 + np.exp(eta))

@@ -54,7 +54,7 @@ def slope(eta):
 
 
 def curvature_ceiling(link, y, low, high, points=400):
-    """Supremum of the curvature over [low, high], or a hair less: the largest of many points."""
+    """Supremum of the curvature over [low, high], or slightly less: the largest of many points."""
     if np.all(np.isinf(low)) and np.all(np.isinf(high)):
         low, high = np.full(y.shape, -30.0), np.full(y.shape, 30.0)
     return np.max([curvature(link, y, low + u * (high - low)) for u in np.linspace(0, 1, points)], axis=0)
@@ -113,7 +113,7 @@ def null_intercept(link, Y, weights=None):
 def newton(link, X, Y, ridge=0.0, weights=None, max_steps=400):
     """Optimum with a ridge (0: none), by damped Newton steps, neuron by neuron.
 
-    Coordinates are standardised first, so that a feature of scale 1e8 is as good as any. Directions without
+    Coordinates are standardised first, so that a feature of scale 1e8 does no harm. Directions without
     curvature (duplicate columns) are left alone: the answer is one of the optima.
     """
     X, Y = np.asarray(X, float), np.asarray(Y, float)
@@ -150,7 +150,7 @@ def _newton_one(link, Z, y, ridge, w, v, max_steps):
         H = (rows.T * (w * curvature(link, y, eta))) @ rows / len(y) + np.diag(penalty)
         step = solve(H, g)
         at, reach = value(v), np.max(np.abs(rows @ step))
-        # Where the full step does not descend, log(1 + S)/S of it does (|phi'''| <= phi'').
+        # If the full step does not descend, log(1 + S)/S of it does (|phi'''| <= phi'').
         full = value(v - step) <= at + 1e-15 * abs(at)
         v = v - (1.0 if full else np.log1p(reach) / reach) * step
         if g @ step < 1e-24:

@@ -1,7 +1,7 @@
 """GLMs of one neuron's responses from their definitions, in float64, slow and plain. Never imports glmfit.
 
-F(w, b) = sum_t v_t loss(y_t, x_t'w + b + offset_t) / sum_t v_t + ridge |w|^2 / 2 + lasso |w|_1, with weights v, of
-binomial counts times the trials. Losses are minus log-likelihoods in units of the dispersion, but for terms in y.
+F(w, b) = sum_t v_t loss(y_t, x_t'w + b + offset_t) / sum_t v_t + ridge |w|^2 / 2 + lasso |w|_1, with weights v, for
+binomial counts times the trials. Losses are minus log-likelihoods in units of the dispersion, up to terms in y.
 """
 
 import numpy as np
@@ -105,7 +105,7 @@ def log_likelihood(name, y, eta, dispersion=1.0, trials=1.0):
 
 
 def mean(name, eta):
-    """Expected response, of binomial counts per trial."""
+    """Expected response, for binomial counts per trial."""
     if name in ("Bernoulli", "Binomial"):
         return expit(eta)
     if name == "Gaussian":
@@ -114,7 +114,7 @@ def mean(name, eta):
 
 
 def variance(name, eta, dispersion=1.0):
-    """Variance of a response, of a binomial share in one trial."""
+    """Variance of a response, for binomial counts of the share in one trial."""
     mu = mean(name, eta)
     if name in ("Bernoulli", "Binomial"):
         return mu * expit(-eta)
@@ -138,7 +138,7 @@ def draw(name, rng, eta, dispersion=1.0, trials=1):
 
 
 def dispersion_of(X, y, v=None, offset=0.0, ridge=0.0):
-    """Maximum likelihood dispersion of negative binomial counts, penalised or not, by a search over all of it."""
+    """Maximum likelihood dispersion of negative binomial counts, penalised or not, by a search over its whole range."""
     v = np.ones(len(y)) if v is None else v
 
     def loss_at(log_dispersion):

@@ -4,12 +4,12 @@ Everything is in nats: with weights v, a scale phi and penalty matrices S_j of a
 
     G(w, b) = sum_t v_t loss(y_t, x_t'w + b + offset_t) / phi + sum_j strength_j w'S_j w / 2
 
-and minus the log marginal likelihood of the strengths, but for constants, is by Laplace's approximation
+and minus the log marginal likelihood of the strengths, up to constants, is by Laplace's approximation
 
     G + log det (H + S) / 2 - log det+ S / 2
 
-at the optimum, H the second derivative of the losses over phi. Directions of w that no S_j touches are there once:
-those along which centred features do not vary, or vary as along others, are taken out.
+at the optimum, H the second derivative of the losses over phi. Directions of w that no S_j touches are kept once:
+those along which centred features do not vary, or vary as along others, are removed.
 """
 
 from typing import NamedTuple
@@ -60,7 +60,7 @@ def penalised(p: Problem) -> np.ndarray:
 
 
 def basis_of(p: Problem, tol: float = 1e-5) -> np.ndarray:
-    """Directions that are fitted: all that are penalised, and of the others those along which the features differ."""
+    """Directions that are fitted: all that are penalised, and of the others those along which the features vary."""
     Q = penalised(p)
     free = scipy.linalg.null_space(Q.T) if Q.shape[1] else np.eye(p.X.shape[1])
     varies = (p.X - centre_of(p)) * np.sqrt(p.v / p.v.sum())[:, None]
@@ -76,7 +76,7 @@ def basis_of(p: Problem, tol: float = 1e-5) -> np.ndarray:
 def fit(p: Problem, strengths, basis=None, start=None, rounds: int = 300) -> Fit:
     """Minimise G by damped Newton steps whose Hessians are factored as their square roots.
 
-    ``start`` are parameters of the basis and an intercept of centred features that may be better than none.
+    ``start`` holds parameters of the basis and an intercept of centred features; it is used if better than the default.
     """
     basis = basis_of(p) if basis is None else basis
     keep = p.v > 0
@@ -134,7 +134,7 @@ def _start(name, level, v, y, offset) -> float:
 
 
 def criterion(p: Problem, strengths, basis=None) -> float:
-    """Compute minus the log marginal likelihood of strengths > 0, but for what does not depend on them."""
+    """Compute minus the log marginal likelihood of strengths > 0, up to terms that do not depend on them."""
     found = fit(p, strengths, basis)
     Q = penalised(p)
     S = sum(

@@ -48,7 +48,7 @@ def minimum(X, Y, offset, strength):
     found = []
     for scale in (0.0, 1.0, 10.0):
         v = scale * np.random.default_rng(0).normal(size=K * (d + 1))
-        for _ in range(3):  # started again, as its memory is of another place
+        for _ in range(3):  # restarted because its memory belongs to another point
             v = minimize(
                 objective, v, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "ftol": 1e-16, "gtol": 1e-12}
             ).x
@@ -57,9 +57,9 @@ def minimum(X, Y, offset, strength):
 
 
 def newton(X, Y, offset=None, strength=0.0, n_steps=100):
-    """Minimiser of the mean loss plus ridge, the last column of X without one, by Newton's method: W (class, column).
+    """Minimiser of the mean loss plus ridge, none on the last column of X, by Newton's method: W (class, column).
 
-    With every row's whole curvature, steps halved until they go down; the shift common to all classes stays at 0.
+    Uses every row's whole curvature and halves steps until they descend; the shift common to all classes stays at 0.
     """
     n, K = Y.shape
     free = np.append(np.ones(X.shape[1] - 1), 0.0)
@@ -164,7 +164,7 @@ def implicit_objective(theta, c, a, x, u, w, w_label, ridge=0.0, offset=None):
 
 
 def implicit_by_bisection(c, log_a, delta, mobility, u):
-    """Return v after steps with one negative, whose mobility is that of it and the label together: Algorithm 1."""
+    """Return v after steps with one negative, whose mobility includes that of the label: Algorithm 1."""
     level, safe = np.log(c) + log_a + delta, np.where(mobility > 0, mobility, 1.0)
     low, high = np.zeros_like(u), np.maximum(u, np.logaddexp(0, log_a + delta))
     for _ in range(200):

@@ -1,7 +1,7 @@
 """Stochastic bound majorization, row by row and class by class, in all K (features + 1) coordinates at once.
 
-A model is W (class, column), its rows x hold a last 1 where there is an intercept; ``ridge`` and ``start`` are numbers
-per column, of the penalty of the sum over rows and of the curvature to begin with. Y (row, class) are counts.
+A model is W (class, column), its rows x end with a 1 if there is an intercept; ``ridge`` and ``start`` are numbers per
+column: the penalty of the sum over rows, and the initial curvature. Y (row, class) are counts.
 """
 
 import numpy as np
@@ -36,7 +36,7 @@ def curvature(W, X, Y, offset=None):
 
 
 def gradient(W, X, Y, ridge, offset=None):
-    """Of the sum over rows of the losses, plus the ridge."""
+    """Gradient of the sum over rows of the losses, plus the ridge."""
     scores = X @ W.T + (0.0 if offset is None else offset)
     p = np.exp(scores - scores.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
@@ -72,7 +72,7 @@ def listing(W, X, Y, epochs, ridge, start, gain=1.0, offset=None, printed=False,
 
 
 def logistic_listing(w, X, y, order, ridge, start, gain=1.0):
-    """Two classes: Algorithm 2 for the log-odds w'x of y = 1, one rank-one update a row."""
+    """Two classes: Algorithm 2 for the log-odds w'x of y = 1, one rank-one update per row."""
     t, M, mu = len(X), np.diag(1 / start), np.zeros(len(w))
     for j in order:
         x, s = X[j], X[j] @ w

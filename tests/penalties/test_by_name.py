@@ -1,4 +1,4 @@
-"""From the words of a user to a penalty, and what is refused."""
+"""Penalties from the arguments of a user, and arguments that are refused."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def groups_of(name):
     "name, cls",
     [*zip(NAMES, [NoPenalty, Ridge, Lasso, ElasticNet, GroupLasso], strict=True), (None, NoPenalty)],
 )
-def test_names(name, cls):
+def test_names_select_the_class(name, cls):
     penalty = make(name, None if cls is NoPenalty else 0.2, 4, 2, groups=groups_of(name))
     assert type(penalty) is cls
     assert penalty.name == (name or "UnRegularized")
@@ -66,7 +66,7 @@ def test_elastic_net_ratio():
         ({"a": slice(None, None, 2)}, (0, -1, 0, -1)),
     ],
 )
-def test_groups(groups, labels):
+def test_groups_become_labels(groups, labels):
     assert make("GroupLasso", 0.1, 4, 2, groups=groups, feature_names=["x", "y", "z", "t"]).groups == labels
 
 
@@ -100,7 +100,7 @@ def test_groups(groups, labels):
         ({"regularizer": "GroupLasso"}, ValueError, "groups is None; pass groups as one label per feature"),
     ],
 )
-def test_refused(arguments, error, message):
+def test_invalid_arguments_are_refused(arguments, error, message):
     arguments = {"regularizer": "Ridge", "strength": 0.1, "n_features": 4, "n_neurons": 2} | arguments
     with pytest.raises(error, match=message):
         make(**arguments)
@@ -137,7 +137,7 @@ def test_refused(arguments, error, message):
         ),
     ],
 )
-def test_refused_groups(groups, error, message):
+def test_invalid_groups_are_refused(groups, error, message):
     with pytest.raises(error, match=message):
         make("GroupLasso", 0.1, 4, 2, groups=groups, feature_names=["x", "y", "z", "t"])
 
@@ -153,7 +153,7 @@ def test_group_lasso_refuses_bad_groups_steps_and_scales():
     with pytest.raises(ValueError, match="one integer per feature"):
         GroupLasso(0.1, (0, -3))
     penalty, coef = GroupLasso(0.1, (0, 0, 1, -1)), np.ones((4, 2), np.float32)
-    scale = np.array([2.0, 2.0, 1.0, 9.0])  # free where nothing is penalised
+    scale = np.array([2.0, 2.0, 1.0, 9.0])  # arbitrary for unpenalised features
     with pytest.raises(ValueError, match=r"step has shape \(4, 2\)"):
         penalty.prox(coef, np.ones((4, 2)))
     with pytest.raises(ValueError, match="varies inside a group"):
@@ -161,7 +161,7 @@ def test_group_lasso_refuses_bad_groups_steps_and_scales():
     np.testing.assert_array_equal(jax.jit(lambda v: penalty.prox(v, 1.0, scale))(coef)[3], 1.0)
 
 
-def test_numbers_make_arrays():
-    """A Python number would be static under equinox's jit, and every strength a compilation."""
+def test_numbers_become_arrays():
+    """A Python number would be static under equinox's jit, and every strength would compile again."""
     assert all(isinstance(p.strength, np.ndarray) for p in (Ridge(1), Lasso(0.1), ElasticNet(0.1), NoPenalty()))
     assert isinstance(ElasticNet(0.1, 0.3).ratio, np.ndarray)

@@ -13,7 +13,7 @@ matplotlib = pytest.importorskip("matplotlib")
 
 @pytest.fixture(autouse=True)
 def close_figures():
-    """Close what pyplot opened."""
+    """Close the figures that pyplot opened."""
     yield
     import matplotlib.pyplot as plt
 
@@ -46,7 +46,7 @@ def index(found, kind, name):
 
 
 def texts(ax):
-    """Words of the legend."""
+    """Texts of the legend."""
     return [t.get_text() for t in ax.get_legend().get_texts()]
 
 
@@ -79,7 +79,7 @@ def test_points_are_contributions_with_standard_errors_in_the_unit(found, unit):
     assert texts(ax) == ["0", "1", "2"]
 
 
-def test_points_are_filled_where_they_are_discoveries(found, without_null):
+def test_points_of_discoveries_are_filled(found, without_null):
     each = [index(found, "unique", "place"), index(found, "unique", "speed")]
     level = float(found.q_value[each, [0, 1]].max())
     filled = fills(plotting.plot_contributions(found, level=level))
@@ -88,7 +88,7 @@ def test_points_are_filled_where_they_are_discoveries(found, without_null):
     assert np.all(fills(plotting.plot_contributions(without_null)))
 
 
-def test_some_neurons_by_number_or_name(found):
+def test_neurons_are_selected_by_number_or_name(found):
     ax = plotting.plot_contributions(found, neurons=["2", 0], kind="whole")
     assert texts(ax) == ["2", "0"]
     np.testing.assert_allclose([at[0, 1] for at in points(ax)], found.contribution[0, [2, 0]])
@@ -97,7 +97,7 @@ def test_some_neurons_by_number_or_name(found):
 def test_the_map_has_a_row_per_group_and_a_dot_per_discovery(found):
     level = 0.2
     ax = plotting.plot_contributions(found, style="map", level=level, kind="added")
-    each = [index(found, "added", "speed"), index(found, "added", "place")]  # in their order
+    each = [index(found, "added", "speed"), index(found, "added", "place")]  # in the given order
     np.testing.assert_allclose(ax.images[0].get_array(), found.contribution[each])
     dots = set(map(tuple, ax.get_lines()[0].get_xydata()[:, ::-1].astype(int)))
     assert dots == set(zip(*np.nonzero(found.q_value[each] <= level)))
@@ -109,7 +109,7 @@ def test_the_map_has_a_row_per_group_and_a_dot_per_discovery(found):
 
 
 def many(found, n):
-    """The neurons of an explanation, again and again."""
+    """An explanation of n neurons that repeat those found."""
     some = np.arange(n) % len(found.neuron)
     arrays = {
         name: getattr(found, name)[..., some]
@@ -119,7 +119,7 @@ def many(found, n):
     return replace(found, neuron=[f"unit {k}" for k in range(n)], **arrays)
 
 
-def test_many_neurons_are_a_map_with_names_that_fit(found):
+def test_many_neurons_are_drawn_as_a_map_with_names_that_fit(found):
     ax = plotting.plot_contributions(many(found, 90))
     assert ax.images[0].get_array().shape == (2, 90)
     assert 20 < len(ax.get_xticks()) <= 40
@@ -151,7 +151,7 @@ def test_the_null_is_a_histogram_of_draws_with_the_recording(found):
     assert plotting.plot_null(found, "2", kind="whole").get_title(loc="left") == "neuron 2, all features"
 
 
-def test_the_null_says_how_many_draws_were_spared(found):
+def test_the_null_says_how_many_draws_were_computed(found):
     draws = found.null_statistic.copy()
     draws[10:] = np.nan
     spared = replace(found, null_statistic=draws, n_draws=np.full_like(found.n_draws, 10))
@@ -179,7 +179,7 @@ def test_the_page_of_a_neuron(found, without_null):
     assert plotting.plot_explained_neuron(found, 0, axes=mine)[0] is mine[0, 0]
 
 
-def test_a_neuron_that_cannot_be_scored_is_drawn_without_it(found):
+def test_a_neuron_that_cannot_be_scored_is_drawn_without_scores(found):
     loss = found.loss.copy()
     loss[..., 2] = np.nan
     nothing = np.full_like(found.statistic[:, 2], np.nan)
@@ -197,7 +197,7 @@ def test_a_neuron_that_cannot_be_scored_is_drawn_without_it(found):
     assert plotting.plot_null(none, 2, kind="whole").texts[0].get_text() == "cannot be scored"
 
 
-def test_figures_of_a_saved_explanation(found, tmp_path):
+def test_figures_of_a_saved_explanation_are_the_same(found, tmp_path):
     again = Explanation.load(found.save(tmp_path / "found.npz"))
     for a, b in zip(
         points(plotting.plot_contributions(again)), points(plotting.plot_contributions(found)), strict=True
@@ -222,7 +222,7 @@ def test_figures_of_a_saved_explanation(found, tmp_path):
         (lambda f: plotting.plot_explained_neuron(f, 0, axes=plotting.new_axes((1, 1))), "axes has 2 entries"),
     ],
 )
-def test_figures_say_what_does_not_fit(found, draw, words):
+def test_figures_raise_errors_that_say_what_does_not_fit(found, draw, words):
     with pytest.raises((TypeError, ValueError), match=words):
         draw(found)
 

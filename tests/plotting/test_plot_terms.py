@@ -16,7 +16,7 @@ UNITS = {"x": "cm", "y": "cm", "phase": "rad"}
 
 @pytest.fixture(autouse=True)
 def close_figures():
-    """Close what pyplot opened."""
+    """Close the figures that pyplot opened."""
     yield
     import matplotlib.pyplot as plt
 
@@ -27,7 +27,7 @@ def close_figures():
 def inputs():
     rng = np.random.default_rng(0)
     x, y = rng.uniform(0, 100, (2, T))
-    x = np.where((x > 60) & (y > 60), 30.0, x)  # a corner where nobody goes
+    x = np.where((x > 60) & (y > 60), 30.0, x)  # an unvisited corner
     return x, y, rng.uniform(-np.pi, 3 * np.pi, T), rng.poisson(0.2, T)  # two turns of phase
 
 
@@ -68,7 +68,7 @@ def test_panels_are_the_terms_with_units(model):
     assert [t.get_text() for t in legend.get_texts()] == ["95 % simultaneous", "pointwise", "model"]
 
 
-def test_without_rows_rates_are_those_of_the_term_once_around(model):
+def test_without_rows_rates_are_those_of_the_term_over_one_turn(model):
     ax = plotting.plot_terms(model, terms="phase", bin_s=BIN_S, level=0.9)[0, 0]
     curve = model.term("phase", level=0.9)
     (drawn,) = lines(ax)
@@ -92,7 +92,7 @@ def test_with_rows_rates_are_averaged_over_the_other_terms(model, data):
         changed = used.copy()
         changed[:, 25:31] = model.terms_["phase"].basis.on_grid(drawn[[point], 0])
         assert drawn[point, 1] == pytest.approx(model.predict(changed)[:, 0].mean(), rel=0.01)
-    # which is the level of the counts, where that at the mean of the other terms is not
+    # This is the level of the counts; the rate at the mean of the other terms is not.
     assert drawn[:, 1].mean() == pytest.approx(data[1][:, 0].mean(), rel=0.05)
     assert abs(model.term("phase").rate[:, 0].mean() / data[1][:, 0].mean() - 1) > 0.05
 
@@ -107,7 +107,7 @@ def test_dots_are_the_rates_counted_around_the_circle(model, data, inputs):
     np.testing.assert_allclose(dots.get_xdata(), (np.arange(8) + 0.5) * np.pi / 4)
 
 
-def test_maps_are_grey_where_nobody_was_and_have_the_counted_map_next_to_them(model, data, inputs):
+def test_maps_are_grey_in_unvisited_places_and_have_the_counted_map_next_to_them(model, data, inputs):
     X, Y = data
     x, y = inputs[:2]
     given = {"covariates": {"place": (x, y)}, "bin_s": BIN_S, "n_bins": 10, "units": UNITS}
@@ -129,7 +129,7 @@ def test_maps_are_grey_where_nobody_was_and_have_the_counted_map_next_to_them(mo
     assert fitted[10, 8] == pytest.approx(model.predict(used)[:, 0].mean() / BIN_S, rel=0.01)
 
 
-def test_without_counts_the_unvisited_is_grey_all_the_same(model, inputs):
+def test_unvisited_places_are_grey_even_without_counts(model, inputs):
     axes = plotting.plot_terms(model, terms="place", covariates={"place": inputs[:2]}, n_bins=10)
     assert axes.shape == (1, 1) and axes[0, 0].images[0].get_array().mask[12:, 12:].all()
     everywhere = plotting.plot_terms(model, terms="place", n_bins=10)[0, 0].images[0].get_array()
@@ -145,7 +145,7 @@ def test_filters_are_over_lags_on_the_scale_of_the_predictor(model):
     assert narrow[:, 1].max() == pytest.approx(curve.high[:, 0].max())
 
 
-def test_a_row_for_each_neuron_and_words_for_those_without_a_fit(model, data, inputs):
+def test_each_neuron_has_a_row_and_those_without_a_fit_have_a_note(model, data, inputs):
     axes = plotting.plot_terms(model, *data, neuron=["1", 2], covariates={"place": inputs[:2]}, n_bins=6)
     assert axes.shape == (2, 4)
     assert axes[0, 0].get_title(loc="left") == "1: place" and axes[1, 0].get_title(loc="left") == "2: place"

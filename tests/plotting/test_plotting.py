@@ -15,7 +15,7 @@ matplotlib = pytest.importorskip("matplotlib")
 
 @pytest.fixture(autouse=True)
 def close_figures():
-    """Close what pyplot opened."""
+    """Close the figures that pyplot opened."""
     yield
     import matplotlib.pyplot as plt
 
@@ -52,7 +52,7 @@ def report():
 
 
 def texts(ax):
-    """Words of the legend."""
+    """Texts of the legend."""
     return [t.get_text() for t in ax.get_legend().get_texts()]
 
 
@@ -62,7 +62,7 @@ def whole(axis):
 
 
 def words(ax):
-    """Words instead of a drawing."""
+    """Texts that replace a drawing."""
     return [t.get_text() for t in ax.texts]
 
 
@@ -71,7 +71,7 @@ def line(ax, label):
     return next(entry for entry in ax.get_lines() if entry.get_label() == label)
 
 
-def test_filter_is_basis_times_weights_in_the_unit_asked_for(rng):
+def test_filter_is_basis_times_weights_in_the_requested_unit(rng):
     basis, weights, lag_s = rng.normal(size=(20, 3)), rng.normal(size=3), 1e-3 * np.arange(20)
     ax = plotting.plot_filter(basis, weights, lag_s, label="mine")
     np.testing.assert_allclose(line(ax, "mine").get_xdata(), np.arange(20))
@@ -109,7 +109,7 @@ def test_filters_of_many_neurons_are_one_line_each(rng):
         ({"covariance": np.eye(2), "weights": np.ones((2, 3))}, r"weights \(2, 3\).* one neuron"),
     ],
 )
-def test_filter_says_what_does_not_fit(change, word):
+def test_filter_raises_errors_that_say_what_does_not_fit(change, word):
     arguments = {"basis": np.ones((5, 2)), "weights": np.ones(2), "lag_s": np.arange(5.0)} | change
     with pytest.raises((TypeError, ValueError), match=word):
         plotting.plot_filter(**arguments)
@@ -139,7 +139,7 @@ def test_rates_of_several_models_within_limits():
     assert ax.get_xlim() == (0.2, 0.4)
 
 
-def test_smoothing_keeps_the_number_of_spikes_and_passes_over_nan():
+def test_smoothing_keeps_the_number_of_spikes_and_skips_nan():
     time_s = 0.01 * np.arange(200)
     rate, counts = np.full(200, 0.3), np.zeros(200)
     rate[:5], counts[100] = np.nan, 1
@@ -196,7 +196,7 @@ OF_BOTH = [
         ({"rate": {}}, "an empty dict"),
     ],
 )
-def test_rates_of_bins_and_widths_that_make_no_sense_are_refused(change, words):
+def test_rates_refuse_invalid_bins_and_widths(change, words):
     with pytest.raises(ValueError, match=words):
         plotting.plot_rate_against_spikes(**RATES | change)
 
@@ -204,7 +204,7 @@ def test_rates_of_bins_and_widths_that_make_no_sense_are_refused(change, words):
 @pytest.mark.parametrize(
     ("change", "words"), [*OF_BOTH, ({"window_s": 0}, "window_s is 0; it must be a finite number above 0")]
 )
-def test_residuals_of_bins_and_widths_that_make_no_sense_are_refused(change, words):
+def test_residuals_refuse_invalid_bins_and_widths(change, words):
     with pytest.raises(ValueError, match=words):
         plotting.plot_residuals(**RATES | {"window_s": 1.0} | change)
 
@@ -243,7 +243,7 @@ def test_convergence_refuses_an_unknown_axis(report):
         plotting.plot_convergence(report, against="minutes")
 
 
-def test_bounds_are_told_from_estimates(report):
+def test_bounds_are_distinguished_from_estimates(report):
     optimum = report.objective - np.array([1e-8, 5e-8, 3e-4, 0.0])
     ax = plotting.plot_bounds(report, optimum)
     np.testing.assert_allclose(line(ax, "proved bound").get_xdata(), [1e-8, 5e-8], rtol=1e-6)
@@ -257,7 +257,7 @@ def test_bounds_are_told_from_estimates(report):
     "draw",
     [plotting.plot_convergence, plotting.plot_report_overview, lambda report: plotting.plot_bounds(report, [0.0, 0.0])],
 )
-def test_a_report_may_be_that_of_a_model(draw, rng):
+def test_a_model_may_be_given_instead_of_its_report(draw, rng):
     model = PopulationGLM(regularizer_strength=1e-2)
     with pytest.raises(NotFittedError):
         draw(model)
@@ -289,7 +289,7 @@ def test_overview_counts_every_neuron_once(report):
     assert whole(status.xaxis) and whole(score.yaxis) and whole(gap.yaxis)
 
 
-def test_a_silent_population_is_said_to_be_one(report, rng):
+def test_a_silent_population_is_labelled_as_silent(report, rng):
     model = PopulationGLM(regularizer_strength=1e-2).fit(rng.normal(size=(100, 2)), np.zeros((100, 3)))
     status, score, gap = plotting.plot_report_overview(model)
     assert [bar.get_width() for bar in status.patches] == [3] and whole(status.xaxis)
@@ -321,14 +321,14 @@ def test_coupling_takes_names(rng):
             plotting.plot_coupling(np.zeros(shape), names=["a", "b"])
 
 
-def test_coupling_refuses_what_is_no_matrix():
+def test_coupling_refuses_anything_but_a_matrix():
     with pytest.raises(ValueError, match=r"coupling has shape \(4,\); it needs an array of numbers, \(source n"):
         plotting.plot_coupling(np.ones(4))
     with pytest.raises(ValueError, match="limit is -1; it must be a finite number above 0"):
         plotting.plot_coupling(np.ones((2, 2)), limit=-1)
 
 
-def test_scores_and_pairs_that_are_none_are_refused():
+def test_invalid_scores_and_pairs_are_refused():
     with pytest.raises(TypeError, match=r"scores is a dict; it needs an array of numbers, \(neuron,\)"):
         plotting.plot_scores({"a": [1, 2]})
     with pytest.raises(ValueError, match=r"scores has shape \(2, 2\)"):
@@ -343,7 +343,7 @@ def test_coupling_of_zeros_is_drawn():
     assert plotting.plot_coupling(np.zeros((3, 3)), colorbar=False).images[0].get_clim() == (-1.0, 1.0)
 
 
-def test_recovery_leaves_out_nan():
+def test_recovery_skips_nan():
     ax = plotting.plot_recovery([[1.0, np.nan], [2.0, 3.0]], [[1.5, 1.0], [np.nan, 2.5]])
     points = ax.get_lines()[-1]
     np.testing.assert_array_equal(points.get_xdata(), [1.0, 3.0])
@@ -356,7 +356,7 @@ def test_signal_within_limits():
     assert ax.get_ylabel() == "level (dB)"
 
 
-def test_every_function_draws_where_it_is_told(report, rng):
+def test_every_function_draws_into_the_given_axes(report, rng):
     import matplotlib.pyplot as plt
 
     axes = plotting.new_axes((1,) * 3, (1,) * 2).flat
@@ -371,10 +371,10 @@ def test_every_function_draws_where_it_is_told(report, rng):
     ]
     for call, ax in zip(calls, axes, strict=True):
         assert call(ax) is ax
-    assert plt.get_fignums() == []  # nothing was opened behind the caller's back
+    assert plt.get_fignums() == []  # no other figure was opened
 
 
-def test_axes_are_one_of_matplotlib(report):
+def test_axes_must_be_matplotlib_axes(report):
     axes = plotting.new_axes((1, 1))[0]
     with pytest.raises(TypeError, match=r"ax is an array of shape \(2,\); it must be one matplotlib Axes"):
         plotting.plot_scores([0.1, 0.2], ax=axes)
@@ -400,7 +400,7 @@ def test_new_axes_and_panel_letters(tmp_path):
 
 @pytest.fixture
 def chosen():
-    """Three strengths, four folds; the last neuron cannot be scored, the second not in one fold."""
+    """Three strengths, four folds; the last neuron cannot be scored, the second lacks one fold."""
     scores = np.random.default_rng(0).normal(size=(3, 4, 3)) * 0.1
     scores[1, :, 0] += 1
     scores[:, :, 2] = np.nan
@@ -444,7 +444,7 @@ def test_the_map_of_strengths_orders_neurons_and_marks_the_choice(chosen):
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [1, 2, 2])
 
 
-def test_strengths_that_an_interrupted_fit_left_out_are_not_drawn(chosen):
+def test_strengths_that_an_interrupted_fit_skipped_are_not_drawn(chosen):
     chosen.cv_scores_[0] = np.nan
     chosen.cv_scores_[:, :, 2], chosen.strength_ = np.nan, np.array([1e-2, 1.0, np.nan])
     drawn = plotting.plot_cv_curves(chosen).containers[0][0]
@@ -456,7 +456,7 @@ def test_strengths_that_an_interrupted_fit_left_out_are_not_drawn(chosen):
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [1, 2, np.nan])
 
 
-def test_strengths_need_a_fitted_model_of_them(rng):
+def test_strengths_need_a_fitted_cross_validated_model(rng):
     model = PopulationGLM(regularizer_strength=1e-2).fit(rng.normal(size=(100, 2)), rng.poisson(1.0, 100))
     for draw in (plotting.plot_cv_curves, plotting.plot_strengths):
         with pytest.raises(TypeError, match=r"model is a PopulationGLM, .*pass a fitted PopulationGLMCV"):
@@ -466,13 +466,13 @@ def test_strengths_need_a_fitted_model_of_them(rng):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_few_neurons_have_whole_numbers_on_the_map_of_strengths(chosen, n):
+def test_few_neurons_have_integer_ticks_on_the_map_of_strengths(chosen, n):
     chosen.cv_scores_, chosen.strength_ = chosen.cv_scores_[:, :, :n], chosen.strength_[:n]
     assert whole(plotting.plot_strengths(chosen).xaxis)
 
 
 @pytest.mark.parametrize("regularizer, words", [("Ridge", "ridge"), ("Lasso", "lasso"), ("ElasticNet", "elastic-net")])
-def test_strengths_are_called_by_their_penalty(chosen, regularizer, words):
+def test_strengths_are_named_after_their_penalty(chosen, regularizer, words):
     chosen.regularizer = regularizer
     assert plotting.plot_cv_curves(chosen).get_xlabel() == f"{words} strength"
     assert plotting.plot_strengths(chosen).get_ylabel() == f"{words} strength"
@@ -487,12 +487,12 @@ def outline(band):
     return {x: (vertices[vertices[:, 0] == x, 1].min(), vertices[vertices[:, 0] == x, 1].max()) for x in vertices[:, 0]}
 
 
-def test_filter_interval_is_that_of_the_table(rng):
+def test_filter_interval_matches_the_table(rng):
     basis, lag_s = rng.normal(size=(6, 2)), 0.01 * np.arange(6)
     X = rng.normal(size=(800, 3))
     counts = rng.poisson(np.logaddexp(0, X @ [0.5, -0.5, 0.2]))
     model = PopulationGLM(regularizer="UnRegularized").fit(X, counts)
-    combinations = np.column_stack([basis, np.zeros(6)])  # the third feature is none of the filter's
+    combinations = np.column_stack([basis, np.zeros(6)])  # the third feature is not part of the filter
     table = wald_table(model, X, counts, combinations=combinations)
     interval = table.low[:, 0], table.high[:, 0]
     ax = plotting.plot_filter(basis, model.coef_[:2], lag_s, unit="s", interval=interval, label="mine")
@@ -545,13 +545,13 @@ def test_tuning_is_the_mean_count_with_its_standard_error_and_the_mean_of_the_mo
         ({"covariate": np.ones((50, 1))}, r"covariate has shape \(50, 1\); it needs an array of numbers, \(time,\)"),
     ],
 )
-def test_tuning_refuses_what_would_be_empty(change, words):
+def test_tuning_refuses_invalid_input(change, words):
     arguments = {"covariate": np.linspace(0, 1, 50), "counts": np.ones(50), "bin_s": 0.1, "edges": 2} | change
     with pytest.raises(ValueError, match=words):
         plotting.plot_tuning(**arguments)
 
 
-def test_residuals_are_spikes_beyond_the_expected_in_standard_deviations(rng):
+def test_residuals_are_excess_spikes_in_standard_deviations(rng):
     time_s, rate = 0.05 + 0.1 * np.arange(100), rng.uniform(0.5, 2, 100)
     counts = rng.poisson(rate).astype(float)
     rate[3], counts[15] = np.nan, np.nan
@@ -592,7 +592,7 @@ def test_time_rescaling_draws_the_distribution_and_its_band(rng):
     assert ax.get_ylabel() == "cumulative share of intervals,\nless the uniform"
 
 
-def test_time_rescaling_refuses_neurons_that_are_not_there_and_says_which_are_silent(rng):
+def test_time_rescaling_refuses_unknown_neurons_and_labels_silent_ones(rng):
     rate = np.full((500, 2), 0.2)
     counts = rng.poisson(rate)
     counts[:, 1] = 0
@@ -620,7 +620,7 @@ def test_confusion_is_the_percentage_of_each_true_class():
     true, decoded = ["b", "b", "a", "b", "a", "b"], ["b", "a", "a", "b", "a", "c"]
     ax = plotting.plot_confusion(true, decoded)
     image = np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
-    np.testing.assert_allclose(image, [[100, 0, 0], [25, 50, 25], [np.nan] * 3])  # c never was
+    np.testing.assert_allclose(image, [[100, 0, 0], [25, 50, 25], [np.nan] * 3])  # c never occurred
     assert ax.get_facecolor() == matplotlib.colors.to_rgba(plotting.LIGHT)  # and is not drawn like 0 %
     assert ax.images[0].cmap.get_bad()[3] == 0
     assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "b", "c"]
@@ -635,7 +635,7 @@ def test_confusion_is_the_percentage_of_each_true_class():
         plotting.plot_confusion([0, 3], [0])
 
 
-def test_decoded_positions_lie_where_they_are(rng):
+def test_decoded_positions_are_drawn_at_their_coordinates(rng):
     time_s, position = 0.25 + 0.5 * np.arange(6), np.array([5.0, 15.0, 35.0])  # 25 was never seen
     posterior, truth = rng.dirichlet(np.ones(3), 6), rng.uniform(0, 40, 6)
     ax = plotting.plot_decoded(time_s, posterior, position, truth, breaks=[1.5])
@@ -656,7 +656,7 @@ def test_decoded_positions_lie_where_they_are(rng):
         plotting.plot_decoded(time_s, posterior, position, truth[1:])
 
 
-def test_responses_are_those_of_a_table_or_of_a_model():
+def test_responses_come_from_a_table_or_a_model():
     table = np.arange(12.0).reshape(3, 4)
     table[1, 1] = np.nan
     ax = plotting.plot_responses(table, rows=[2, 1], columns=[1, 0], label="spikes")
@@ -692,7 +692,7 @@ def test_overview_of_classes(rng):
 
 
 @pytest.mark.slow
-def test_overview_of_classes_whose_gap_was_not_looked_at(rng):
+def test_overview_of_classes_whose_gap_was_not_computed(rng):
     X, label = rng.normal(size=(300, 3)), rng.integers(0, 4, 300)
     model = SoftmaxGLM(solver_name="ImplicitSGD", certify=False, regularizer_strength=1e-2)
     report = model.fit(X, label).report_
@@ -729,7 +729,7 @@ FAMILIES = ["Poisson", "NegativeBinomial", "Bernoulli", "Binomial", "Gaussian", 
 
 
 def drawn_from(family, rng, T=1200):
-    """Features, responses of two neurons, of which the second lacks bins, what is passed with them, a fitted model."""
+    """Features, responses of two neurons (the second lacks bins), further arguments, and a fitted model."""
     X = rng.normal(size=(T, 2))
     eta = X @ np.array([[0.5, -0.3], [0.2, 0.4]])
     share, trials, exposure = 1 / (1 + np.exp(-eta)), rng.integers(0, 6, T), rng.choice([0.3, 1.0, 2.0], T)
@@ -747,7 +747,7 @@ def drawn_from(family, rng, T=1200):
 
 
 def bars(ax):
-    """Middles and half lengths of bars, and where they stand."""
+    """Positions, centres and half lengths of error bars."""
     points, _, (stems,) = ax.containers[0]
     return points.get_xdata(), points.get_ydata(), [np.ptp(s[:, 1]) / 2 for s in stems.get_segments()]
 
@@ -776,7 +776,7 @@ def test_binned_residuals_are_means_of_pearson_residuals_and_two_standard_errors
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("predicted mean", "mean residual (SD)")
 
 
-def test_binned_residuals_against_features_time_and_what_the_model_lacks(rng):
+def test_binned_residuals_against_features_time_and_missing_covariates(rng):
     import pandas as pd
 
     X = pd.DataFrame({"speed": rng.normal(size=400), "reward": np.repeat([0.0, 1.0], 200)})
@@ -808,13 +808,13 @@ def test_binned_residuals_against_features_time_and_what_the_model_lacks(rng):
 
 
 def counted(ax):
-    """Points of the number of bins, by place."""
+    """Numbers of bins that were counted, by position."""
     of = line(ax, "counted")
     return dict(zip(of.get_xdata(), of.get_ydata(), strict=True))
 
 
 @pytest.mark.parametrize("family", ["Poisson", "NegativeBinomial", "Binomial"])
-def test_calibration_of_counts_is_their_number_and_the_one_expected(family, rng):
+def test_calibration_of_counts_shows_observed_and_expected_numbers(family, rng):
     X, y, given, model = drawn_from(family, rng)
     ax = plotting.plot_calibration(model, X, y, neuron=1, level=0.9, **given)
     over = given.get("exposure", np.ones(len(X)))
@@ -842,7 +842,7 @@ def test_calibration_of_counts_is_their_number_and_the_one_expected(family, rng)
     assert [t.get_text() for t in ax.get_xticklabels()][-1] == f"{last}+"
 
 
-def test_calibration_tells_an_overdispersed_neuron_from_poisson(rng):
+def test_calibration_distinguishes_an_overdispersed_neuron_from_poisson(rng):
     X, y, _, right = drawn_from("NegativeBinomial", rng, T=5000)
     wrong = PopulationGLM("exp").fit(X, y)
     ax = plotting.plot_calibration({"Poisson": wrong, "negative binomial": right}, X, y)
@@ -854,7 +854,7 @@ def test_calibration_tells_an_overdispersed_neuron_from_poisson(rng):
     assert outside[0] >= 5 and outside[1] <= 2
 
 
-def test_calibration_of_large_counts_is_in_intervals(rng):
+def test_calibration_of_large_counts_uses_intervals(rng):
     y = rng.poisson(500, 4000).astype(float)
     X = rng.normal(size=(4000, 1))
     model = PopulationGLM("exp").fit(X, y)
@@ -865,7 +865,7 @@ def test_calibration_of_large_counts_is_in_intervals(rng):
     assert ax.get_xlabel() == "count (lower end of the interval)"
 
 
-def test_calibration_of_yes_or_no_is_the_share_of_yes(rng):
+def test_calibration_of_binary_responses_is_the_share_of_ones(rng):
     X, y, _, model = drawn_from("Bernoulli", rng)
     ax = plotting.plot_calibration(model, X, y, neuron=1, n_bins=5)
     p, yes = model.predict(X)[100:, 1], y[100:, 1]
@@ -879,7 +879,7 @@ def test_calibration_of_yes_or_no_is_the_share_of_yes(rng):
 
 
 @pytest.mark.parametrize("family", ["Gaussian", "Gamma"])
-def test_calibration_of_measured_values_is_the_distribution_of_their_probability(family, rng):
+def test_calibration_of_measured_values_is_the_distribution_of_their_probability_transform(family, rng):
     X, y, _, model = drawn_from(family, rng)
     wrong = PopulationGLM(observation_model=family).fit(X[:, :1], y**3 if family == "Gaussian" else y)
     ax = plotting.plot_calibration(model, X, y, neuron=1)
@@ -909,7 +909,7 @@ def test_a_silent_neuron_is_calibrated(rng):
         np.testing.assert_allclose(line(ax, "model").get_ydata(), 300)
 
 
-def test_calibration_and_residuals_say_what_does_not_fit(rng):
+def test_calibration_and_residuals_refuse_invalid_input(rng):
     X, y, _, model = drawn_from("Gaussian", rng)
     for draw in (plotting.plot_calibration, plotting.plot_binned_residuals):
         with pytest.raises(ValueError, match="neuron is 2; the model has neurons 0 to 1"):

@@ -53,7 +53,7 @@ OBSERVATIONS = {
 
 @pytest.fixture(autouse=True)
 def ordinary_jax():
-    """NeMoS broadcasts freely, and says what it has to say in warnings."""
+    """Allow the broadcasting of NeMoS, and ignore its known warnings."""
     with warnings.catch_warnings(), jax.numpy_rank_promotion("allow"):
         warnings.filterwarnings("ignore", message="Mask has not been set")
         warnings.filterwarnings("ignore", message="JAXopt is no longer maintained")
@@ -113,7 +113,7 @@ def penalised(model, X, Y):
 
 
 def best_of_nemos(model, X, Y, steps=100_000):
-    """The same model fitted by NeMoS itself, as far as it gets."""
+    """The same model fitted by NeMoS itself, as far as possible."""
     smooth = type(model.regularizer).__name__ in ("UnRegularized", "Ridge")
     best = clone(model).set_params(solver_kwargs={})
     best.set_params(solver_name="LBFGS" if smooth else "ProximalGradient")
@@ -126,12 +126,12 @@ def best_of_nemos(model, X, Y, steps=100_000):
 
 
 def told(proved):
-    """Where nothing proves the gap, NeMoS's warning; else nothing."""
+    """Expect NeMoS's warning if nothing proves the gap."""
     return contextlib.nullcontext() if proved else pytest.warns(RuntimeWarning, match="did not converge")
 
 
 def assert_close(state, proved):
-    """The gap is proved to be below the target, or estimated to be, which is said and is no convergence."""
+    """Check that the gap is proved to be below the target, or else is reported as unproved and not converged."""
     assert bool(state.stats.converged) == proved
     assert np.all(state.certificate.status == (Status.CONVERGED if proved else Status.UNPROVED))
 
@@ -153,12 +153,12 @@ def assert_same_answer(model, X, Y, atol=1e-5):
 @pytest.mark.parametrize("model, link", [("GLM", "softplus"), ("PopulationGLM", "exp"),
                                          pytest.param("ClassifierGLM", None, marks=pytest.mark.slow),
                                          ("ClassifierPopulationGLM", None)])  # fmt: skip
-def test_coefficients_are_those_of_nemos_run_to_the_end(model, link, regularizer, x64):
+def test_coefficients_equal_those_of_nemos_at_convergence(model, link, regularizer, x64):
     X, Y = data("classes" if "Classifier" in model else "Poisson")
     Y = of_units(Y, model)
     parameters = {} if link is None else {"inverse_link_function": link}
     ours = make(model, regularizer, groups=groups_of(model), solver_kwargs={"tol": 1e-8}, **parameters)
-    # Of kinks on coupled classes little is known, and nothing is proved.
+    # Nothing is proved for penalties with kinks on coupled classes.
     proved = link is not None or regularizer in ("UnRegularized", "Ridge")
     with told(proved):
         ours.fit(X, Y)
@@ -188,7 +188,7 @@ def test_every_observation_model_and_link_is_fitted(kind, link, x64):
 @pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", "GroupLasso"])
 @pytest.mark.parametrize("kind", [pytest.param("Poisson", marks=pytest.mark.slow), "Bernoulli"])
-def test_a_feature_mask_leaves_what_it_masks_at_zero(regularizer, kind, x64):
+def test_masked_coefficients_stay_zero(regularizer, kind, x64):
     X, Y = data(kind)
     mask = np.array([[1, 0], [1, 1], [0, 1], [1, 1]])
     observation = getattr(nmo.observation_models, f"{kind}Observations")()
@@ -230,7 +230,7 @@ def test_strengths_per_group(x64):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["PopulationGLM", "ClassifierGLM"])
-def test_features_in_a_dict_are_the_same_features(model):
+def test_features_in_a_dict_give_the_same_fit(model):
     X, Y = data("classes" if "Classifier" in model else "Poisson")
     Y = of_units(Y, model)
     has_type_of_its_own = nmo.__version__ == "0.2.8"  # newer versions take a dict
@@ -243,11 +243,11 @@ def test_features_in_a_dict_are_the_same_features(model):
 
 
 @pytest.mark.thorough
-def test_a_fit_through_nemos_is_the_fit_of_glmfit():
+def test_fit_through_nemos_equals_the_fit_of_glmfit():
     X, Y = (a.astype(np.float32) for a in data())
     ours = make(inverse_link_function="softplus", solver_kwargs={"tol": 1e-10}).fit(X, Y)
     alone = PopulationGLM(regularizer_strength=STRENGTHS["Ridge"], tol=1e-10).fit(X, Y)
-    np.testing.assert_allclose(ours.coef_, alone.coef_, atol=1e-4)  # starts are rounded otherwise
+    np.testing.assert_allclose(ours.coef_, alone.coef_, atol=1e-4)  # starts are rounded differently
     certificate = ours.solver_state_.certificate
     assert np.all(np.maximum(certificate.gap, alone.report_.gap) < 1e-8)
     assert certificate.gap_is_bound.all() and np.all(certificate.status == Status.CONVERGED)
@@ -262,8 +262,8 @@ def test_a_fit_through_nemos_is_the_fit_of_glmfit():
     [("small", 1e-6), ("opposite", 0.01), ("plain", 100.0)],
     ids=["features of scale 0.01", "columns (a, -a)", "ridge of strength 100"],
 )
-def test_right_where_svrg_takes_a_wrong_step(X, strength, x64):
-    """It ends at loss 28 instead of 0.66, or with NaN, or diverges (measured on NeMoS 0.2.8)."""
+def test_fit_is_right_where_svrg_takes_a_wrong_step(X, strength, x64):
+    """SVRG ends at loss 28 instead of 0.66, or with NaN, or diverges (measured on NeMoS 0.2.8)."""
     rng = np.random.default_rng(0)
     a = rng.normal(size=(T, 2))
     design = {"small": 0.01 * a, "opposite": np.column_stack([a[:, 0], -a[:, 0]]), "plain": a}[X]
@@ -285,7 +285,7 @@ def quadratic(params, X, y):
 
 
 @pytest.mark.thorough
-def test_what_is_no_linear_model_goes_the_proximal_way(x64):
+def test_loss_that_is_not_a_linear_model_takes_the_proximal_route(x64):
     X, Y = data("Gaussian")
     solver = plugin.SAGA(quadratic, nmo.regularizer.Ridge(), 0.1, False, tol=1e-12)
     params, state, aux = solver.run({"w": jnp.zeros(D)}, jnp.asarray(X), jnp.asarray(Y[:, 0]))
@@ -295,7 +295,7 @@ def test_what_is_no_linear_model_goes_the_proximal_way(x64):
 
 
 @pytest.mark.slow
-def test_a_closure_over_a_model_is_seen_to_be_a_linear_model(x64):
+def test_closure_over_a_model_is_recognised_as_a_linear_model(x64):
     X, Y = data("Bernoulli")
     model = make(observation_model="Bernoulli").fit(X, Y)
     loss = model._compute_loss
@@ -309,8 +309,8 @@ def test_a_closure_over_a_model_is_seen_to_be_a_linear_model(x64):
 
 
 @pytest.mark.slow
-def test_a_loss_that_only_looks_linear_is_found_out(x64):
-    """Twice the loss, a sum instead of a mean, or features squared: never fitted as what it is not."""
+def test_loss_that_only_looks_like_that_of_a_model_is_detected(x64):
+    """Twice the loss, or a sum instead of a mean, is never taken for the loss of the model."""
     X, Y = (jnp.asarray(a) for a in data())
     model = make(inverse_link_function="softplus").fit(X, Y)
     start = jax.tree.map(jnp.zeros_like, model._get_model_params())
@@ -338,12 +338,12 @@ def test_a_loss_that_only_looks_linear_is_found_out(x64):
 
 
 def softplus(x):
-    """A user's own link of a well-known name, which bends away from it above 2."""
+    """A user's own link with a well-known name, which differs from that link above 2."""
     return jnp.where(x < 2, jax.nn.softplus(x), jax.nn.softplus(2.0) * (1 + 0.1 * jnp.tanh(x - 2)))
 
 
 @pytest.mark.slow
-def test_a_link_is_known_by_what_it_is_not_by_its_name():
+def test_link_is_recognised_by_its_function_not_by_its_name():
     X, Y = data()
     with told(proved=False):
         ours = make("GLM", inverse_link_function=softplus, strength=1e-4).fit(4 * X, Y[:, 0])
@@ -353,22 +353,22 @@ def test_a_link_is_known_by_what_it_is_not_by_its_name():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("link", ["exp", "softplus"])
-def test_a_link_is_known_in_another_process_too(link):
-    """A function of jax comes there as a copy: workers of joblib took the table for a Poisson model."""
+def test_link_is_recognised_in_another_process(link):
+    """Functions of jax arrive there as copies: joblib workers once took the table route for a Poisson model."""
     X, Y = data()
     model = pickle.loads(cloudpickle.dumps(make("GLM", inverse_link_function=link)))
     assert model.fit(X, Y[:, 0]).solver_state_.route == "certified"
 
 
 class Penalising(nmo.glm.GLM):
-    """A penalty of its own hides in the loss, too small to be seen on a few rows."""
+    """A model with its own penalty in the loss, too small to be seen on a few rows."""
 
     def _compute_loss(self, params, X, y, *args, **kwargs):
         return super()._compute_loss(params, X, y, *args, **kwargs) + 10 * jnp.sum(params.coef**2)
 
 
 class Weighting(nmo.glm.GLM):
-    """A loss of exactly T rows."""
+    """A model whose loss takes exactly T rows."""
 
     def _compute_loss(self, params, X, y, *args, **kwargs):
         rate = self._predict(params, X)
@@ -377,7 +377,7 @@ class Weighting(nmo.glm.GLM):
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("kind", [Penalising, Weighting])
-def test_a_loss_changed_in_a_subclass_is_minimised_as_it_is(kind):
+def test_loss_changed_in_a_subclass_is_minimised_as_changed(kind):
     rng = np.random.default_rng(0)
     X = 30 * rng.normal(size=(T, D))
     y = rng.poisson(np.exp(0.02 * X[:, 0]))
@@ -391,12 +391,12 @@ FLOOR = {"rate": 0.1}
 
 
 def floored(x):
-    """A link that reads a number from outside."""
+    """A link that reads a global number."""
     return jnp.exp(x) + FLOOR["rate"]
 
 
 @pytest.mark.slow
-def test_nothing_compiled_for_a_users_link_outlives_what_it_reads(monkeypatch, x64):
+def test_compiled_code_does_not_keep_old_values_that_a_custom_link_reads(monkeypatch, x64):
     X, Y = data()
     Y = Y + 2  # every mean can be reached
     for rate in (0.1, 1.0):
@@ -412,7 +412,7 @@ def test_a_run_under_jit_is_traced(x64):
     solver = plugin.SAGA(quadratic, nmo.regularizer.Ridge(), 0.1, False, tol=1e-12)
     params, state, _ = jax.jit(solver.run)({"w": jnp.zeros(D)}, X, Y[:, 0])
     alone, alone_state, _ = solver.run({"w": jnp.zeros(D)}, X, Y[:, 0])
-    assert state.converged and not alone_state.converged  # nobody can be warned of what jax traces
+    assert state.converged and not alone_state.converged  # traced code cannot warn
     assert (state.solver, alone_state.solver) == ("Newton", "proximal gradient")
     np.testing.assert_allclose(params["w"], alone["w"], atol=1e-10)
 
@@ -428,7 +428,7 @@ def test_a_traced_run_takes_newton_steps_that_descend(dtype, x64):
         return jnp.mean(jnp.exp(eta) - y * eta)
 
     solver = plugin.SAGA(loss, nmo.regularizer.Ridge(), 1e-3, False, tol=1e-6 if dtype == np.float32 else 1e-12)
-    start = {"w": jnp.full(5, -2.0, dtype)}  # from where a whole step leads uphill
+    start = {"w": jnp.full(5, -2.0, dtype)}  # a full step from here leads uphill
     _, state, _ = jax.jit(solver.run)(start, X, y)
     best = minimize(lambda w: float(loss({"w": jnp.asarray(w)}, X, y)) + 5e-4 * w @ w, np.zeros(5), tol=1e-12)
     assert state.converged and int(state.num_steps) < 60
@@ -436,7 +436,7 @@ def test_a_traced_run_takes_newton_steps_that_descend(dtype, x64):
 
 
 @pytest.mark.slow
-def test_a_group_over_several_units_is_left_to_the_proximal_way(x64):
+def test_group_over_several_units_takes_the_proximal_route(x64):
     X, Y = data()
     mask = np.zeros((2, D, N))
     mask[0, :2], mask[1, 2:] = 1, 1
@@ -487,8 +487,8 @@ def test_the_answer_does_not_depend_on_the_unit_of_the_targets(scale, x64):
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("link", ["exp", "softplus"])
-def test_converged_means_the_relative_gap_the_docs_name(link, x64):
-    """Or a ten-thousandth of a nat over the whole recording."""
+def test_converged_means_the_documented_relative_gap(link, x64):
+    """Or 1e-4 nats over the whole recording."""
     for seed in range(4):
         X, Y = (a[:60] for a in data(seed=seed))
         model = make("GLM", "UnRegularized", inverse_link_function=link).fit(X, Y[:, 0])
@@ -514,7 +514,7 @@ def test_a_bad_start_does_no_harm(observation, size):
 
 
 @pytest.mark.thorough
-def test_an_estimate_is_no_convergence_and_every_unit_has_its_own():
+def test_estimate_is_not_convergence_and_every_unit_has_its_own():
     """With a probit link a gap is estimated and never proved: NeMoS warns, and every unit has its estimate."""
     X, Y = data("Bernoulli")
     with told(proved=False):
@@ -528,7 +528,7 @@ def test_an_estimate_is_no_convergence_and_every_unit_has_its_own():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("route", ["certified", "table", "proximal"])
-def test_a_state_shows_itself_as_a_report(route):
+def test_state_is_shown_as_a_report(route):
     X, Y = data("Bernoulli" if route == "table" else "Poisson")
     mask = np.zeros((2, D, N))
     mask[0, :2], mask[1, 2:] = 1, 1
@@ -556,7 +556,7 @@ def test_a_state_shows_itself_as_a_report(route):
 
 
 @pytest.mark.thorough
-def test_a_report_of_another_solver_says_whose_it_is():
+def test_report_refuses_models_fitted_by_another_solver():
     X, Y = data()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -597,7 +597,7 @@ def test_the_classes_of_a_neuron_are_one_problem(model, n, regularizer):
 
 
 def nearly_empty(seed=3, rows=600, corners=4):
-    """Hats on a square of which the middle and the corners are hardly visited, and neurons of its sides."""
+    """Hats on a square whose middle and corners are hardly visited, and neurons tuned to its sides."""
     rng = np.random.default_rng(seed)
     way = np.cumsum(rng.normal(size=rows) * 0.05) % 4
     x, y = (np.select([way < 1, way < 2, way < 3], sides, last) for sides, last in (
@@ -610,7 +610,7 @@ def nearly_empty(seed=3, rows=600, corners=4):
 
 
 @pytest.mark.thorough
-def test_nearly_empty_features_without_a_penalty_are_warned_of_once_and_nothing_leaks():
+def test_nearly_empty_unpenalised_features_give_only_one_warning():
     X, Y = nearly_empty()
     assert X.sum(axis=0).min() < 1e-7
     with pytest.warns() as caught:
@@ -623,8 +623,8 @@ def test_nearly_empty_features_without_a_penalty_are_warned_of_once_and_nothing_
 
 @pytest.mark.slow
 @pytest.mark.realdata
-def test_a_maze_hardly_visited_in_parts_never_converges_without_proof(shared_data):
-    """Place on a W-maze: 40c1cde said converged, without a warning, 550 nats above the optimum of a neuron."""
+def test_maze_with_hardly_visited_parts_never_converges_without_proof(shared_data):
+    """Place on a W-maze: 40c1cde reported convergence, without a warning, 550 nats above a neuron's optimum."""
     with np.load(shared_data / "w_maze.npz", allow_pickle=False) as file:
         t, xy, spikes, unit = file["t"], file["xy"].astype(float), file["spike_times"], file["unit"]
     edges = np.arange(t[0], t[-1], 0.1)
@@ -659,7 +659,7 @@ def test_a_maze_hardly_visited_in_parts_never_converges_without_proof(shared_dat
 
 
 @pytest.mark.slow
-def test_options_by_the_names_of_nemos():
+def test_options_have_the_names_of_nemos():
     X, Y = data()
     assert plugin.SAGA.get_accepted_arguments() == {"stepsize", "batch_size", "tol", "maxiter", "key"}
     nothing = dict.fromkeys(plugin.SAGA.get_accepted_arguments())
@@ -688,12 +688,12 @@ def test_options_by_the_names_of_nemos():
         ({"key": "abc"}, "key is 'abc'; it must be a key of jax.random.key, a whole number"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(kwargs, message):
+def test_invalid_options_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):
         make(solver_kwargs=kwargs).fit(*data())
 
 
-def test_the_tightest_tolerances_end_as_near_as_the_precision_shows(x64):
+def test_tightest_tolerances_reach_the_limit_of_the_precision(x64):
     X, Y = data("Gamma")
     best = make(observation_model="Gamma", inverse_link_function="exp", solver="Newton[glmfit]")
     best.solver_kwargs = {"tol": 1e-12}
@@ -705,7 +705,7 @@ def test_the_tightest_tolerances_end_as_near_as_the_precision_shows(x64):
 
 
 @pytest.mark.slow
-def test_the_budget_is_kept_and_told():
+def test_budget_is_respected_and_reported():
     X, Y = data("classes")
     with pytest.warns(RuntimeWarning, match="did not converge"):
         model = make("ClassifierGLM", "Lasso", solver_kwargs={"maxiter": 2, "tol": 1e-5}).fit(X, Y[:, 0])
@@ -716,7 +716,7 @@ def test_the_budget_is_kept_and_told():
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
-def test_updates_on_batches_descend_on_every_batch(regularizer):
+def test_updates_decrease_the_objective_of_every_batch(regularizer):
     X, Y = data()
     model = make(regularizer=regularizer)
     params = model.initialize_params(X, Y)
@@ -763,7 +763,7 @@ def test_models_are_freed_after_use(model):
 
 
 @pytest.mark.slow
-def test_a_link_of_a_users_own_is_freed_after_use():
+def test_custom_link_is_freed_after_use():
     X, Y = data()
 
     def fit():
@@ -819,7 +819,7 @@ def test_every_name_runs_its_own_solver_and_a_clone_keeps_it(algorithm, regulari
     np.testing.assert_allclose(model.coef_, best.coef_, atol=1e-5)
 
 
-def test_options_of_steps_are_those_of_saga():
+def test_other_solvers_take_no_stepsize():
     with pytest.raises(NameError, match="stepsize"):
         make(solver="NonlinearCG[glmfit]", solver_kwargs={"stepsize": 1.0})
 
@@ -836,7 +836,7 @@ def test_clone_deepcopy_and_set_params():
 
 
 @pytest.mark.thorough
-def test_saved_models_come_back(tmp_path):
+def test_saved_models_can_be_loaded(tmp_path):
     X, Y = data()
     model = make().fit(X, Y)
     model.save_params(tmp_path / "model.npz")
@@ -848,7 +848,7 @@ def test_saved_models_come_back(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_grid_search_also_in_other_processes(n_jobs):
+def test_grid_search_also_runs_in_other_processes(n_jobs):
     X, Y = data()
     search = GridSearchCV(make("GLM"), {"regularizer_strength": [1e-3, 10.0]}, cv=2, n_jobs=n_jobs)
     search.fit(X, Y[:, 0])
@@ -857,7 +857,7 @@ def test_grid_search_also_in_other_processes(n_jobs):
 
 
 @pytest.mark.thorough
-def test_a_pipeline_with_a_basis():
+def test_pipeline_with_a_basis_converges():
     rng = np.random.default_rng(0)
     position = rng.random((T, 1))
     y = rng.poisson(np.logaddexp(0, 3 * np.cos(6 * position[:, 0])))

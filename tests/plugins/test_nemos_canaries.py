@@ -1,4 +1,4 @@
-"""What the plugin needs of NeMoS and NeMoS does not promise: each test says what breaks if it changes."""
+"""What the plugin needs and NeMoS does not promise: each test says what breaks if it changes."""
 
 import ast
 import functools
@@ -25,7 +25,7 @@ SOURCES = sorted(Path(package.__file__).parent.glob("*.py"))
 
 @pytest.fixture(autouse=True)
 def ordinary_jax():
-    """NeMoS broadcasts freely, and says what it has to say in warnings."""
+    """Allow the broadcasting of NeMoS, and ignore its known warnings."""
     with warnings.catch_warnings(), jax.numpy_rank_promotion("allow"):
         warnings.filterwarnings("ignore", message="JAXopt is no longer maintained")
         yield
@@ -42,7 +42,7 @@ def model(**parameters):
 
 
 def fit_by(kind, model, X, Y):
-    """Fit with another class in the place of the plugin's."""
+    """Fit with another class instead of the plugin's."""
     nmo.solvers.register("SAGA", kind, backend="spy", replace=True, validate=False)
     try:
         return model.set_params(solver_name="SAGA[spy]").fit(X, Y)
@@ -75,11 +75,11 @@ def test_canary_names_of_nemos_exist(source):
         for k, part in enumerate(rest):
             if not hasattr(found, part) and inspect.ismodule(found):
                 importlib.import_module(".".join(["nemos", *rest[: k + 1]]))
-            assert hasattr(found, part), f"NeMoS has no {name} any more, which glmfit/plugins/nemos/{source.name} uses."
+            assert hasattr(found, part), f"NeMoS no longer has {name}, which glmfit/plugins/nemos/{source.name} uses."
             found = getattr(found, part)
 
 
-def test_the_names_that_are_looked_for_are_found():
+def test_search_for_names_finds_those_in_use():
     found = {name for source in SOURCES for name in names_in(source)}
     assert "nemos.solvers._abstract_solver.OptimizationInfo" in found and "nemos.base_class.Base" in found
 
@@ -97,12 +97,12 @@ def test_canary_losses_lead_to_their_model(rows):
 
     fitted = fit_by(Spy, model(), *rows)
     assert seen[-1] is fitted and fitted.solver_state_.route == "certified", (
-        "NeMoS no longer hands its loss over as a bound method of the model, or a function around one: models are not "
-        "recognised any more (they take the table route). See model_of in glmfit/plugins/nemos/view.py."
+        "NeMoS no longer hands its loss over as a bound method of the model, or a function around one: models are "
+        "no longer recognised (they take the table route). See model_of in glmfit/plugins/nemos/view.py."
     )
 
 
-def test_a_loss_within_functions_leads_to_its_model(rows):
+def test_loss_wrapped_in_functions_leads_to_its_model(rows):
     class Wrapping(solver.SAGA):
         def __init__(self, unregularized_loss, *args, **kwargs):
             frozen = jax.tree.map(lambda _: None, kwargs["init_params"])
@@ -118,7 +118,7 @@ def test_a_loss_within_functions_leads_to_its_model(rows):
     np.testing.assert_array_equal(wrapped.coef_, plain.coef_)
 
 
-def test_a_loss_that_is_of_no_model_or_of_two_leads_to_none():
+def test_loss_of_no_model_or_of_two_leads_to_none():
     one, other = model(), model()
 
     def of_two(params, X, y):
@@ -136,7 +136,7 @@ def test_a_loss_that_is_of_no_model_or_of_two_leads_to_none():
     assert view.model_of(of_two) is None
 
 
-def test_parameters_beyond_coefficients_and_intercepts_are_fitted_too(rows):
+def test_parameters_other_than_coefficients_and_intercepts_are_fitted(rows):
     class Params(nmo.glm.params.GLMParams):
         width: jax.Array
 
@@ -156,7 +156,7 @@ def test_parameters_beyond_coefficients_and_intercepts_are_fitted_too(rows):
 def test_canary_coefficients_and_intercepts_are_found(rows):
     params = nmo.glm.params.GLMParams(coef=jnp.zeros((D, N)), intercept=jnp.zeros(N))
     assert view.model_of(model()._compute_loss) is not None and len(jax.tree.leaves(params)) == 2, (
-        "the parameters of a GLM are not coef and intercept alone any more: models take the proximal route. See "
+        "the parameters of a GLM are no longer coef and intercept alone: models take the proximal route. See "
         "_glm_shape in glmfit/plugins/nemos/view.py."
     )
 
@@ -174,7 +174,7 @@ def test_canary_links_are_listed_by_name():
     links = terms._LINKS
     assert all(callable(link) for link in links.values()) and {"softplus", "exp"} <= {n.split(".")[-1] for n in links}
     assert model(inverse_link_function="softplus").inverse_link_function in [*terms._SOFTPLUS], (
-        "NeMoS' softplus is not among LINK_NAME_TO_FUNC any more: it is recognised by its jaxpr alone."
+        "NeMoS' softplus is no longer in LINK_NAME_TO_FUNC: it is recognised by its jaxpr alone."
     )
 
 
@@ -238,7 +238,7 @@ def test_canary_penalties_and_proximal_operators_are_called_as_before():
 def test_canary_regularizers_allow_solvers_by_name(name):
     kind = getattr(nmo.regularizer, name)
     assert "SAGA" in kind._allowed_solvers and kind().allowed_solvers == kind._allowed_solvers, (
-        f"allow_solver of {name} does not write _allowed_solvers any more. See register in "
+        f"allow_solver of {name} no longer writes _allowed_solvers. See register in "
         "glmfit/plugins/nemos/solver.py, and Smooth in smooth.py."
     )
 
@@ -248,7 +248,7 @@ def test_canary_smooth_overrides_what_regularizers_have():
     given = [name for name in vars(Smooth) if name.startswith("_") and not name.startswith("__")]
     known = {*dir(nmo.regularizer.Ridge), *base.__annotations__}
     assert {"_penalty_on_subtree", "_validate_strength_structure"} <= set(given) and set(given) <= known, (
-        f"Regularizer has no {', '.join(sorted(set(given) - known))} any more: Smooth in "
+        f"Regularizer no longer has {', '.join(sorted(set(given) - known))}: Smooth in "
         "glmfit/plugins/nemos/smooth.py overrides what NeMoS does not call."
     )
     for name in ("_validate_strength_structure", "_penalty_on_subtree", "_validate_strength"):
@@ -259,7 +259,7 @@ def test_canary_smooth_overrides_what_regularizers_have():
 # ------------------------------------------------------------------------ what NeMoS reads
 
 
-def test_canary_nemos_reads_what_a_run_says(rows):
+def test_canary_nemos_reads_the_result_of_a_run(rows):
     info = nmo.solvers._abstract_solver.OptimizationInfo
     assert set(info.__annotations__) == {"function_val", "num_steps", "converged", "reached_max_steps"}, (
         "NeMoS' summary of a run has other fields: see stats in glmfit/plugins/nemos/results.py."

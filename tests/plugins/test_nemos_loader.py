@@ -27,7 +27,7 @@ STRENGTHS = {"UnRegularized": None, "Ridge": 0.02, "Lasso": 0.02, "ElasticNet": 
 
 @pytest.fixture(autouse=True)
 def ordinary_jax():
-    """NeMoS broadcasts freely, and says what it has to say in warnings."""
+    """Allow the broadcasting of NeMoS, and ignore its known warnings."""
     with warnings.catch_warnings(), jax.numpy_rank_promotion("allow"):
         warnings.filterwarnings("ignore", message="JAXopt is no longer maintained")
         warnings.filterwarnings("ignore", message="Mask has not been set")
@@ -76,7 +76,7 @@ def make(kind="Poisson", regularizer="Ridge", **parameters):
 
 
 def solver_of(model, sample, kind=SAGA, **options):
-    """Solver and initial parameters, as NeMoS makes them; features that a mask takes away are 0."""
+    """Solver and initial parameters, as NeMoS makes them; masked features are 0."""
     model.solver_name = f"{kind.__name__}[glmfit]"
     X, y = sample
     start = model._model_specific_initialization(X, y)
@@ -99,7 +99,7 @@ def objective(model, params, X, Y):
 
 
 def _slow(names, first):
-    """Names, all but the first of which are slow."""
+    """Names, with all but the first ones marked slow."""
     return [*names[:first], *(pytest.param(name, marks=pytest.mark.slow) for name in names[first:])]
 
 
@@ -119,7 +119,7 @@ def test_gaps_are_bounds_whatever_the_order(kind, regularizer, x64):
     assert state.report.n_rows == T
 
 
-def test_single_precision_is_proved_at_what_is_handed_over():
+def test_single_precision_is_proved_at_the_returned_parameters():
     X, Y = data()
     model = make()
     params, state = fit(model, Loader(X.astype(np.float32), Y.astype(np.float32)))
@@ -148,26 +148,26 @@ def test_masks_and_dictionaries_of_features(x64):
     assert not np.any(params.coef["first"][:, 1]) and not np.any(params.coef["rest"][:, 2])
 
 
-def test_a_start_of_the_users_is_where_the_first_step_looks(x64):
+def test_first_step_starts_at_the_given_parameters(x64):
     X, Y = data()
     model, loader = make(), Loader(X, Y)
     best, _ = fit(model, loader, tol=1e-7)
     solver, _ = solver_of(model, loader.sample_batch(), NonlinearCG)
     again, state, _ = solver.stochastic_run(best, Loader(X, Y), 2)
-    assert state.converged and int(state.num_steps) == 2  # the look at the data, and the proof
+    assert state.converged and int(state.num_steps) == 2  # one pass over the data, and the proof
     np.testing.assert_array_equal(again.coef, best.coef)
     bad = jax.tree.map(lambda a: a + 50.0, best)
     found, state, _ = solver.stochastic_run(bad, Loader(X, Y), 30)
     assert state.converged and objective(model, found, X, Y) <= objective(model, best, X, Y) + 1e-5
 
 
-def test_the_budget_is_kept_and_told(x64):
+def test_budget_is_respected_and_reported(x64):
     X, Y = data()
     loader = Loader(X, Y)
     params, state = fit(make(), loader, n_passes=1)
     assert loader.n_passes == 1 and not state.converged and state.reached_max_steps
     assert (state.report.status == Status.MAX_EPOCHS).all() and np.isnan(state.report.gap).all()
-    assert np.any(params.coef)  # the fit of some rows
+    assert np.any(params.coef)  # the fit to some rows
     _, state = fit(make(), Loader(X, Y), n_passes=2, tol=1e-8)
     assert int(state.num_steps) == 2 and not state.converged and state.report.gap_is_bound.all()
     with pytest.raises(ValueError, match="at least 1"):
@@ -185,7 +185,7 @@ class Drawn(Loader):
 
 
 class Changed(Loader):
-    """Features of other rows than the responses, after the first pass."""
+    """Rows whose features do not belong to their responses after the first pass."""
 
     def __iter__(self):
         if self.n_passes:
@@ -199,7 +199,7 @@ class Once(Loader):
 
 
 @pytest.mark.parametrize("kind", [Less, Drawn, Changed, Once])
-def test_passes_over_other_rows_are_refused(kind):
+def test_passes_over_different_rows_are_refused(kind):
     X, Y = data()
     with pytest.raises(ValueError, match="must give the same rows"):
         fit(make(), kind(X, Y))
@@ -215,7 +215,7 @@ def test_responses_that_the_model_cannot_have_are_refused():
         fit(make(), Loader(X, Y))
 
 
-def test_batches_of_one_row_and_none_and_loaders_that_do_not_count(x64):
+def test_batches_may_have_one_row_or_none_and_loaders_no_count(x64):
     X, Y = (a[:150] for a in data())
     expected, _ = fit(make(), Loader(X, Y))
 
@@ -238,7 +238,7 @@ def test_a_loader_without_rows_is_refused(kind):
     X, Y = data()
     model = make() if kind == "Poisson" else make("Gaussian")
     if kind == "Gaussian":
-        model.inverse_link_function = jax.nn.softplus  # of no known model
+        model.inverse_link_function = jax.nn.softplus  # not a known model
     solver, start = solver_of(model, Loader(X, Y).sample_batch())
     empty = Loader(X, Y)
     empty.order = lambda: np.zeros(0, int)
@@ -254,7 +254,7 @@ def test_the_smaller_of_both_budgets_counts(x64):
 
 
 class Told:
-    """Callback that writes down what it is told, and asks to stop at an event."""
+    """Callback that records its events, and requests a stop at one of them."""
 
     def __init__(self, stop_at=None):
         self.events, self.stop_at, self.losses = [], stop_at, []
@@ -277,7 +277,7 @@ def context():
     return SimpleNamespace(epoch_idx=None, batch_idx=None, should_stop=False, params=None, state=None)
 
 
-def test_callbacks_are_told_of_passes_and_batches(x64):
+def test_callbacks_are_called_for_passes_and_batches(x64):
     X, Y = data()
     told, ctx = Told(), context()
     params, state = fit(make(), Loader(X, Y, size=600), callback=told, ctx=ctx)
@@ -289,7 +289,7 @@ def test_callbacks_are_told_of_passes_and_batches(x64):
 
 
 @pytest.mark.parametrize("event", [("epoch_end", 1, 2), ("batch_end", 2, 0)])
-def test_a_callback_may_stop_the_fit_and_what_was_found_stays(event, x64):
+def test_callback_may_stop_the_fit_and_the_result_is_kept(event, x64):
     X, Y = data()
     told = Told(event)
     params, state = fit(make(), Loader(X, Y, size=600), callback=told, ctx=context(), tol=1e-12)
@@ -298,7 +298,7 @@ def test_a_callback_may_stop_the_fit_and_what_was_found_stays(event, x64):
     np.testing.assert_allclose(objective(make(), params, X, Y), float(state.function_val), rtol=1e-12)
 
 
-def test_a_loss_that_is_not_known_descends_and_proves_nothing(x64):
+def test_unknown_loss_decreases_and_is_not_proved(x64):
     X, Y = data("Gaussian")
     model = nmo.glm.PopulationGLM(
         observation_model="Gaussian", inverse_link_function=jax.nn.softplus, regularizer="Lasso",
@@ -322,7 +322,7 @@ def _budget(model):
 
 
 @pytest.mark.skipif(not hasattr(nmo.glm.GLM, "stochastic_fit"), reason="this NeMoS has no stochastic_fit")
-def test_nemos_fits_stochastically_with_every_name_of_ours():
+def test_nemos_fits_stochastically_with_each_of_our_solvers():
     from nemos.batching import ArrayDataLoader
 
     X, Y = data()

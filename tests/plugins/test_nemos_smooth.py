@@ -25,7 +25,7 @@ TERMS = {"(x * y)": 2, "phase": 1}
 
 @pytest.fixture(autouse=True)
 def ordinary_jax():
-    """NeMoS broadcasts freely, and says what it has to say in warnings."""
+    """Allow the broadcasting of NeMoS, and ignore its known warnings."""
     with warnings.catch_warnings(), jax.numpy_rank_promotion("allow"):
         warnings.filterwarnings("ignore", message="JAXopt is no longer maintained")
         yield
@@ -96,7 +96,7 @@ def test_penalty_and_proximal_operator(basis, shape):
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("solver", ["ProximalGradient", "LBFGS"])
-def test_solvers_of_nemos_come_to_the_certified_optimum(basis, design, counts, solver):
+def test_solvers_of_nemos_reach_the_certified_optimum(basis, design, counts, solver):
     X, given = design[0], {"regularizer": Smooth(basis), "regularizer_strength": strengths_of()}
     ours = nmo.glm.PopulationGLM(**given).fit(X, counts)
     assert ours.solver_state_.route == "certified" and report(ours).converged.all() and report(ours).gap_is_bound.all()
@@ -110,7 +110,7 @@ def test_solvers_of_nemos_come_to_the_certified_optimum(basis, design, counts, s
 
 @pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("shape", [(), (N,)])
-def test_a_certified_fit_is_that_of_the_additive_model(basis, design, counts, shape):
+def test_certified_fit_equals_that_of_the_additive_model(basis, design, counts, shape):
     X, strengths = design[0], strengths_of(shape)
     theirs = nmo.glm.PopulationGLM(regularizer=Smooth(basis), regularizer_strength=strengths).fit(X, counts)
     ours = PopulationGAM(from_nemos(basis), strengths=strengths, inverse_link_function="exp").fit(X, counts)
@@ -121,7 +121,7 @@ def test_a_certified_fit_is_that_of_the_additive_model(basis, design, counts, sh
 
 
 @pytest.mark.thorough
-def test_features_of_a_mask_are_those_of_nemos(basis, design, counts):
+def test_masked_features_are_excluded_from_the_fit(basis, design, counts):
     X, mask = design[0], np.ones((31, N))
     mask[25:, 1] = 0
     model = nmo.glm.PopulationGLM(regularizer=Smooth(basis), regularizer_strength=1e-3, feature_mask=mask)
@@ -133,9 +133,9 @@ def test_features_of_a_mask_are_those_of_nemos(basis, design, counts):
 
 
 @pytest.mark.thorough
-def test_a_term_that_is_masked_in_part_is_fitted_without_a_proof(basis, design, counts):
+def test_partly_masked_term_is_fitted_without_a_proof(basis, design, counts):
     part = np.ones((31, N))
-    part[27, 0] = 0  # of a term whose features hang together: NeMoS' own objective, without a proof
+    part[27, 0] = 0  # part of a term with coupled features: NeMoS' own objective, without a proof
     model = nmo.glm.PopulationGLM(regularizer=Smooth(basis), regularizer_strength=1e-3, feature_mask=part)
     with pytest.warns(RuntimeWarning, match="did not converge"):
         model.fit(design[0], counts)
@@ -173,12 +173,12 @@ def test_an_unknown_model_is_fitted_without_a_proof(basis, design, counts):
         ({"a": [0, 1]}, "much", "regularizer_strength"),
     ],
 )
-def test_what_does_not_fit_says_why(design, counts, terms, strength, message):
+def test_invalid_terms_and_strengths_are_refused_with_the_reason(design, counts, terms, strength, message):
     with pytest.raises((TypeError, ValueError), match=message):
         nmo.glm.PopulationGLM(regularizer=Smooth(terms), regularizer_strength=strength).fit(design[0], counts)
 
 
-# -- strengths that the data choose
+# -- strengths chosen from the data
 
 
 KINDS = [("Poisson", "softplus"), ("Gaussian", "identity"), ("Bernoulli", "logistic"), ("Gamma", "exp")]
@@ -186,7 +186,7 @@ KINDS = [pytest.param(*kind, marks=pytest.mark.thorough) for kind in [*KINDS, ("
 
 
 @pytest.mark.parametrize(("observation", "link"), [("Poisson", "exp"), *KINDS])
-def test_the_model_predicts_scores_and_is_cloned_as_one_that_nemos_fitted(basis, design, counts, observation, link):
+def test_model_predicts_scores_and_is_cloned_like_one_fitted_by_nemos(basis, design, counts, observation, link):
     rng, (X, eta) = np.random.default_rng(4), design
     y = {
         "Gaussian": eta + rng.normal(size=eta.shape), "Bernoulli": (counts > 0).astype(float),
@@ -246,7 +246,7 @@ def test_masks_dictionaries_and_single_neurons(basis, design, counts):
 
 
 @pytest.mark.thorough
-def test_rows_with_missing_values_are_left_out(basis, design, counts):
+def test_rows_with_missing_values_are_dropped(basis, design, counts):
     X, t = design[0].copy(), np.arange(T) * 0.02
     X[:50, 3], y = np.nan, counts.astype(float)
     model, plain = nmo.glm.PopulationGLM(), nmo.glm.PopulationGLM()
@@ -257,7 +257,7 @@ def test_rows_with_missing_values_are_left_out(basis, design, counts):
 
 
 @pytest.mark.thorough
-def test_neurons_without_spikes_leave_the_others_alone(basis, design, counts):
+def test_neurons_without_spikes_do_not_affect_the_others(basis, design, counts):
     model = nmo.glm.PopulationGLM()
     gam = fit_smooth(model, basis, design[0], counts * [1, 0])
     assert gam.report_.status[1] == Status.NO_SPIKES and report(model).status[1] == Status.NO_SPIKES

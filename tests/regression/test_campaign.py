@@ -1,4 +1,4 @@
-"""Hundreds of random problems, each checked against an optimum found by other means: what a report claims is so.
+"""Hundreds of random problems, each with an independent optimum, check that the claims of a report are true.
 
 A violation names the problem; ``check(campaign.problem(number))`` repeats it.
 """
@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from glmfit import PopulationGLM, PopulationGLMCV, Status
 
 ALL, ROWS_OF_A_TILE = 500, 20
-# Once answered falsely, in one way each: counts divided in single precision, constant columns without a penalty (two),
+# Once answered wrongly, in one way each: counts divided in single precision, constant columns without a penalty (two),
 # rounding taken for a direction, predictions without their offset (two), columns that nearly repeat others (three), a
 # feature that is 0 where there are spikes.
 QUICK = 2, 13, 22, 23, 110, 291, 223, 392, 470, 264
@@ -29,7 +29,7 @@ def forget_programs_of_a_tile():
 
 
 def fit(p):
-    """The model, and what was said while it was fitted."""
+    """The fitted model, and the warnings of the fit."""
     estimator = PopulationGLMCV if p.cross_validated else PopulationGLM
     with warnings.catch_warnings(record=True) as said, jax.enable_x64(p.double):
         warnings.simplefilter("always")
@@ -38,7 +38,7 @@ def fit(p):
 
 
 def check(p, tally=None):
-    """Fit a problem and return what is wrong with the answer, a line each."""
+    """Fit a problem and return the errors of the answer, a line each."""
     model, said = fit(p)
     wrong = [f"warned of {w.category.__name__}: {w.message}" for w in said if not issubclass(w.category, UserWarning)]
     if not np.all(np.isfinite(model.coef_)) or not np.all(np.isfinite(model.intercept_)):
@@ -67,15 +67,15 @@ def _neuron(p, model, n, tally):
         return [] if status == Status.NO_SPIKES and gap == 0 else [f"{status} with gap {gap}, but there is no spike"]
     tally["bounds"] = tally.get("bounds", 0) + bounded
     if status == Status.NO_SPIKES:
-        return ["said to have no spikes"]
+        return ["reported to have no spikes"]
     recedes = optima.separable(q)
     if recedes:
         tally["without an optimum"] = tally.get("without an optimum", 0) + 1
         if status == Status.CONVERGED or bounded:
-            return [f"{status}, bound {bounded}, gap {gap:.2e}, but some direction lowers silent rows for ever"]
+            return [f"{status}, bound {bounded}, gap {gap:.2e}, but some direction lowers silent rows indefinitely"]
         return []
     if status == Status.SEPARABLE:
-        return ["said to be separable, but no direction lowers silent rows for ever"] if recedes is False else []
+        return ["reported as separable, but no direction lowers silent rows indefinitely"] if recedes is False else []
     if recedes is None:
         tally["close calls"] = tally.get("close calls", 0) + 1
     return _distances(q, model.coef_[:, n], model.intercept_[n], status, bounded, gap, target, tally) + _target(
@@ -84,14 +84,14 @@ def _neuron(p, model, n, tally):
 
 
 def _chosen(p, model, n):
-    """Strength of a neuron, where the estimator chose it."""
+    """Strength of a neuron, if the estimator chose it."""
     if p.cross_validated:
         return model.strength_[n]
     return model.strength_ if p.options["regularizer"] == "Ridge" else None
 
 
 def _distances(q, coef, intercept, status, bounded, gap, target, tally):
-    """Whether bounds are bounds, and what converged is where it should be."""
+    """Check that bounds hold, and that converged fits are within their target."""
     best = optima.optimum(q)
     true = float(optima.objective(q, coef, intercept) - best.objective)
     unsure = optima.rounding(q, coef, intercept) + optima.rounding(q, best.coef, best.intercept)
@@ -115,7 +115,7 @@ def _distances(q, coef, intercept, status, bounded, gap, target, tally):
 
 
 def _target(p, q, null, reached, coef, intercept, target):
-    """Asked for is what the documentation says: no target is larger, but for rounding."""
+    """Check that no target is larger than documented, up to rounding."""
     tol, length = p.options["tol"], len(q.y) * (q.weights @ q.exposure) / q.weights.sum()
     documented = max(tol * (null - reached), 1e-2 / length * min(1.0, tol / 1e-6))
     if p.cross_validated:
@@ -157,8 +157,8 @@ def _predictions(p, model):
 
 
 def _simulations(p, model):
-    """Counts are whole and finite where the rate is, and as many as expected (eight standard deviations)."""
-    rows = np.resize(np.arange(len(p.X)), 128)  # always as many, or every problem would compile a sampler
+    """Check that counts are whole, finite if the rate is, and as many as expected (eight standard deviations)."""
+    rows = np.resize(np.arange(len(p.X)), 128)  # a fixed number, or every problem would compile a sampler
     offset, exposure = (a if a is None else a[rows] for a in (p.offset, p.exposure))
     rate = _formula(p, model)[0][rows]
     counts = model.simulate(p.X[rows], random_state=p.seed, offset=offset, exposure=exposure)

@@ -58,7 +58,7 @@ def track(shared_data):
     edges = np.arange(t[0], t[-1], 0.25)
     place = np.interp(edges[:-1] + 0.125, t, xy[:, 0])
     rank = np.argsort(np.argsort(place, kind="stable"), kind="stable")
-    bins = rank * 15 // len(rank)  # as many rows in each
+    bins = rank * 15 // len(rank)  # the same number of rows in each
     Y = np.stack([np.histogram(spikes[unit == u], edges)[0] for u in np.unique(unit)], axis=1)
     return np.eye(15)[bins], Y.astype(float)
 

@@ -41,11 +41,11 @@ def slow_unless(chosen, *values):
 
 
 def check(link, model, X, Y, known, name, strength):
-    """Every neuron is converged, proved, and as near as an independent dual bound says."""
+    """Check that every neuron is converged and proved, and within its target by an independent dual bound."""
     report = model.report_
     assert report.converged.all() and report.gap_is_bound.all(), str(report)
     bound = oracle.gap(link, X, Y, model.coef_, model.intercept_, name, strength, ratio=0.5, groups=GROUPS, **known)
-    # Both are bounds of the same distance, and this one is near its size.
+    # Both bound the same distance, and this bound is tight.
     assert np.all(bound <= report.target + 1e-12)
 
 
@@ -59,7 +59,7 @@ def test_every_neuron_is_proved_with_kinked_penalties(maze, link, name, strength
     known = weights_and_offset(len(X)) if extras else {}
     model = PopulationGLM(link, name, **PENALTIES[name](strength))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "the penalty leaves next to nothing")  # which 0.01 does
+        warnings.filterwarnings("ignore", "the penalty leaves next to nothing")  # as 0.01 does
         model.fit(X, Y, **known)
     check(link, model, X, Y, known, name, strength)
 

@@ -77,7 +77,7 @@ def test_hsolve_in_single_precision(x64):
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         delta = np.asarray(implicit.hsolve(jnp.asarray(c), jnp.asarray(q)))
     exact = np.asarray(implicit.hsolve(c.astype(float), q.astype(float)))
-    np.testing.assert_allclose(delta, exact, rtol=1e-5)  # what rounding q alone does
+    np.testing.assert_allclose(delta, exact, rtol=1e-5)  # the effect of rounding q alone
 
 
 def test_uprox_minimises(x64, rng):
@@ -104,7 +104,7 @@ def test_p_of_solves_its_equation(dtype, x64):
 
 
 @pytest.mark.thorough
-def test_derivatives_are_what_the_docstrings_say(x64):
+def test_derivatives_match_the_docstrings(x64):
     z = jnp.linspace(-15.0, 40.0, 23)
     w, slope = jax.vmap(jax.value_and_grad(implicit.wexp))(z)
     np.testing.assert_allclose(slope, w / (1 + w), rtol=1e-8)
@@ -121,8 +121,8 @@ def test_log1p_sum_exp(x64):
 
 
 @pytest.mark.parametrize("uneven", [0.0, 1.0, 6.0])
-def test_the_start_from_classes_alike_is_near_and_the_bound_on_the_left(uneven, rng, x64):
-    """The bound is below the root; classes that are alike, or a single one, have the very root."""
+def test_the_start_from_equal_classes_is_near_and_its_bound_lies_on_the_left(uneven, rng, x64):
+    """The bound is below the root; for equal classes, or a single one, it is the root itself."""
     n, m = 300, 20
     level, mobility = uneven * rng.normal(size=(n, m)) + rng.uniform(-4, 8, (n, 1)), np.exp(2 * rng.normal(size=(n, 1)))
     level[::3, 1:] = -np.inf
@@ -141,7 +141,7 @@ def test_the_start_from_classes_alike_is_near_and_the_bound_on_the_left(uneven, 
 
 
 @every_dtype
-def test_a_count_step_with_next_to_no_push_leaves_the_variable_where_its_own_pull_does(dtype, x64):
+def test_a_count_step_with_almost_no_push_follows_the_pull_of_the_variable(dtype, x64):
     """The auxiliary variable is far above the scores, so that the sum of the pushes is below its rounding."""
     gap = np.linspace(10, 60, 12)
     score, target = np.array([0.0, -1.0], dtype), np.array([0.0, 1.0], dtype)
@@ -162,7 +162,7 @@ def test_a_row_without_negatives_pushes_nothing(x64):
 
 @every_dtype
 def test_a_known_number_of_steps_suffices(dtype, monkeypatch, rng, x64):
-    """What a GPU takes, for which a test would wait: of ordinary numbers the same, of absurd ones finite."""
+    """GPUs take a fixed number of steps, without a test: ordinary numbers give the same, absurd ones finite results."""
     n, m = 200, 20
     c, mobility = np.exp(rng.normal(size=n)), np.exp(rng.normal(size=n))
     numbers = c, rng.normal(size=(n, m)), 2 * rng.normal(size=(n, m)), mobility, mobility, np.exp(rng.normal(size=n))

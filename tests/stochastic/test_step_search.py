@@ -20,7 +20,7 @@ def problem(rng):
 
 
 @pytest.mark.slow
-def test_step_chosen_has_the_least_loss(problem):
+def test_the_chosen_step_has_the_smallest_loss(problem):
     tuned = tune_step(ImplicitSGD(), problem, key=jax.random.key(0), steps=(1e-4, 1e-2, 1.0))
     assert tuned.steps == (1e-4, 1e-2, 1.0)
     assert tuned.step == tuned.steps[int(np.argmin(tuned.loss))]
@@ -48,10 +48,10 @@ def test_shorter_steps_are_tried_while_the_shortest_is_best(problem):
 
 
 def test_shorter_steps_are_tried_while_none_beats_class_frequencies(problem):
-    """The least bad of steps that are all too long used to be taken, and the fit ended at class frequencies."""
+    """The least bad of steps that are all too long must not be chosen: the fit would end at class frequencies."""
 
     class OnlyShort(ImplicitSGD):
-        """Better than class frequencies with steps of a millionth alone; of the others those near 1 do least harm."""
+        """Better than class frequencies only with steps near 1e-6; of the others, those near 1 do the least harm."""
 
         def run(self, problem, start, *, key, schedule, verbose=False):
             slope = problem.evaluate(start).grad_coef
@@ -70,7 +70,7 @@ def test_too_few_rows_are_not_tried(problem):
         assert tuned.step == step and tuned.steps == () and tuned.loss.size == 0
 
 
-def test_subset_has_the_rows_asked_for(problem):
+def test_subset_has_the_requested_rows(problem):
     rows = np.array([7, 3, 400])
     part = problem.subset(rows)
     np.testing.assert_array_equal(part.X, problem.X[[3, 7, 400]])
@@ -90,8 +90,8 @@ def test_few_steps_are_tried_and_the_best_has_worse_neighbours(solver, problem):
     np.testing.assert_allclose(np.diff(np.log10(tuned.steps)), 0.5, rtol=1e-3)
 
 
-def test_the_judge_is_the_objective_or_rows_left_out(problem):
-    """With next to no ridge and few rows, the objective goes on where new rows are predicted worse."""
+def test_the_judge_is_the_objective_or_held_out_rows(problem):
+    """With almost no ridge and few rows, the objective still falls when new rows are predicted worse."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(150, 40))
     y = np.argmax(X[:, :3] @ rng.normal(size=(3, 4)) + 2 * rng.gumbel(size=(150, 4)), axis=1)
