@@ -105,13 +105,13 @@ class Batch:
 
     def check(self, n):
         """Check that there are n results, and that each is the expected fit."""
-        from glmfit import PopulationGLM
         from glmfit.batch import load_result
+        from glmfit.batch.models import make_estimator
 
         assert len(self.results()) == n
         for path in self.results():
             spec = header_of(path)["spec"]
-            expected = PopulationGLM(**spec["parameters"]).fit(*draw(spec["source"]["arguments"]))
+            expected = make_estimator(spec).fit(*draw(spec["source"]["arguments"]))
             np.testing.assert_allclose(load_result(path).coef_, expected.coef_, rtol=0, atol=1e-3)
 
 

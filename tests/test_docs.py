@@ -54,6 +54,7 @@ NOT_RUN = {
     "python -m glmfit.batch run manifest.toml --out fits --gpus": "needs GPUs",
     "ruff check": "style: .ci/run",
     "ruff format": "style: .ci/run",
+    "codespell": "spelling: .ci/run",
     "sphinx-build": "the documentation itself: .ci/run",
     "tox": "runs everything",
 }

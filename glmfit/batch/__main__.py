@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ..display import one_line, printable
+from ..display import counted, one_line, printable
 from .process import ENDING, SLURM_OPTIONS, default_out, machine_type, signals_noted, worker_environment
 
 # Modules that import NumPy or jax are imported on use: both read the environment, which must be a worker's by then.
@@ -39,8 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         with signals_noted():
             return options.command(options)
     except (ValueError, ImportError, RuntimeError, OSError) as error:
-        kind = f"{type(error).__name__ if isinstance(error, OSError) else 'error'}: "
-        kind = "" if hasattr(error, "problems") else kind  # of a manifest, whose lines state their place
+        kind = "" if hasattr(error, "problems") else "error: "  # lines of a manifest state their place
         print(printable(f"{kind}{error}"), file=sys.stderr)
         return _BAD_INPUT if isinstance(error, _BAD_PATH | ValueError) else 1
     except KeyboardInterrupt:
@@ -147,7 +146,7 @@ def _collect(options: argparse.Namespace) -> int:
     from .collected import collect
 
     found = collect(options.out)
-    print(f"{found.n_fits} fits, {found.n_units} units: {found.index} and {found.arrays}")
+    print(f"{counted(found.n_fits, 'fit')}, {counted(found.n_units, 'unit')}: {found.index} and {found.arrays}")
     if found.explained is not None:
         print(f"contributions of groups of features: {found.explained}")
     if found.n_absent:
@@ -172,7 +171,7 @@ def _sbatch(options: argparse.Namespace) -> int:
     script = options.script or out / "array.sh"
     shards = min(options.shards, n_tasks)
     write_array_script(manifest.path.resolve(), out, script, shards, manifest.name, _slurm(options), options.gpus)
-    print(f"{n_tasks} fits in {shards} tasks: sbatch {shlex.quote(str(script))}")
+    print(f"{counted(n_tasks, 'fit')} in {counted(shards, 'task')}: sbatch {shlex.quote(str(script))}")
     return 0
 
 

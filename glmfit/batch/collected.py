@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..files import whole_or_absent
-from .explained import from_file
+from .held_out.explained import from_file
 from .plan import planned_keys
 from .results import read_result, result_path
 
@@ -55,11 +55,11 @@ def collect(out: str | Path) -> Collected:
     Collected
         Files and counts. The table, OUT/index.parquet, has a row per neuron (class, for class models) of every fit:
         session, model, unit, status, gap, gap_is_bound, pseudo_r2, spike_count, strength, held_out_score, held_out_se,
-        scoring, seconds, warnings, key and more. The arrays, OUT/fits.nc (netCDF-4), have dimensions ``unit`` (the rows
-        of the table, in order) and ``feature`` (every name that occurs): coef, nan where a model lacks the feature, and
-        intercept. OUT/explained.parquet, for models with ``[model.explain]``, has a row per unit and contribution:
-        session, model, unit, kind, group, nats, standard_error, bits_per_spike, d2, p_value, q_value, off, proved,
-        n_draws and key; p_value and q_value are nan without a null.
+        scoring, n_dropped, seconds, warnings, key, path and more. The arrays, OUT/fits.nc (netCDF-4), have dimensions
+        ``unit`` (the rows of the table, in order) and ``feature`` (every name that occurs): coef, nan where a model
+        lacks the feature, and intercept. OUT/explained.parquet, for models with ``[model.explain]``, has a row per unit
+        and contribution: session, model, unit, kind, group, nats, standard_error, bits_per_spike, d2, p_value, q_value,
+        off, proved, n_draws and key; p_value and q_value are nan without a null.
 
     Raises
     ------
@@ -69,10 +69,10 @@ def collect(out: str | Path) -> Collected:
     Notes
     -----
     strength is that of the unit's penalty, chosen by cross-validation or given; nan if coefficients have individual
-    strengths, as in a default ridge. If it was chosen, held_out_score is the mean of its score over the folds,
-    held_out_se the standard error of this mean (treating folds as independent, nan for a single one), and scoring
-    the name of the score. Folds without a score (nan in ``cv_scores_``) are ignored. Other models have nan, and
-    scoring "".
+    strengths, as in a default ridge. held_out_score is the mean over the folds of ``[model.score]`` or, without this
+    table, of the cross-validation that chose the strength, held_out_se the standard error of this mean (treating folds
+    as independent, nan for a single one), and scoring the name of the score. Folds without a score are ignored. Models
+    that have neither have nan, and scoring "".
 
     Results of PopulationGAM add columns to the index: edf, the effective degrees of freedom with the intercept's;
     edf.TERM and strength.TERM of each term (strength.TERM.0, strength.TERM.1 for several penalties); and

@@ -26,12 +26,14 @@ import glmfit
 from ..checks import warn_user
 from ..compilation import compile_seconds, compiled_programs
 from ..design.builder import Built, build
-from ..estimators import MultinomialGLM, PopulationGAM, PopulationGLM, PopulationGLMCV, SoftmaxGLM
+from ..estimators.class_model import ClassModel
 from ..estimators.model import model_from_file
+from ..estimators.population_model import PopulationModel
 from ..files import DAMAGED, load_npz
 from ..status import Status
 from .at_work import Attempt, deaths, ended, reason
-from .explained import explain_built, from_file, to_file
+from .held_out.explained import explain_built, from_file, to_file
+from .held_out.scores import SCORES, score_built
 from .models import make_estimator
 from .plan import Receipt, Task
 from .process import is_stopped, machine_type, stop
@@ -112,9 +114,7 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
     return receipt("done", facts["seconds"])
 
 
-def load_result(
-    path: str | Path, session: str | None = None, model: str | None = None
-) -> PopulationGLM | PopulationGLMCV | PopulationGAM | SoftmaxGLM | MultinomialGLM:
+def load_result(path: str | Path, session: str | None = None, model: str | None = None) -> PopulationModel | ClassModel:
     """Load the model of one fit.
 
     Parameters
@@ -127,7 +127,7 @@ def load_result(
 
     Returns
     -------
-    PopulationGLM, PopulationGLMCV, PopulationGAM, SoftmaxGLM or MultinomialGLM
+    PopulationGLM, PopulationGLMCV, PopulationGAM, SoftmaxGLM, SoftmaxGLMCV, MultinomialGLM or MultinomialGLMCV
         The fitted model.
 
     Raises
@@ -196,6 +196,7 @@ def _fit(spec: dict) -> tuple[Any, dict, dict]:
         warnings.simplefilter("always")
         model = _fit_built(spec, built)
         explanation, arrays = _explain(spec, built)
+        scored, scores = _score(spec, built)
     facts = {
         "seconds_compile": compile_seconds() - compiled,
         "programs": compiled_programs() - programs,
@@ -204,26 +205,44 @@ def _fit(spec: dict) -> tuple[Any, dict, dict]:
         "targets": built.target_names,
         "n_rows": len(built.y),
         **explanation,
+        **scored,
     }
     names = built.feature_names + built.notes.get("own_names", [])
-    return model, facts, {"design.feature_names": np.asarray(names, str), **arrays}
+    return model, facts, {"design.feature_names": np.asarray(names, str), **arrays, **scores}
 
 
 def _fit_built(spec: dict, built: Built) -> Any:
     """Fit one model to all neurons, or one to each with its own history."""
-    made = {"terms": built.smooth_terms, "feature_mask": built.feature_mask} if built.smooth_terms else {}
-
-    def fit(X, y):
-        model = make_estimator(spec, **made).fit(X, y, **_given(built))
-        if np.any(np.asarray(model.report_.status) == Status.INTERRUPTED):
-            stop()  # a fit that was stopped half-way is not a result
+    models = []
+    for X, y in _inputs(built):
+        models.append(_fit_rows(spec, built, X, y, _given(built)))
         n_rows, n_features = X.shape
         if n_rows < n_features:
             warn_user(f"{n_rows} rows for {n_features} features: only the penalty makes the fit unique.")
-        return model
-
-    models = [fit(X, y) for X, y in _inputs(built)]
     return models[0] if built.own is None else _join_neurons(models, built.target_names)
+
+
+def _fit_rows(spec: dict, built: Built, X: Any, y: Any, given: dict[str, Any]) -> Any:
+    """Fit one model to some rows of a design."""
+    made = {"terms": built.smooth_terms, "feature_mask": built.feature_mask} if built.smooth_terms else {}
+    model = make_estimator(spec, **made).fit(X, y, **given)
+    if np.any(np.asarray(model.report_.status) == Status.INTERRUPTED):
+        stop()  # a fit that was stopped half-way is not a result
+    return model
+
+
+def _score(spec: dict, built: Built) -> tuple[dict, dict]:
+    """Score the model on held-out rows if the manifest asks for it; return entries of the header, and arrays."""
+    if "score" not in spec:
+        return {}, {}
+    start, epochs = time.perf_counter(), _remembered(load_planned, spec["source"]).epochs
+    fit = functools.partial(_fit_rows, spec, built)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scores = score_built(spec["score"], built, _inputs(built), fit, _given(built), epochs)
+    for text in sorted({str(w.message) for w in caught}):
+        warn_user(f"in the fits of [model.score]: {text}")
+    return {"seconds_score": time.perf_counter() - start}, {SCORES: scores}
 
 
 def _explain(spec: dict, built: Built) -> tuple[dict, dict]:

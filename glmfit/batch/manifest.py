@@ -1,6 +1,5 @@
 """Manifests: which models to fit to which data."""
 
-import contextlib
 import hashlib
 import json
 import re
@@ -11,13 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import glmfit
-
 from ..design.rules import BOOLEAN, TABLE, TABLES, TEXT, Problems, check_table, one_of, shown, whole
 from ..display import one_line
-from ..files import DAMAGED, read_regular
 from .models import Model, read_model
-from .plan import Task, key_of
+from .plan import Task, key_of, planned_digest
 from .reading import Data, read_data
 from .sources import digest, identity_of
 
@@ -52,7 +48,8 @@ class Manifest:
     seed, precision : int, {"single", "double"}
         Seed and precision of every fit.
     options : dict
-        With defaults filled in; its only entry, ``pad_shapes``, has no effect since version 0.2.
+        With defaults filled in; its only entry, ``pad_shapes``, has no effect since version 0.2; the next version
+        removes it.
     digest : str
         sha256 of the file's bytes, in hexadecimal.
     data, models : tuple
@@ -100,6 +97,8 @@ class Manifest:
             spec["parameters"] = {"pad_shapes": self.options["pad_shapes"], **model.parameters}
         if model.explain is not None:
             spec["explain"] = model.explain
+        if model.score is not None:
+            spec["score"] = model.score
         return Task(key_of(spec), session, model.name, spec)
 
 
@@ -141,11 +140,7 @@ def read_known(path: Path, out: Path) -> Manifest:
 
     The check imports the estimators, which takes longer than finding that all is done.
     """
-    checked = None
-    with contextlib.suppress(*DAMAGED):
-        listed = json.loads(read_regular(out / "tasks.json"))
-        checked = listed.get("manifest") if listed.get("version") == glmfit.__version__ else None
-    return _read(Path(path), checked)
+    return _read(Path(path), planned_digest(out))
 
 
 def _read(path: Path, checked: str | None) -> Manifest:
@@ -228,7 +223,7 @@ def _check_new(problems: Problems, place: tuple, made: list[Model], models: list
     """Note a configuration that already exists for the same data: its results would be the same files."""
 
     def of(model: Model) -> dict[str, str]:
-        facts = [model.estimator, model.parameters, model.design, model.explain]
+        facts = [model.estimator, model.parameters, model.design, model.explain, model.score]
         return {digest([*facts, name]): name for name in model.data}
 
     there = {fact: model.name for model in models for fact in of(model)}

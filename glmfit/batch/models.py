@@ -14,11 +14,12 @@ import glmfit
 from ..checks import as_numbers
 from ..design import rules as rule
 from ..design.rules import Problems, check_table, guess, is_plain, shown
-from ..design.schema import COUNT_ESTIMATORS, GAM, read_design
-from .explain_rules import read_explain
+from ..design.schema import CLASS_ESTIMATORS, COUNT_ESTIMATORS, GAM, read_design
+from .held_out.explain_rules import read_explain
+from .held_out.scores import read_score
 from .reading import Data
 
-ESTIMATORS = (*COUNT_ESTIMATORS, "SoftmaxGLM", "MultinomialGLM")  # imported when they are needed
+ESTIMATORS = (*COUNT_ESTIMATORS, *CLASS_ESTIMATORS)  # imported when they are needed
 _SET_ELSEWHERE = {
     "random_state": "is set by the manifest's seed",
     "pad_shapes": "has no effect since version 0.2; remove it",
@@ -26,7 +27,7 @@ _SET_ELSEWHERE = {
     "verbose": "is not for batches: nobody would see it",
 }
 _KEYS = {"name": rule.NAMED, "estimator": rule.TEXT, "data": rule.list_of(rule.TEXT, "a list of names of data")}
-_KEYS |= dict.fromkeys(("parameters", "grid", "design", "explain"), rule.TABLE)
+_KEYS |= dict.fromkeys(("parameters", "grid", "design", "explain", "score"), rule.TABLE)
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Model:
     design: dict[str, Any] | None  # of recordings
     data: tuple[str, ...]  # sources whose sessions it is fitted to
     explain: dict[str, Any] | None = None  # how to explain by groups of features
+    score: dict[str, Any] | None = None  # how to score on held-out data
 
 
 def read_model(
@@ -59,7 +61,9 @@ def read_model(
     parameters, grid = right.get("parameters", {}), right.get("grid", {})
     members = _members(problems, path, parameters, grid, estimator, values)
     design = _design(problems, path, table, sources, estimator)
-    explained = None
+    explained = scored = None
+    if isinstance(table.get("score"), dict):
+        scored = read_score(problems, (*path, "score"), table["score"], sources, estimator)
     if isinstance(table.get("explain"), dict):
         penalties = [parameters.get("regularizer"), *_listed(grid.get("regularizer"))]
         at = (*path, "explain")
@@ -67,7 +71,8 @@ def read_model(
     if len(problems) > before or estimator is None:
         return []
     name = right["name"]
-    return [Model(name + end, estimator, parameters | chosen, design, names, explained) for end, chosen in members]
+    common = design, names, explained, scored
+    return [Model(name + end, estimator, parameters | chosen, *common) for end, chosen in members]
 
 
 def _listed(value: Any) -> list:
@@ -131,7 +136,7 @@ def make_estimator(spec: dict[str, Any], **made: Any) -> Any:
 
     Lists of the manifest are converted for the estimator: a pair of strength and ratio for the elastic net.
     """
-    parameters = dict(spec["parameters"])
+    parameters = {name: value for name, value in spec["parameters"].items() if name != "pad_shapes"}
     strength = parameters.get("regularizer_strength")
     if parameters.get("regularizer") == "ElasticNet" and isinstance(strength, list) and len(strength) == 2:
         parameters["regularizer_strength"] = tuple(strength)
@@ -171,7 +176,12 @@ def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
     checks = {name: partial(readers[name], name, getattr(model, name)) for name in there}
     if estimator not in COUNT_ESTIMATORS:
         checks |= {"solver_name": model._make_solver, "regularizer_strength": model._strength, "step": model._read_step}
-        return checks | {"step_decay": partial(check_real, "step_decay", model.step_decay, 1.0, closed=True)}
+        checks |= {"step_decay": partial(check_real, "step_decay", model.step_decay, 1.0, closed=True)}
+        checks |= {"groups": partial(_check_penalty, model)}
+        if hasattr(model, "strengths"):
+            strengths = partial(read_tried, model.strengths, model._alone.__name__)
+            checks |= {"strengths": strengths, "scoring": model._check_words}
+        return checks
     checks["observation_model"] = partial(find, model.observation_model, model.inverse_link_function)
     checks["dispersion"] = lambda: read_dispersion(model.dispersion, model._family(), np.size(model.dispersion))
     if estimator == "PopulationGLM":
@@ -180,7 +190,8 @@ def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
         return checks | {"strengths": partial(_check_strengths, model.strengths), "terms": partial(_check_terms, model)}
     solver = partial(read_solver, model.solver_name, model.solver_kwargs, CV_SOLVERS)
     strengths = partial(read_tried, model.strengths)
-    return checks | {"solver_name": solver, "strengths": strengths, "regularizer": model._check_words}
+    words = {"regularizer": model._check_words, "groups": partial(_check_penalty, model)}
+    return checks | {"solver_name": solver, "strengths": strengths} | words
 
 
 def _check_strengths(given: Any) -> None:
@@ -230,9 +241,13 @@ def _check_solver(model: Any) -> None:
 def _check_penalty(model: Any) -> None:
     """Check regulariser and strength as far as possible without the numbers of features and neurons."""
     from .. import penalties
+    from ..estimators.parameters import check_ratio
 
-    strength = model.regularizer_strength
+    check_ratio(model.l1_ratio)
+    strength = getattr(model, "regularizer_strength", None)
     if isinstance(strength, list) or (isinstance(strength, tuple) and any(isinstance(s, list) for s in strength)):
         strength = None  # one per neuron: checked with the data
+    if model.regularizer == "ElasticNet" and not isinstance(strength, tuple):
+        strength = strength, model.l1_ratio
     if model.regularizer != "GroupLasso" or model.groups is None:
         penalties.make(model.regularizer, strength, 1, 1, groups=model.groups)

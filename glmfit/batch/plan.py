@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 _HASHED = ("estimator", "parameters", "design", "seed", "precision")
+_IF_GIVEN = ("explain", "score")
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Task:
     session, model : str
         Names, such as "track/rat1" and "place[regularizer_strength=0.001]".
     spec : dict
-        JSON values only: estimator, parameters, design, source, identity of the data, seed, precision; explain if
-        the manifest asks for it.
+        JSON values only: estimator, parameters, design, source, identity of the data, seed, precision; explain and
+        score if the manifest has them.
     """
 
     key: str
@@ -82,7 +83,7 @@ class Receipt(NamedTuple):
 
 def key_of(spec: dict[str, Any]) -> str:
     """Hash the content of a task; the places of its data are not part of it."""
-    facts = {name: spec[name] for name in (*_HASHED, *(("explain",) if "explain" in spec else ()))}
+    facts = {name: spec[name] for name in (*_HASHED, *(name for name in _IF_GIVEN if name in spec))}
     return digest({"format": _FORMAT, "data": spec["identity"], **facts})[:20]
 
 
@@ -97,8 +98,13 @@ def plan(manifest: Manifest, out: Path) -> list[Task]:
     """List the tasks of a manifest and write the list to a file; data are read only if they have changed since.
 
     Copies of the same data are one session. Every task records the state of its data when they were hashed: a worker
-    fits nothing else.
+    fits nothing else. Raises ManifestError if the ranges of bases fit no data, unless this version has planned the
+    manifest here before.
     """
+    if planned_digest(out) != manifest.digest:
+        from .ranges import check_ranges  # imports what makes bases
+
+        check_ranges(manifest)
     cache = _IdentityCache(out / "identities.json")
     tasks = list({task.key: task for task in reversed(manifest.tasks(cache))}.values())[::-1]  # the first of each key
     cache.save()
@@ -135,6 +141,14 @@ class _IdentityCache:
 
 def _name(source: dict, signature: list | None = None) -> str:
     return json.dumps({"source": source, "stat": signature}, sort_keys=True)
+
+
+def planned_digest(out: Path) -> str | None:
+    """Return the digest of the manifest that this version has planned in a folder, if there is one."""
+    with contextlib.suppress(*DAMAGED):
+        listed = json.loads(read_regular(out / "tasks.json"))
+        return listed.get("manifest") if listed.get("version") == glmfit.__version__ else None
+    return None
 
 
 def write_plan(manifest: Manifest, tasks: list[Task], out: Path) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from ..design.rules import guess
-from ..design.schema import GAM, HISTORY
+from ..design.schema import CLASS_ESTIMATORS, GAM, HISTORY
 from ..files import DAMAGED, FORMAT, read_npz, read_regular, remove_stale_parts, save_npz
 from ..status import Status
 from .at_work import ended
-from .explained import check_explanation
+from .held_out.explained import check_explanation
+from .held_out.scores import SCORES
 from .plan import Task, key_of, read_plan, write_text
 
 _MOST = 2**53  # larger numbers do not come from a fit, and no table takes them
@@ -39,7 +40,9 @@ NEEDED = {"PopulationGLM": _POPULATION, "PopulationGLMCV": _POPULATION | {f"cv.{
 _SMOOTH = "places turn mean gram coordinates degrees degrees_of_tests scale".split()
 NEEDED[GAM] = _POPULATION | {"strengths_by", "term", "edf", "strength_gradient", "at_end"}
 NEEDED[GAM] |= {f"smooth.{name}" for name in _SMOOTH}
+_CLASS_CV = {f"cv.{name}" for name in _CV} - {"cv.strength_", "cv.coef_path_", "cv.intercept_path_"}
 NEEDED |= {"SoftmaxGLM": _CLASSES, "MultinomialGLM": _CLASSES | {"pynapple_columns"}}
+NEEDED |= {f"{name}CV": NEEDED[name] | _CLASS_CV for name in ("SoftmaxGLM", "MultinomialGLM")}
 
 
 def result_path(out: Path, key: str) -> Path:
@@ -182,7 +185,7 @@ def _check_header(header: dict, key: str | None) -> None:
         raise ValueError(f"its description of the fit is incomplete or invalid ({', '.join(wrong)})")
     if key_of(batch["spec"]) != batch["key"] or header.get("class") != batch["spec"]["estimator"]:
         raise ValueError("its configuration is not that of the task of its file name")
-    numbers = (batch["seconds"], batch["programs"], batch["n_rows"], report.get("n_rows"))
+    numbers = (batch["seconds"], batch["programs"], batch["n_rows"], report.get("n_rows"), report.get("n_dropped"))
     texts = (report.get("solver_name"), *batch["warnings"])
     if not (all(0 <= number < _MOST for number in numbers) and all(isinstance(text, str) for text in texts)):
         raise ValueError(f"{numbers} are not seconds, programs and rows, or its solver or warnings are not strings")
@@ -209,6 +212,7 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
         "gap_is_bound": per_unit("gap_is_bound", False).astype(bool),
         **_strengths_of_units(header, arrays, n_units),
         "n_rows": report["n_rows"],
+        "n_dropped": report["n_dropped"],
         "n_features": len(arrays["design.feature_names"]),
         "solver": report["solver_name"],
         "seconds": batch["seconds"],
@@ -216,6 +220,7 @@ def _facts_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
         "warnings": "; ".join(batch["warnings"]),
         "seed": batch["spec"]["seed"],
         "key": batch["key"],
+        "path": f"results/{batch['key']}.npz",
     }
 
 
@@ -226,26 +231,42 @@ def _per_unit(value: Any, n_units: int, default: Any = np.nan) -> np.ndarray:
 
 
 def _strengths_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, Any]:
-    """Return the penalty strength of every unit and, if it was cross-validated, the held-out score at that strength."""
+    """Return the penalty strength of every unit and, if there is one, its held-out score with a standard error."""
     of = header.get("strength")  # as `to_json` writes it; files of version 0.1 have none
     if isinstance(of, dict) and "tuple" in of:
         of, _ = of["tuple"]  # of the elastic net, and its ratio
     strength = _per_unit(arrays.get("cv.strength_", of["array"] if isinstance(of, dict) else of), n_units).astype(float)
-    facts = {"strength": strength, "held_out_score": np.full(n_units, np.nan), "held_out_se": np.full(n_units, np.nan)}
+    scoring, scores = _held_out(header, arrays, strength)
+    known = ~np.isnan(scores)
+    n = known.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):  # nan without folds; no error for a single fold
+        mean = np.where(known, scores, 0.0).sum(axis=1) / n
+        spread = np.where(known, (scores - mean[:, None]) ** 2, 0.0).sum(axis=1)
+        error = np.sqrt(spread / (n - 1) / n)
+    return {"strength": strength, "held_out_score": mean, "held_out_se": error, "scoring": scoring}
+
+
+def _held_out(header: dict, arrays: dict, strength: np.ndarray) -> tuple[str, np.ndarray]:
+    """Return the name of a score and the scores of held-out rows, (unit, fold), nan for a fold without one.
+
+    These are the scores that the manifest asks for, or those at the strength that was chosen by cross-validation.
+    """
+    n_units, asked = len(strength), header["batch"]["spec"].get("score")
+    if asked is not None:
+        scores = arrays[SCORES]
+        if scores.ndim != 2 or scores.shape[1] not in (1, n_units) or scores.dtype.kind != "f":
+            raise ValueError(f"held-out scores have shape {scores.shape}, with {n_units} units")
+        return str(asked["scoring"]), np.broadcast_to(scores, (len(scores), n_units)).T
     if "cv.cv_scores_" not in arrays:
-        return facts | {"scoring": ""}
+        return "", np.empty((n_units, 0))
     scores, tried = arrays["cv.cv_scores_"], arrays["cv.strengths_"]
+    if scores.ndim == 2 and header["class"] in CLASS_ESTIMATORS:  # one strength for all classes
+        scores = np.repeat(scores[:, :, None], n_units, axis=2)
     if scores.shape != (tried.size, *scores.shape[1:2], n_units):
         raise ValueError(f"scores have shape {scores.shape}, with {tried.size} strengths and {n_units} neurons")
     is_chosen = tried[:, None] == strength
-    chosen = scores[np.argmax(is_chosen, axis=0), :, np.arange(n_units)]  # (unit, fold)
-    known = is_chosen.any(axis=0)[:, None] & ~np.isnan(chosen)
-    n = known.sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):  # nan without folds; no error for a single fold
-        mean = np.where(known, chosen, 0.0).sum(axis=1) / n
-        spread = np.where(known, (chosen - mean[:, None]) ** 2, 0.0).sum(axis=1)
-        error = np.sqrt(spread / (n - 1) / n)
-    return facts | {"held_out_score": mean, "held_out_se": error, "scoring": str(header["parameters"].get("scoring"))}
+    chosen = scores[np.argmax(is_chosen, axis=0), :, np.arange(n_units)]
+    return str(header["parameters"].get("scoring")), np.where(is_chosen.any(axis=0)[:, None], chosen, np.nan)
 
 
 def _facts_of_terms(header: dict, arrays: dict) -> dict[str, np.ndarray]:

@@ -115,12 +115,13 @@ def _values(covariate: dict[str, Any], of: Recorded) -> tuple[np.ndarray, tuple[
         how = covariate.get("resample") or _bins.usual_resampling(signal, of.bins.bin_s, covariate.get("basis"))
         values, columns = _bins.resample(of.bins, signal, how, covariate.get("max_gap_s")), signal.columns
     if "columns" in covariate:
-        chosen = [_column(column, columns, values.shape[1], signal_name) for column in covariate["columns"]]
+        chosen = [column_of(column, columns, values.shape[1], signal_name) for column in covariate["columns"]]
         values, columns = values[:, chosen], tuple(columns[i] for i in chosen) if columns else ()
     return values, columns, how
 
 
-def _column(column: int | str, columns: tuple[str, ...], n: int, signal: str) -> int:
+def column_of(column: int | str, columns: tuple[str, ...], n: int, signal: str) -> int:
+    """Return the number of a column given by number or name; ValueError if the signal has no such column."""
     if isinstance(column, str) and column not in columns:
         raise ValueError(f'the signal "{signal}" has no column "{column}"{guess(column, columns)}')
     if not isinstance(column, str) and column >= n:

@@ -33,6 +33,12 @@ def read_session(source: dict[str, Any]) -> Session:
         return Session(spikes, signals, epochs, min_spikes=source["min_spikes"])
 
 
+def read_signal(path: str, form: str, name: str) -> np.ndarray:
+    """Read one array of an npz file or a zarr group; ValueError or OSError if that fails."""
+    with _arrays(path, form) as read:
+        return read(name)
+
+
 @contextlib.contextmanager
 def _blaming(path: str) -> Iterator[None]:
     """Name the file in errors about what it holds."""

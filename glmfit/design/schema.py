@@ -13,6 +13,8 @@ from .splines import VALUE_BASES, BSpline, CyclicBSpline
 COUNTS = "counts"  # name of the binned spikes among the signals
 GAM, HISTORY = "PopulationGAM", "history"
 COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV", GAM)  # those that take an exposure
+LABEL_ESTIMATORS = ("SoftmaxGLM", "SoftmaxGLMCV")
+CLASS_ESTIMATORS = (*LABEL_ESTIMATORS, "MultinomialGLM", "MultinomialGLMCV")
 ISOTROPIC = (BSpline.kind, CyclicBSpline.kind)  # bases whose products may have one penalty for all directions
 RESAMPLE = ("mean", "nearest", "linear")
 _SHORTEST_S = 1e-6  # of a bin
@@ -77,11 +79,11 @@ def read_design(
             note(f"epochs has {shown(wrong[0])}; starts come before stops, and epochs may not overlap.")
     if target != COUNTS:
         _check_known(note, "target", target, recordings, "signals")
-    if estimator == "SoftmaxGLM" and target == COUNTS:
-        note("target is missing; SoftmaxGLM needs the name of a signal whose values are labels.")
-    elif estimator not in (None, "SoftmaxGLM") and target != COUNTS:
+    if estimator in LABEL_ESTIMATORS and target == COUNTS:
+        note(f"target is missing; {estimator} needs the name of a signal whose values are labels.")
+    elif estimator not in (None, *LABEL_ESTIMATORS) and target != COUNTS:
         note(f'target is "{target}"; {estimator} is fitted to "{COUNTS}".')
-    if design["partial_bins"] == "exposure" and estimator in ("SoftmaxGLM", "MultinomialGLM"):
+    if design["partial_bins"] == "exposure" and estimator in CLASS_ESTIMATORS:
         note(f'partial_bins is "exposure", which {estimator} does not support; use "drop".')
     if "units" in design:
         design["units"] = [str(unit) for unit in design["units"]]

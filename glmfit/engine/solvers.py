@@ -8,6 +8,7 @@ import numpy as np
 from ..bounds import gap_bound
 from ..numerics import seed_of
 from ..status import Status
+from .classes.proximal import ProximalClassRun
 from .classes.run import ClassRun
 from .devices import DeviceNewton, Judgement, layout_of, newton_serves
 from .devices.newton import STEPS
@@ -64,8 +65,12 @@ class ConjugateGradients:
             )
         seed, options = 0 if key is None else seed_of(key), options or LoopOptions()
         if hasattr(problem, "n_classes"):
-            return ClassRun(problem, options, seed, params).run()
+            return self._run_classes(problem, options, seed, params)
         return Run(problem, options, seed, params, self.curved).run()
+
+    def _run_classes(self, problem, options: LoopOptions, seed: int, start: Params | None) -> Solution:
+        """Fit a softmax problem."""
+        return ClassRun(problem, options, seed, start).run()
 
 
 @dataclass(frozen=True)
@@ -76,10 +81,15 @@ class ProximalNewton(ConjugateGradients):
     -----
     The quadratic model of each neuron uses the spectral basis or its own Hessian, corrected by its last steps (BFGS).
     It is minimised with the full penalty on the host. Bounds on the gap are by duality, from one pass in float64.
-    The rest is as for :class:`ConjugateGradients`.
+    The rest is as for :class:`ConjugateGradients`. A softmax problem has one model of all classes, with their
+    Hessian; steps are in double precision.
     """
 
     smooth: ClassVar[bool] = False
+
+    def _run_classes(self, problem, options: LoopOptions, seed: int, start: Params | None) -> Solution:
+        """Fit a softmax problem."""
+        return ProximalClassRun(problem, options, start).run()
 
 
 @dataclass(frozen=True)

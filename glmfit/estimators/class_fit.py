@@ -13,12 +13,13 @@ from ..checks import warn_user
 from ..compilation import Clock
 from ..data.classes import ClassTraining
 from ..display import ProgressBar
-from ..engine import ConjugateGradients
+from ..engine import ConjugateGradients, ProximalNewton
 from ..engine.problem import Params
 from ..engine.result import LoopOptions, Solution
 from ..numerics import seed_of
 from ..status import Status
 from ..stochastic import Schedule, SoftmaxProblem, tune_step
+from ..stochastic.class_gap import KINKS_THEOREM
 from ..stochastic.step_search import FACTOR, times
 from .model_reports import ClassReport
 from .parameters import by_name, choose_class_solver
@@ -27,7 +28,7 @@ from .report import null_is_best, relative_gap, report_of
 EXACT = {
     "ConjugateGradients": ConjugateGradients,
     "NewtonCG": ConjugateGradients,  # its name in version 0.1
-    **by_name(stochastic.BoundMajorization, stochastic.IncrementalMajorization),
+    **by_name(ProximalNewton, stochastic.BoundMajorization, stochastic.IncrementalMajorization),
 }
 SAMPLING = by_name(
     stochastic.ImplicitSGD, stochastic.UMax, stochastic.SampledSoftmax, stochastic.SoftmaxProx,
@@ -46,7 +47,7 @@ _AGAIN = 4  # times shorter steps are tried if the chosen one was too long
 _LITTLE = 1e-3  # share of the loss of class frequencies
 # Size of a column over this quantile of standard deviations, from which on sampling solvers learn little.
 _FAR, _SMALL = 30.0, 0.25
-THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/softmax_gap.md, Propositions 1 and 2)"
+_THEOREM = "weak duality, or self-concordance by the whole Hessian (docs/theory/softmax_gap.md, Propositions 1 and 2)"
 
 
 def auto_solver(problem: SoftmaxProblem | None = None):
@@ -58,6 +59,20 @@ def exact_options(problem: SoftmaxProblem, tol: float, epochs: int | None, verbo
     """Make the options of an exact solver; if rows have less than one count, less is negligible."""
     negligible = LoopOptions.negligible * min(1.0, float(problem.totals.mean()))
     return LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, negligible=negligible, verbose=verbose)
+
+
+def theorem_of(problem: SoftmaxProblem, solution: Solution) -> str:
+    """Name what proves the bound of an exact fit, if it has one."""
+    return (_THEOREM if problem.penalty.smooth else KINKS_THEOREM) if solution.gap_is_bound else ""
+
+
+def no_worse_than_null(problem: SoftmaxProblem, start: Params) -> Params | None:
+    """Return a start, or None if it is not finite, or worse than class frequencies."""
+    if not all(np.isfinite(part).all() for part in start):
+        return None
+    start = Params(start.coef, start.intercept * problem.fit_intercept)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return start if problem.objective(start) < problem.null_objective else None
 
 
 def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params, ClassReport]:
@@ -215,7 +230,7 @@ def report_of_classes(problem, solution, data: ClassTraining, rows=None, **facts
     if solution.gap_is_bound:  # no model has a smaller loss than one that is right about every row
         gap = min(gap, of[0] - saturated + _ROUNDING * (1 + abs(of[0])))
     no_gain = null_is_best(solution.status, *of) and data.offset is None
-    explained = 0.0 if no_gain else frequencies - of[0] + problem.strength / 2 * float(np.sum(solution.params.coef**2))
+    explained = 0.0 if no_gain else frequencies - of[0] + problem.penalty_at(solution.params)
     explainable = frequencies - saturated
     return report_of(
         ClassReport, solution, data,

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import numpy as np
@@ -12,20 +12,27 @@ from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 from sklearn.utils.validation import check_is_fitted
 
+from .. import penalties
 from ..checks import check_choice, check_flag, check_positive, check_real, check_whole, shorten
 from ..data.classes import ClassTraining
 from ..data.features import read_features, read_offset, warn_of_constant
 from ..data.times import TimeAxis, check_same_rows, time_axis
+from ..engine import ProximalNewton
 from ..engine.problem import Params
 from ..engine.tiles import tiles_of
 from ..numerics import DataLike, PerRow, Seed
+from ..penalties import Penalty
+from ..penalties.by_name import BY_NAME
 from ..status import Status
 from ..stochastic import DoubleSum, Pairs, Schedule, SoftmaxProblem, double_sum, tune_step, untuned_step
 from . import class_fit as fits
 from .default_strength import name_strength, warn_if_flat
-from .model import Model, WholeFit, from_json, to_json
+from .model import Model, WholeFit, from_json, rows_of_coefficients, to_json
 from .model_reports import ClassReport
-from .parameters import key_for, precision, read_solver, read_strengths, read_verbose
+from .parameters import check_ratio, key_for, precision, read_pair, read_solver, read_strengths, read_verbose
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
 _SCORES_AT_ONCE = 4_000_000
@@ -52,9 +59,18 @@ class ClassModel(Model):
         verbose: bool = False,
         fit_intercept: bool = True,
         early_stopping: bool = False,
+        groups: ArrayLike | Mapping[str, Any] | None = None,
+        l1_ratio: float = 0.5,
     ): ...
 
-    def fit(self, X: DataLike, y: DataLike, sample_weight: PerRow = None, offset: PerRow = None) -> Self:
+    def fit(
+        self,
+        X: DataLike,
+        y: DataLike,
+        sample_weight: PerRow = None,
+        offset: PerRow = None,
+        init_params: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> Self:
         """Fit the coefficients of all classes.
 
         Parameters
@@ -70,6 +86,10 @@ class ClassModel(Model):
             strength, which is one over that sum, as with scikit-learn's ``C = 1``.
         offset : array-like, (row, class), optional
             Added to the scores, classes in the order of ``classes_``; a row with a NaN is dropped.
+        init_params : tuple of array, optional
+            Coefficients and intercepts to start from, as ``(model.coef_, model.intercept_)`` of a fit to the same
+            classes; for solvers that do not sample. If they are worse than class frequencies, or not finite, the fit
+            starts at these. It ends as near to the optimum, and as proved, as from any other start.
 
         Warns
         -----
@@ -84,7 +104,7 @@ class ClassModel(Model):
         with WholeFit(self):
             data, y = self._read(X, y, sample_weight, offset, reset=True)
             self._warn_of_columns(data)
-            self._fit(data)
+            self._fit(data, init_params)
             self._warn_of_classes(data, y)
         return self
 
@@ -96,23 +116,35 @@ class ClassModel(Model):
     def _warn_of_classes(self, data: ClassTraining, y: np.ndarray) -> None:
         """Warn of classes about which nothing was learnt."""
 
-    def _fit(self, data: ClassTraining) -> None:
+    def _fit(self, data: ClassTraining, init_params: tuple[ArrayLike, ArrayLike] | None = None) -> None:
         """Fit classes that were seen; the others get probability 0."""
         solver = self._make_solver()
         epochs, tol, step, decay, certify, stops, verbose = self._read_parameters()
         seed, self.strength_ = self._seed(), self._strength(data.total_weight)
         vars(self).pop("_streamed", None)  # of a model that is replaced
         seen = data.class_totals > 0
+        given = None if init_params is None else read_pair(init_params, (data.X.shape[1], len(seen)), (len(seen),))
         problem = self._make_problem(data, seen)
         if problem.n_classes < 2:
             self._keep(*fits.judge_certain(problem, data), seen)
             return
         solver = fits.auto_solver(problem) if solver is None else solver
+        if not problem.penalty.smooth and not isinstance(solver, ProximalNewton):
+            raise ValueError(
+                f"regularizer is {self.regularizer!r}, which has kinks, and the solver is {type(solver).__name__}; it "
+                'needs solver_name="auto" or "ProximalNewton".'
+            )
         key, exact = key_for(solver, seed), type(solver) in fits.EXACT.values()
+        if given is not None and not exact:
+            raise ValueError(
+                f"init_params is given, and the solver is {type(solver).__name__}, which samples; it needs one of "
+                f"{', '.join(map(repr, fits.EXACT))}, or None."
+            )
         if exact:
             options = fits.exact_options(problem, tol, epochs, verbose)
-            solution = solver.run(problem, key=key, options=options).only()
-            theorem = fits.THEOREM if solution.gap_is_bound else ""
+            start = None if given is None else fits.no_worse_than_null(problem, Params(*(a[..., seen] for a in given)))
+            solution = solver.run(problem, start, key=key, options=options).only()
+            theorem = fits.theorem_of(problem, solution)
             params, report = solution.params, fits.report_of_classes(problem, solution, data, gap_theorem=theorem)
         else:
             how = fits.Sampling(epochs, step, decay, stops, verbose)
@@ -143,8 +175,17 @@ class ClassModel(Model):
         if not seen.all():
             pairs = Pairs(pairs.row, (np.cumsum(seen) - 1)[pairs.label], pairs.weight)
             offset = None if offset is None else offset[:, seen]
-        free = check_flag("fit_intercept", self.fit_intercept)
-        return SoftmaxProblem(data.X, pairs, seen.sum(), self.strength_, free, offset, precision(data.X.dtype))
+        free, penalty = check_flag("fit_intercept", self.fit_intercept), self._penalty(data.X.shape[1])
+        strength = self.strength_ if penalty is None else float(penalty.ridge_strength)
+        return SoftmaxProblem(data.X, pairs, seen.sum(), strength, free, offset, precision(data.X.dtype), penalty)
+
+    def _penalty(self, n_features: int) -> Penalty | None:
+        """Return a penalty with kinks, None for a ridge or no penalty."""
+        check_ratio(self.l1_ratio)
+        strength = (self.strength_, self.l1_ratio) if self.regularizer == "ElasticNet" else self.strength_
+        names = getattr(self, "feature_names_in_", None)
+        penalty = penalties.make(self.regularizer, strength, n_features, 1, self.groups, names)
+        return None if penalty.smooth else penalty
 
     def _make_solver(self, allowed: Mapping[str, type] = fits.SOLVERS, what: str = "solver_name"):
         return read_solver(self.solver_name, self.solver_kwargs, allowed, self._get_param_names(), what)
@@ -152,7 +193,7 @@ class ClassModel(Model):
     def _strength(self, total_weight: float = 1) -> float:
         """Return the strength, by default one over the sum of weights or number of rows, scikit-learn's ``C = 1``."""
         regularizer = "UnRegularized" if self.regularizer is None else self.regularizer
-        check_choice("regularizer", regularizer, ("Ridge", "UnRegularized"))
+        check_choice("regularizer", regularizer, BY_NAME)
         given = self.regularizer_strength
         if regularizer == "UnRegularized":
             if given not in (None, 0):
@@ -189,6 +230,8 @@ class ClassModel(Model):
         solver = fits.auto_solver() if solver is None else solver
         if (self.solver_kwargs or {}).get("basis") == "spectral":
             raise ValueError('basis is "spectral" with partial_fit, which does not know the rows to come; use "raw".')
+        if self.regularizer not in (None, "UnRegularized", "Ridge"):
+            raise ValueError(f"regularizer is {self.regularizer!r}; partial_fit takes a ridge or no penalty.")
         solver = replace(solver, basis="raw")
         _, _, step, _, certify, *_ = self._read_parameters()
         rows, totals = data.total_weight, data.class_totals
@@ -254,6 +297,25 @@ class ClassModel(Model):
         seen = ~self._unseen
         params = Params(self.coef_[:, seen], self.intercept_[seen])
         return double_sum(self._make_problem(data, seen), params, auxiliary, alpha)
+
+    def coef_frame(self) -> "pd.DataFrame":
+        """Return the coefficients as a pandas DataFrame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row per feature, named as the columns of X or numbered, and the intercept last; a column per class.
+
+        Raises
+        ------
+        NotFittedError
+            Before a fit.
+        """
+        import pandas as pd
+
+        check_is_fitted(self)
+        columns = pd.Index(self.classes_.tolist(), name="class", tupleize_cols=False)
+        return pd.DataFrame(np.vstack([self.coef_, self.intercept_]), rows_of_coefficients(self), columns)
 
     def _prepare(self, X, offset):
         check_is_fitted(self)

@@ -1,7 +1,6 @@
 """All fits of a cross-validation: strengths, folds and neurons at once; and its state in files."""
 
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -229,15 +228,9 @@ class Fits:
 
 
 class CrossValidated:
-    """Part of an estimator that has a ``cv``: how its parameters are shown, and what its files keep."""
+    """Part of an estimator that is cross-validated: what its files keep."""
 
     _fitted: ClassVar[tuple[str, ...]]  # attributes that are arrays
-
-    def _get_params_html(self, *args, **kwargs):
-        """Parameters as scikit-learn shows them in a notebook: it compares an IntervalSet by NumPy, which warns."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Converting IntervalSet", UserWarning)
-            return super()._get_params_html(*args, **kwargs)
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         super()._write_state(header, arrays)

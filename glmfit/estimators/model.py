@@ -3,10 +3,11 @@
 import functools
 import inspect
 import re
+import warnings
 from abc import abstractmethod
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -21,6 +22,9 @@ from ..numerics import Seed
 from .parameters import read_seed
 from .report import report_of
 from .scores import are_epochs, is_epochs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _OF_EVERY_MODEL = """
 solver_kwargs : dict, optional
@@ -68,6 +72,12 @@ class Model(BaseEstimator):
     def n_iter_(self) -> int:
         """Epochs of the fit; for a population, those of the neuron that took most."""
         return int(np.max(self.report_.epochs))
+
+    def _get_params_html(self, *args, **kwargs):
+        """Parameters as scikit-learn shows them in a notebook: it compares intervals by NumPy, which warns."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Converting IntervalSet", UserWarning)
+            return super()._get_params_html(*args, **kwargs)
 
     def _seed(self, random_state: Seed = None) -> int:
         """Seed of a draw; None takes the constructor's."""
@@ -167,6 +177,14 @@ def _keeping(init):
         init(self, *args, **parameters)  # of a user's subclass, which may do more
 
     return keep
+
+
+def rows_of_coefficients(model) -> "pd.Index":
+    """Name the rows of a frame of coefficients: features by name or number, then the intercept."""
+    import pandas as pd
+
+    names = getattr(model, "feature_names_in_", range(model.n_features_in_))
+    return pd.Index([*names, "intercept"], name="feature", dtype=object)
 
 
 # --------------------------------------------------------------------------------------------- files

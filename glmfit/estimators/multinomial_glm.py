@@ -35,7 +35,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
     regularizer, regularizer_strength, solver_name, tol, max_epochs, step, step_decay :
         As in `SoftmaxGLM`. A sampling solver's epoch visits every pair of a row and a category it has counts of, or
         with ``solver_kwargs={"visit": "row", ...}`` every row; StochasticMajorization and SoftmaxSGD visit rows.
-    certify, fit_intercept, early_stopping :
+    certify, fit_intercept, early_stopping, groups, l1_ratio :
         As in `SoftmaxGLM`.
 
     Attributes

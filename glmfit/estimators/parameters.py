@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import scipy.sparse
 
-from ..checks import not_text, shorten
+from ..checks import check_real, not_text, shorten
 from ..compilation import refuse_fork
 from ..engine import ConjugateGradients, LeastSquares, Newton, ProximalNewton
 from ..engine.devices import newton_pays
@@ -25,14 +25,14 @@ def by_name(*kinds: type) -> dict[str, type]:
 
 
 SOLVERS = by_name(ConjugateGradients, ProximalNewton, SAGA, Newton, LeastSquares)
-_REMOVED = {  # in version 0.2, where the solver that is the key is allowed
-    "ProximalNewton": (
-        ("LBFGS", "BoundMajorization", "SharedNewton"),
-        'populations. Use "auto" or "ConjugateGradients" ("ProximalNewton" for a lasso), which is faster',
-    ),
+_REMOVED = {  # in version 0.2, by the first of these solvers that is allowed
     "UMax": (
         ("SAGA",),
         'models of classes. Use "auto" or "ConjugateGradients", which is faster, takes sparse features too,',
+    ),
+    "ProximalNewton": (
+        ("LBFGS", "BoundMajorization", "SharedNewton"),
+        'populations. Use "auto" or "ConjugateGradients" ("ProximalNewton" for a lasso), which is faster',
     ),
 }
 _FEW_NEURONS = 3
@@ -53,20 +53,31 @@ def read_strengths(name: str, given, needs: str, *axes: int) -> np.ndarray:
     return values.ravel().astype(np.float64)
 
 
+def check_ratio(l1_ratio) -> None:
+    """Raise ValueError unless the ratio of an elastic net is in (0, 1]."""
+    check_real("l1_ratio", l1_ratio, 1.0, closed=True, hint="1 is the lasso; for 0 pass regularizer='Ridge'.")
+
+
 def read_init_params(given, data) -> Params:
     """Check coefficients and intercepts that a population fit begins at; a column with non-finite ones becomes NaN."""
     n_features, n_neurons = data.X.shape[1], data.Y.shape[1]
     shapes = ((n_features,), ()) if data.one_neuron else ((n_features, n_neurons), (n_neurons,))
-    needs = f"(coef, intercept) of shapes {shapes[0]} and {shapes[1]}, as a fit to such data has them"
+    coef, intercept = read_pair(given, *shapes)
+    coef, intercept = coef.reshape(n_features, n_neurons).copy(), intercept.reshape(n_neurons).copy()
+    coef[:, ~np.isfinite(coef).all(axis=0)] = np.nan
+    return Params(coef, np.where(np.isfinite(coef).all(axis=0), intercept, np.nan))
+
+
+def read_pair(given, coef_shape: tuple, intercept_shape: tuple) -> Params:
+    """Read ``init_params`` as arrays of these shapes."""
+    needs = f"(coef, intercept) of shapes {coef_shape} and {intercept_shape}, as a fit to such data has them"
     try:
         coef, intercept = (np.asarray(part, np.float64) for part in given)
     except (TypeError, ValueError):
         raise ValueError(f"init_params is {shorten(given)}; it must be {needs}{not_text(given)}.") from None
-    if (coef.shape, intercept.shape) != shapes:
+    if (coef.shape, intercept.shape) != (coef_shape, intercept_shape):
         raise ValueError(f"init_params has shapes {coef.shape} and {intercept.shape}; it must be {needs}.")
-    coef, intercept = coef.reshape(n_features, n_neurons).copy(), intercept.reshape(n_neurons).copy()
-    coef[:, ~np.isfinite(coef).all(axis=0)] = np.nan
-    return Params(coef, np.where(np.isfinite(coef).all(axis=0), intercept, np.nan))
+    return Params(coef, intercept)
 
 
 def read_verbose(value) -> bool:
@@ -103,12 +114,12 @@ def key_for(solver, seed: int) -> jax.Array | None:
 
 def read_solver(name, kwargs, allowed: dict = SOLVERS, parameters: Iterable[str] = (), what: str = "solver_name"):
     """Return the solver of a name, None for "auto"; ``parameters`` are the estimator's, for hints in errors."""
-    for solver, (removed, instead) in _REMOVED.items():
-        if solver in allowed and isinstance(name, str) and name in removed:
-            raise ValueError(
-                f"{what} is {name!r}, which version 0.2 no longer has for {instead} and proves how far from the "
-                "optimum a fit is."
-            )
+    removed, instead = next((_REMOVED[solver] for solver in _REMOVED if solver in allowed), ((), ""))
+    if isinstance(name, str) and name in removed:
+        raise ValueError(
+            f"{what} is {name!r}, which version 0.2 no longer has for {instead} and proves how far from the optimum a "
+            "fit is."
+        )
     if not isinstance(name, str) or name not in ("auto", *allowed):
         raise ValueError(f'{what} is {name!r}; it must be "auto" or one of {", ".join(allowed)}.')
     if not isinstance(kwargs, Mapping | None):
@@ -167,14 +178,17 @@ def choose_solver(problem: PopulationProblem) -> str:
 
 
 def choose_class_solver(problem) -> str:
-    """Name the solver for a problem: "ConjugateGradients", "SampledSoftmax" or "ImplicitSGD".
+    """Name the solver for a problem: "ConjugateGradients", "ProximalNewton", "SampledSoftmax" or "ImplicitSGD".
 
+    ProximalNewton if the penalty has kinks.
     ConjugateGradients, which ends at a proved distance from the optimum, if a pass over rows and classes is affordable:
     rows times (features + 30) times classes, the nonzeros instead of rows times features for sparse ones, at most 2e11.
     At the limit a fit takes minutes on two cores. Beyond it, a solver that samples classes, whose steps do not grow
     with their number: SampledSoftmax, or ImplicitSGD for sparse features, which do not go in batches. Sections
     "crossover", "classes_9000", "classes_10000" and "sampled" of benchmarks/softmax_fits.py time them.
     """
+    if not problem.penalty.smooth:
+        return "ProximalNewton"
     n, K = problem.n_rows, problem.n_classes
     products = getattr(problem.X, "nnz", n * problem.n_features)
     if (products + 30 * n) * K <= _EXACT_WORK:

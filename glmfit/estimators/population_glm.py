@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import penalties
-from ..checks import check_flag, shorten
+from ..checks import check_flag, shorten, warn_user
 from ..data.counts import Training, read_training
 from ..data.standard_form import StandardForm, mean_of
 from ..engine import Newton
@@ -26,7 +26,16 @@ from .default_strength import default_ridge, name_strength, residual, units_of, 
 from .dispersion import first_dispersion, most_likely, moved, read_dispersion
 from .gam.masked import check_masked, fit_masked, read_mask
 from .model import WholeFit, from_json, to_json
-from .parameters import SOLVERS, choose_solver, key_for, precision, read_devices, read_init_params, read_solver
+from .parameters import (
+    SOLVERS,
+    check_ratio,
+    choose_solver,
+    key_for,
+    precision,
+    read_devices,
+    read_init_params,
+    read_solver,
+)  # fmt: skip
 from .paths import RegularizationPath, path_of
 from .population_model import PROVED, PopulationModel
 from .streaming import RowView, as_arrays, read_fitted
@@ -57,9 +66,9 @@ class PopulationGLM(PopulationModel):
         ``strength sum_g sqrt(|g|) ||w_g||``.
     regularizer_strength : float, array or tuple, optional
         Strength >= 0: shared, per neuron (n_neurons,) or per coefficient (n_features, n_neurons), for GroupLasso per
-        group (n_groups, n_neurons); for ElasticNet also ``(strength, ratio)``. The default for Ridge is chosen for
-        every neuron by marginal likelihood at the model without features, times the squared half range of each
-        feature; it is in ``strength_`` after the fit (docs/theory/default_strength.md;
+        group (n_groups, n_neurons); for ElasticNet also ``(strength, ratio)``, as in NeMoS. The default for Ridge is
+        chosen for every neuron by marginal likelihood at the model without features, times the squared half range of
+        each feature; it is in ``strength_`` after the fit (docs/theory/default_strength.md;
         docs/decisions/0013-default-strengths.md has the measurements). It is 1.0 for the other penalties, as in NeMoS.
     groups : array of shape (n_features,) or dict, optional
         For GroupLasso: a label per feature (-1: not penalised), or name -> feature indices or column names (one, a
@@ -79,7 +88,7 @@ class PopulationGLM(PopulationModel):
         problem is large enough for it. The result is the same within the reported gaps. SAGA runs on one of them,
         Newton on GPUs or the host, and rows that are read in every pass are fitted on the CPU.
     pad_shapes : bool
-        No effect since version 0.2: nothing is compiled for shapes any more.
+        No effect since version 0.2, which compiles nothing for shapes; the next version removes it.
     observation_model : {"Poisson", "NegativeBinomial", "Bernoulli", "Binomial", "Gaussian", "Gamma"}
         Distribution of a response given its mean, by NeMoS' names: counts whose variance is the mean, or mean +
         dispersion mean^2; yes or no, 1 or 0; counts of yes among trials, which are given as ``exposure``; measured
@@ -92,6 +101,8 @@ class PopulationGLM(PopulationModel):
         1 where a neuron has a feature, else 0, as in NeMoS: only its own history, or no coupling filter from itself.
         Needs a ridge or no penalty; fitted with Hessians of every neuron. Coefficients of features that a neuron does
         not have are 0.
+    l1_ratio : float
+        Ratio of the elastic net, in (0, 1], unless ``regularizer_strength`` is a tuple.
 
     Attributes
     ----------
@@ -159,6 +170,7 @@ class PopulationGLM(PopulationModel):
         observation_model: str = "Poisson",
         dispersion: float | ArrayLike | None = None,
         feature_mask: ArrayLike | None = None,
+        l1_ratio: float = 0.5,
     ): ...
 
     def fit(
@@ -224,7 +236,9 @@ class PopulationGLM(PopulationModel):
         with WholeFit(self):
             seed, options = self._seed(), self._read_options()
             solver = read_solver(self.solver_name, self.solver_kwargs, parameters=self._get_param_names())
-            check_flag("pad_shapes", self.pad_shapes)
+            check_ratio(self.l1_ratio)
+            if check_flag("pad_shapes", self.pad_shapes):
+                warn_user("pad_shapes has no effect since version 0.2; the next version removes it.")
             data = read_fitted(self, X, y, sample_weight, offset, exposure, epochs, options.max_memory)
             if isinstance(data.X, RowView) and isinstance(solver, SAGA | Newton):
                 raise ValueError(
@@ -311,7 +325,7 @@ class PopulationGLM(PopulationModel):
         -----
         Neighbouring strengths are stepped together, about fifty fits at a time, from the end of those before. Every fit
         is proved as in :meth:`fit`, to ``tol``. ``solver_name`` and ``regularizer_strength`` are not used, except for
-        the ratio of an elastic net.
+        the ratio of an elastic net that is in its tuple.
 
         Examples
         --------
@@ -331,13 +345,14 @@ class PopulationGLM(PopulationModel):
         told = model._read_options()
         data = read_training(model, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
         options = replace(told, negligible=told.negligible / data.mean_exposure, verbose=False)
-        ratio = self.regularizer_strength[1:] if isinstance(self.regularizer_strength, tuple) else ()
+        given = self.regularizer_strength
+        ratio = given[1] if isinstance(given, tuple) and len(given) == 2 else self.l1_ratio
         names = getattr(model, "feature_names_in_", None)
         sizes = {"n_features": data.X.shape[1], "groups": self.groups, "feature_names": names}
 
         def penalty(strength):
-            tiled = (np.tile(r, np.size(strength) // np.size(r)) if np.ndim(r) else r for r in ratio)
-            strengths = (strength, *tiled) if ratio else strength
+            of_each = np.tile(ratio, np.size(strength) // np.size(ratio)) if np.ndim(ratio) else ratio
+            strengths = (strength, of_each) if self.regularizer == "ElasticNet" else strength
             return penalties.make(self.regularizer, strengths, n_neurons=np.size(strength), **sizes)
 
         return path_of(data, at_dispersion(model, data), penalty, strengths, options, data.neuron_names, told.verbose)
@@ -387,7 +402,12 @@ class PopulationGLM(PopulationModel):
         form = StandardForm.of(data, observation)
         names, n_neurons = getattr(self, "feature_names_in_", None), data.Y.shape[1]
         sizes = {"n_features": data.X.shape[1], "n_neurons": n_neurons}
-        make = partial(penalties.make, self.regularizer, **sizes, groups=self.groups, feature_names=names)
+
+        def make(strength):
+            pair = self.regularizer == "ElasticNet" and not isinstance(strength, tuple)
+            given = (strength, self.l1_ratio) if pair else strength
+            return penalties.make(self.regularizer, given, **sizes, groups=self.groups, feature_names=names)
+
         choose = strength is None and self.regularizer == "Ridge"
         if choose:
             units = units_of(data.X, data.weights)

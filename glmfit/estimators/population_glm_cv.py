@@ -9,23 +9,23 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import check_choice, check_positive, check_real
+from ..checks import check_choice, check_positive
 from ..data.counts import read_training
 from ..data.times import time_axis
 from ..display import ProgressBar, counted
 from ..engine import ConjugateGradients, ProximalNewton
 from ..numerics import DataLike, PerRow, Seed
-from ..penalties import ElasticNet, Lasso, Ridge
+from ..penalties import ElasticNet, GroupLasso, Lasso, Penalty, Ridge, make
 from ..status import Status
 from .cv_fits import CrossValidated, Fits, default_strengths, read_tried
 from .model import WholeFit
-from .parameters import by_name, read_solver
+from .parameters import by_name, check_ratio, read_solver
 from .population_glm import at_dispersion
 from .population_model import PROVED, PopulationModel
 from .scores import choose_strengths, make_folds, score_folds
 from .streaming import as_arrays
 
-PENALTIES = by_name(Ridge, Lasso, ElasticNet)
+PENALTIES = by_name(Ridge, Lasso, ElasticNet, GroupLasso)
 SOLVERS = by_name(ConjugateGradients, ProximalNewton)
 
 _FITTED = (
@@ -42,13 +42,16 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
 
     Parameters
     ----------
-    inverse_link_function, regularizer : str or None, {"Ridge", "Lasso", "ElasticNet"}
+    inverse_link_function, regularizer : str or None, {"Ridge", "Lasso", "ElasticNet", "GroupLasso"}
         As in `PopulationGLM`.
     l1_ratio : float
         Ratio of the elastic net, in (0, 1].
     strengths : array of float, optional
         Strengths to try, >= 0, at least two different ones. By default, eight from 1e-6 to 1 for the ridge; for the
-        others twelve, from the smallest at which no neuron has a coefficient down to a thousandth of it.
+        others twelve, from the smallest at which no neuron has a coefficient down to a thousandth of it (that of a
+        model without the features in no group).
+    groups :
+        For GroupLasso, as in `PopulationGLM`.
     cv : int, pynapple IntervalSet, splitter or iterable
         Folds: a number of contiguous blocks of rows (neighbouring bins are correlated, shuffled rows would leak);
         epochs, each held out in turn; several IntervalSets, each held out as a whole (``[epochs[i::5] for i in
@@ -133,6 +136,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         verbose: bool = False,
         observation_model: str = "Poisson",
         dispersion: float | ArrayLike | None = None,
+        groups: ArrayLike | Mapping[str, Any] | None = None,
     ): ...
 
     def fit(
@@ -176,8 +180,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             options = replace(given, negligible=given.negligible / data.mean_exposure, verbose=False)
             folds = make_folds(self.cv, data, time_axis(X) or time_axis(y))
             observation = at_dispersion(self, data)
-            more = {"ratio": self.l1_ratio} if self.regularizer == "ElasticNet" else {}
-            penalty = partial(PENALTIES[self.regularizer], **more)
+            penalty = partial(self._penalty, data.X.shape[1])
             strengths = default_strengths(penalty, data, observation) if strengths is None else strengths
 
             fits = Fits(data, observation, penalty, strengths, folds, solver, options, cv_tol)
@@ -192,6 +195,12 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             self._keep(problem, solution, data, observation, fits.form)
             fits.warn(problem, scores, solution.interrupted)
         return self
+
+    def _penalty(self, n_features: int, strength) -> Penalty:
+        """Make the penalty of a strength, or of one for each fit."""
+        given = (strength, self.l1_ratio) if self.regularizer == "ElasticNet" else strength
+        names = getattr(self, "feature_names_in_", None)
+        return make(self.regularizer, given, n_features, np.size(strength), self.groups, names)
 
     def _score(self, fits: Fits, interrupted: bool) -> tuple[np.ndarray, bool]:
         """Score the comparable strengths, and return whether Ctrl-C was pressed: the first one does not end this."""
@@ -230,4 +239,4 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         check_choice("regularizer", self.regularizer, PENALTIES)
         check_choice("scoring", self.scoring, ("log-likelihood", "D2"))
         check_choice("rule", self.rule, ("best", "one-se"))
-        check_real("l1_ratio", self.l1_ratio, 1.0, closed=True, hint="1 is the lasso; for 0 pass regularizer='Ridge'.")
+        check_ratio(self.l1_ratio)

@@ -21,7 +21,7 @@ from ..observations import Observation
 from ..status import Status
 from .default_strength import ranges_of
 from .dispersion import pearson, scale_of
-from .model import Model
+from .model import Model, rows_of_coefficients
 from .parameters import read_verbose
 from .report import FitReport, null_is_best, relative_gap, report_of
 from .scores import NO_DEVIANCE, score_sums, share_explained, spike_sums
@@ -332,12 +332,9 @@ class PopulationModel(RegressorMixin, Model):
         columns = pd.Index(self.report_.neuron, name="neuron")
         return pd.DataFrame(np.vstack([coef, intercept]), index=self._labels(), columns=columns)
 
-    def _labels(self) -> Any:
+    def _labels(self) -> "pd.Index":
         """Rows of `coef_frame`."""
-        import pandas as pd
-
-        names = getattr(self, "feature_names_in_", range(self.n_features_in_))
-        return pd.Index([*names, "intercept"], name="feature", dtype=object)
+        return rows_of_coefficients(self)
 
     def _matrix(self):
         return (self.coef_.reshape(self.n_features_in_, -1), np.atleast_1d(self.intercept_))

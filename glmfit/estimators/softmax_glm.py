@@ -30,18 +30,19 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
 
     Parameters
     ----------
-    regularizer : {"Ridge", "UnRegularized"} or None
-        Penalty of the coefficients; None is "UnRegularized".
+    regularizer : {"Ridge", "UnRegularized", "Lasso", "ElasticNet", "GroupLasso"} or None
+        Penalty of the coefficients, as in `PopulationGLM` with classes for neurons; None is "UnRegularized".
     regularizer_strength : float, optional
         At least 0; the default is one over the sum of the weights (without any, the number of rows), which is the
         ``C = 1`` of scikit-learn's `LogisticRegression`. ``strength_`` is that of the fit.
     solver_name : str
         "auto" takes ConjugateGradients while a pass over rows and classes is affordable, then SampledSoftmax, or
-        ImplicitSGD if X is sparse (:func:`glmfit.estimators.choose_class_solver`). Exact: "ConjugateGradients" and,
-        with a proved decrease and no step to choose, "BoundMajorization" and "IncrementalMajorization". Sampling
+        ImplicitSGD if X is sparse (:func:`glmfit.estimators.choose_class_solver`). For penalties with kinks (lasso,
+        elastic net, group lasso) it takes "ProximalNewton", which is the only one for them. Exact: "ConjugateGradients"
+        and, with a proved decrease and no step to choose, "BoundMajorization" and "IncrementalMajorization". Sampling
         classes, for very many: "SampledSoftmax", "ImplicitSGD", "UMax"; sampling rows only: "SoftmaxProx". For
-        comparison: "SGD", "OVE", "NCE", "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without
-        a step to choose: "StochasticMajorization" (needs a ridge).
+        comparison: "SGD", "OVE", "NCE", "ImportanceSampling", "SoftmaxSGD". One pass of second-order steps, without a
+        step to choose: "StochasticMajorization" (needs a ridge).
     tol, max_epochs : float, int, optional
         Exact solvers: relative gap ``(F - F*) / (F_null - F)`` at which to stop, as in `PopulationGLM`; budget, default
         500. Sampling solvers: epochs of the schedule, default 50, and 1 of StochasticMajorization.
@@ -58,14 +59,16 @@ class SoftmaxGLM(ClassifierMixin, ClassModel):
         Sampling solvers: hold out a tenth of the rows, keep the epoch that predicts them best, and stop five epochs
         after it; a tuned step is shortened while that predicts them better. The fit then does not seek the optimum of
         F. With fewer than 10 rows none is held out; exact solvers and streams ignore it.
+    groups, l1_ratio :
+        As in `PopulationGLM`, for "GroupLasso" and "ElasticNet". A group becomes zero for each class by itself.
 
     Attributes
     ----------
     classes_ : numpy.ndarray
         Labels, sorted if possible, else in order of appearance, (class,).
     coef_, intercept_ : numpy.ndarray
-        (feature, class), float64, which sums to 0 over classes, and (class,), which is -1e4 (probability 0) for a class
-        all of whose rows have weight 0.
+        (feature, class), float64, which sums to 0 over classes if the penalty has no kinks, and (class,), which is -1e4
+        (probability 0) for a class all of whose rows have weight 0.
     strength_, n_features_in_, feature_names_in_ :
         Strength of the penalty; the others as in scikit-learn.
 

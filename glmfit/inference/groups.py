@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import warn_user
 from ..display import Display, Summary, counted, long_frame
-from ..estimators import PopulationGLM
+from ..estimators import PopulationGLM, PopulationGLMCV
 from ..estimators.scores import as_given
 from ..numerics import DataLike, PerRow
 from ..observations import NegativeBinomial
@@ -153,6 +153,11 @@ def drop_groups(
     ----------
     K. Harris, Nonsense correlations in neuroscience, bioRxiv 2020.11.29.402719.
     """
+    if isinstance(model, PopulationGLMCV):
+        raise TypeError(
+            "model is a PopulationGLMCV; drop_groups takes a PopulationGLM, whose strength is given, without a penalty "
+            "or with a ridge. Fit one, or compare held-out scores by explain(model, ...)."
+        )
     fit = data_of_fit(model, X, y, sample_weight, offset, exposure, epochs)
     named = read_groups(groups, len(fit.features), fit.features)
     full, ridge, rank = model.report_, bool(np.any(fit.ridge > 0)), model.report_.rank

@@ -21,7 +21,7 @@ from ..display import Display, Summary, long_frame
 from ..engine import passes
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
-from ..estimators import PopulationGLM
+from ..estimators import PopulationGLM, PopulationGLMCV
 from ..estimators.model import check_is_fitted
 from ..estimators.streaming import as_arrays, bytes_in_memory
 from ..numerics import DataLike, PerRow
@@ -95,7 +95,7 @@ class WaldTable(Display):
 
 
 def wald_table(
-    model: PopulationGLM,
+    model: PopulationGLM | PopulationGLMCV,
     X: DataLike,
     y: DataLike,
     sample_weight: PerRow = None,
@@ -110,8 +110,8 @@ def wald_table(
 
     Parameters
     ----------
-    model : PopulationGLM
-        Fitted without a penalty or with a ridge.
+    model : PopulationGLM or PopulationGLMCV
+        Fitted without a penalty or with a ridge. Strengths chosen by cross-validation are taken as given.
     X, y, sample_weight, offset, exposure, epochs :
         The data of the fit, in any form that ``fit`` takes; a source of rows must fit in the model's ``max_memory``.
     level : float
@@ -213,14 +213,15 @@ def _of_mean_one(rows: Training) -> Training:
 class FittedData:
     """A fitted model and the rows of its fit, in standard form; weights have mean one, times the exposure."""
 
-    def __init__(self, model: PopulationGLM, data: Training):
+    def __init__(self, model: PopulationGLM | PopulationGLMCV, data: Training):
         self.model, self.data, self.observation = model, data, model._observation()
         self.form = StandardForm.of(data, self.observation)
         coef, intercept = model._matrix()
         self.params = Params(coef, intercept - self.form.shift)
         self.features = [str(name) for name in getattr(model, "feature_names_in_", range(model.n_features_in_))]
         shape = self.params.coef.shape
-        self.penalty = penalties.make(model.regularizer, model.strength_, *shape)
+        strength = np.nan_to_num(model.strength_)  # nan for a neuron without a score, which has no slopes
+        self.penalty = penalties.make(model.regularizer, strength, *shape)
         self.ridge = np.broadcast_to(np.asarray(self.penalty.ridge_strength, np.float64), shape)
         common = {"offset": self.form.offset, "own": self.form.own}
         free = penalties.Ridge(0.0)
@@ -285,7 +286,7 @@ class FittedData:
         # From standardised features to the user's: coef = v / scale, intercept = v_0 - (mean / scale) v.
         wanted = np.diag(1 / scale) if combinations is None else combinations / scale
         back = np.vstack([np.append(wanted, np.zeros((len(wanted), 1)), axis=1), np.append(-mean / scale, 1.0)])
-        variance_of = np.einsum("ij,jk,ik->i", back, spread, back)
+        variance_of = np.sum((back @ spread) * back, axis=1)
         undetermined = np.linalg.norm(back @ outside, axis=1) > 1e-6 * np.linalg.norm(back, axis=1)
         error = np.where(undetermined, np.inf, np.sqrt(np.maximum(variance_of, 0.0)))
         df, n_seen = float(np.sum(inverse * J.T)), int(np.count_nonzero(seen))
@@ -330,12 +331,13 @@ def _inverse(H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def data_of_fit(model, X, y, sample_weight, offset, exposure, epochs=None) -> FittedData:
     """Check the model and that these are the rows it was fitted to: the same numbers in another place are others."""
-    if not isinstance(model, PopulationGLM):
+    if not isinstance(model, PopulationGLM | PopulationGLMCV):
         of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
         raise TypeError(
-            f"model is a {of}; it must be a fitted glmfit.PopulationGLM, for which standard errors are known."
+            f"model is a {of}; it must be a fitted glmfit.PopulationGLM or PopulationGLMCV, for which standard errors "
+            "are known."
         )
-    if model.feature_mask is not None:
+    if getattr(model, "feature_mask", None) is not None:
         raise ValueError(
             "the model was fitted with a feature_mask, which standard errors do not support; fit neurons with the same "
             "features separately, or fit a PopulationGAM, whose terms have intervals (model.term)."

@@ -8,6 +8,7 @@ import scipy.special
 from ..engine.problem import Params
 
 GAP_THEOREM = "weak duality of the ridge-penalised softmax problem (docs/theory/softmax_gap.md, Proposition 1)"
+KINKS_THEOREM = "weak duality at residuals that the penalty allows (docs/theory/softmax_gap.md, Proposition 3)"
 _SETTLING_STEPS = 3  # in the intercepts, for a bound
 _SETTLING_WORK, _FEW = 1e9, 64  # rows times pairs of classes, or classes, up to which steps are Newton's
 _NEVER = -1e3  # change of the intercept of a class that was never seen
@@ -18,7 +19,7 @@ class SoftmaxGap(NamedTuple):
     """Distance from the optimum."""
 
     objective: float  # F
-    bound: float  # proved upper bound of F - F*; infinite without a ridge
+    bound: float  # proved upper bound of F - F*; infinite if some coefficients have no penalty
     gradient_norm: float  # of F, over coefficients and intercepts
     theorem: str  # that the bound rests on
 
@@ -34,8 +35,8 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
     sums = problem.sums_at(params, paired)
     objective, slope = sums.objective, sums.gradient.coef + problem.strength * params.coef
     norm = float(np.sqrt(np.sum(slope**2) + np.sum(sums.gradient.intercept**2)))
-    if problem.strength <= 0 or not np.isfinite(objective):
-        return SoftmaxGap(objective, np.inf, norm, "none: without a ridge nothing bounds the distance")
+    if not problem.penalty.penalises_all or not np.isfinite(objective):
+        return SoftmaxGap(objective, np.inf, norm, "none: without a penalty nothing bounds the distance")
     value, rounding, drop = _dual(problem, params, sums)
     bound = max(objective - value, 0.0) + rounding
     for _ in range(_SETTLING_STEPS):
@@ -50,7 +51,7 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
         if not np.isfinite(value):
             break
         bound = min(bound, max(objective - value, 0.0) + rounding + more)
-    return SoftmaxGap(objective, bound, norm, GAP_THEOREM)
+    return SoftmaxGap(objective, bound, norm, GAP_THEOREM if problem.penalty.smooth else KINKS_THEOREM)
 
 
 def _settling_step(problem, sums) -> np.ndarray:
@@ -81,11 +82,26 @@ def _dual(problem, params: Params, sums) -> tuple[float, float, float]:
     if problem.offset is not None:
         toward = (problem.totals @ problem.offset) @ mix - problem.counts.multiply(problem.offset).sum()
         value += (1 - share) * tilt + share * toward / n_rows
-    fall = np.sum(pulled**2) / (2 * strength)
-    rounding = 64 * np.finfo(float).eps * (abs(objective) + abs(entropy) + abs(tilt) + fall)
+    if problem.penalty.smooth:
+        fall = np.sum(pulled**2) / (2 * strength)
+        drop = np.sum((gradient.coef + strength * params.coef) ** 2) / (2 * strength)
+    else:
+        fall = value - _allowed(problem, value, pulled)
+        drop = objective - _allowed(problem, entropy + tilt, gradient.coef)
+    rounding = 64 * np.finfo(float).eps * (abs(objective) + abs(entropy) + abs(tilt) + abs(fall))
     rounding += problem.rounding_of_scores(params)
-    drop = np.sum((gradient.coef + strength * params.coef) ** 2) / (2 * strength)
     return float(value - fall), float(rounding), float(drop)
+
+
+def _allowed(problem, value: float, pulled: np.ndarray) -> float:
+    """Value of the dual after all residuals are shrunk until the penalty's conjugate is finite.
+
+    Shrunk residuals are those of a mixture with the observed shares, whose entropy is that of the saturated model.
+    """
+    dual, least = -pulled, problem.saturated_loss
+    shares = np.min(problem.penalty.shares(dual), axis=1)  # the same for all classes
+    values = [s * value + (1 - s) * least - np.sum(problem.penalty.conjugate(s * dual)) for s in shares]
+    return float(np.max(values))
 
 
 def _feasible_mix(problem, grad_intercept) -> tuple[float, np.ndarray]:

@@ -19,7 +19,7 @@ from ..display import counted
 from ..engine.metric import plain_basis, spectral_basis
 from ..engine.problem import Evaluation, Params
 from ..engine.tiles import MANY_CLASSES, sums_over_tiles, tiles_of
-from ..penalties import NoPenalty, Ridge
+from ..penalties import NoPenalty, Penalty, Ridge
 from .class_gap import SoftmaxGap, certify_gap
 from .class_rows import ClassData, dense_rows, row_products, sparse_rows
 from .contrast_rows import ContrastRows
@@ -82,6 +82,8 @@ class SoftmaxProblem:
         Added to the scores, (row, class).
     dtype : numpy dtype
         Precision of solvers on the device; objectives and gaps are always float64.
+    penalty : Penalty, optional
+        Penalty with kinks, with one strength for all classes; ``strength`` is then that of its ridge.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class SoftmaxProblem:
         fit_intercept: bool = True,
         offset: np.ndarray | None = None,
         dtype: DTypeLike = np.float32,
+        penalty: Penalty | None = None,
     ):
         self.X, self.pairs, self.n_classes, self.strength = X, pairs, int(n_classes), float(strength)
         self.fit_intercept, self.dtype = bool(fit_intercept), np.dtype(dtype)
@@ -100,7 +103,7 @@ class SoftmaxProblem:
         self.offset = None if offset is None else offset - np.mean(offset, axis=1, keepdims=True)
         self.n_rows, self.n_features = X.shape
         self.n_pairs = len(pairs.label)  # the rows, if each has one label
-        self.penalty = Ridge(np.asarray(self.strength)) if self.strength else NoPenalty()
+        self.penalty = penalty or (Ridge(np.asarray(self.strength)) if self.strength else NoPenalty())
         self.subject = counted(self.n_classes, "class")  # shown by progress bars
         self._found = {}  # coordinates, and data in them
         self._rows_at_once = int(np.clip(_AT_ONCE // self.n_classes, 64, 4096))  # whose scores stay in the cache
@@ -216,7 +219,7 @@ class SoftmaxProblem:
 
     def objective(self, params: Params, rows=None) -> float:
         """F, or an unbiased estimate of it from some rows."""
-        return self.loss(params, rows) + self._ridge(params)
+        return self.loss(params, rows) + self.penalty_at(params)
 
     def loss(self, params: Params, rows=None) -> float:
         """F without its ridge, or an estimate of it from some rows."""
@@ -232,8 +235,12 @@ class SoftmaxProblem:
             out[part] = self.totals[some] * scipy.special.logsumexp(s, axis=1) - y.multiply(s).sum(axis=1)
         return out
 
-    def _ridge(self, params: Params) -> float:
-        return self.strength / 2 * float(np.sum(np.asarray(params.coef, np.float64) ** 2))
+    def penalty_at(self, params: Params) -> float:
+        """Penalty of some coefficients."""
+        coef = np.asarray(params.coef, np.float64)
+        if self.penalty.smooth:
+            return self.strength / 2 * float(np.sum(coef**2))
+        return float(np.sum(self.penalty.value(coef)))
 
     def subset(self, rows) -> Self:
         """Problem of some rows, each once."""
@@ -335,7 +342,7 @@ class SoftmaxProblem:
         loss, entropy, tilt, g_coef, g_intercept, expected, bend = (total / self.n_rows for total in sums)
         gradient = Params(g_coef.T, g_intercept if self.fit_intercept else np.zeros(self.n_classes))
         bend = (np.diag(expected) if paired else expected) - bend
-        return Sums(float(loss) + self._ridge(params), gradient, float(entropy), float(tilt), bend)
+        return Sums(float(loss) + self.penalty_at(params), gradient, float(entropy), float(tilt), bend)
 
     @cached_property
     def first_pairs(self) -> np.ndarray:

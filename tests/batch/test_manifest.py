@@ -458,8 +458,10 @@ BAD = [
     (CV, 'estimator = "PopulationGAM"\nparameters.regularizer = "Ridge"',
      'model "plain", parameters: regularizer is not a parameter of PopulationGAM'),
     (CV, 'estimator = "SoftmaxGLM"\nparameters.step = -1', 'model "plain", parameters: step is -1'),
-    (CV, 'estimator = "SoftmaxGLM"\nparameters.regularizer = "Lasso"',
-     'model "plain", parameters: regularizer is \'Lasso\'; it must be one of \'Ridge\''),
+    (CV, 'estimator = "SoftmaxGLM"\nparameters.regularizer = "Lassoo"',
+     'model "plain", parameters: regularizer is \'Lassoo\'; it must be one of \'UnRegularized\''),
+    (CV, 'estimator = "SoftmaxGLM"\nparameters.regularizer = "GroupLasso"',
+     'model "plain", parameters: regularizer is \'GroupLasso\', but groups is None'),
 ]  # fmt: skip
 
 

@@ -831,7 +831,7 @@ def test_the_ratio_of_an_elastic_net_has_a_parameter_of_its_own(data):
     strengths = [1e-1, 1e-2]
     paths = [PopulationGLM(**vars_of).path(X, counts, strengths) for vars_of in (pair.get_params(), own.get_params())]
     np.testing.assert_array_equal(paths[0].coef, paths[1].coef)
-    with pytest.raises(ValueError, match=r"the ratio of the elastic net is 1\.5; it must be in \(0, 1\]"):
+    with pytest.raises(ValueError, match=r"l1_ratio is 1\.5; it must be a number in \(0, 1\]"):
         PopulationGLM(regularizer="ElasticNet", l1_ratio=1.5).fit(X, counts)
 
 

@@ -355,11 +355,10 @@ def sparse(request, data):
 
 def test_groups_are_chosen_as_by_separate_fits(data):
     X, Y = data
-    groups = {"driven": [0, 1], "pair": [2, 3], "free": [4]}  # the last feature has no penalty
-    labels = (0, 0, 1, 1, 2, -1)
+    groups, labels = {"driven": [0, 1], "pair": [2, 3], "others": [4, 5]}, (0, 0, 1, 1, 2, 2)
     model = PopulationGLMCV(regularizer="GroupLasso", groups=groups, cv=4, cv_tol=1e-9, tol=1e-8).fit(X, Y)
     assert len(model.strengths_) == 12 and model.cv_gap_is_bound_.all() and model.cv_converged_.all()
-    assert not model.coef_path_[-1, :5].any() and model.coef_path_[-1, 5].all() and model.coef_path_[-2, :5].any()
+    assert not model.coef_path_[-1].any() and model.coef_path_[-2].any()
     test = np.arange(T) < T // 4
     for s in (4, 9):
         strength = model.strengths_[s]
@@ -370,9 +369,15 @@ def test_groups_are_chosen_as_by_separate_fits(data):
         np.testing.assert_allclose(model.cv_scores_[s, 0], score - factorials(Y, test), atol=1e-4)
     alone = PopulationGLM(regularizer="GroupLasso", groups=groups, regularizer_strength=model.strength_, tol=1e-8)
     np.testing.assert_allclose(model.coef_, alone.fit(X, Y).coef_, atol=1e-3)
-    for members in ([0, 1], [2, 3]):
+    for members in groups.values():
         zero = model.coef_path_[:, members] == 0
         assert np.array_equal(zero.all(axis=1), zero.any(axis=1))  # whole groups only
+
+
+def test_features_in_no_group_have_no_penalty(data):
+    X, Y = data
+    model = PopulationGLMCV(regularizer="GroupLasso", groups=[0, 0, 1, 1, 2, -1], cv=3).fit(X, Y)
+    assert model.coef_path_[:, 5].all() and not model.coef_path_[-1].all()
 
 
 def test_saved_groups_are_kept(data, tmp_path):

@@ -650,7 +650,7 @@ BAD_PARAMETERS = [
     ({"solver_name": "UMax", "solver_kwargs": {"deltas": 1}}, ValueError, "solver_kwargs of UMax may be"),
     ({"solver_kwargs": {"delta": 1}}, ValueError, "name the solver"),
     ({"solver_name": "UMax", "solver_kwargs": 3}, ValueError, "must be a dict"),
-    ({"regularizer": "Lasso"}, ValueError, "must be one of 'Ridge', 'UnRegularized'"),
+    ({"regularizer": "L1"}, ValueError, "must be one of 'UnRegularized', 'Ridge', 'Lasso'"),
     ({"regularizer": "UnRegularized", "regularizer_strength": 1.0}, ValueError, "with UnRegularized"),
     ({"regularizer_strength": -1}, ValueError, "one finite number of at least 0"),
     ({"regularizer_strength": [1, 2]}, ValueError, "one finite number of at least 0"),

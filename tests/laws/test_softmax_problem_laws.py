@@ -149,7 +149,7 @@ def test_a_common_part_of_the_offsets_of_a_row_costs_no_digits(size, rng):
 
 def test_without_a_ridge_there_is_no_bound(rng):
     gap = make(rng, 0.0)[0].certify_gap(Params(np.zeros((D, K)), np.zeros(K)))
-    assert gap.bound == np.inf and "without a ridge" in gap.theorem and gap.gradient_norm > 0
+    assert gap.bound == np.inf and "without a penalty" in gap.theorem and gap.gradient_norm > 0
 
 
 @pytest.mark.usefixtures("settling")

@@ -48,7 +48,7 @@ class WholeHessian:
         rows, K = cg.rows, len(cg.intercept)
         d = len(cg.coef) + rows.fit_intercept
         self.z = rows.columns(np.arange(rows.n_rows))[:, :d]
-        (full,) = rows.add(lambda tile: (_curvature(self.z[tile], rows.probabilities(tile), rows.totals[tile]),),
+        (full,) = rows.add(lambda tile: (curvature_of_rows(self.z[tile], rows.probabilities(tile), rows.totals[tile]),),
                            tiles_of(rows.n_rows, _ROWS))  # fmt: skip
         full /= rows.n_rows
         ridge = np.append(np.full(len(cg.coef), cg.strength), 0)[:d]
@@ -76,7 +76,7 @@ class WholeHessian:
         return z
 
 
-def _curvature(z: np.ndarray, p: np.ndarray, totals: np.ndarray) -> np.ndarray:
+def curvature_of_rows(z: np.ndarray, p: np.ndarray, totals: np.ndarray) -> np.ndarray:
     """Sum the Hessians of some rows, (class, column, class, column)."""
     (n, d), K = z.shape, p.shape[1]
     paired = (p[:, :, None] * z[:, None]).reshape(n, K * d)

@@ -46,6 +46,7 @@ class ClassModelCV(CrossValidated, ClassModel):
 
     partial_fit = NoStream()
     early_stopping = False  # of no fit: folds choose the strength of the ridge
+    regularizer, groups, l1_ratio = "Ridge", None, 0.5
     _alone: ClassVar[type]  # the estimator of one strength
     _scorings: ClassVar[tuple[str, ...]]
     _fitted = (
@@ -98,8 +99,7 @@ class ClassModelCV(CrossValidated, ClassModel):
             more than 20 epochs; and as in `SoftmaxGLM`.
         """
         with WholeFit(self):
-            check_choice("scoring", self.scoring, self._scorings)
-            check_choice("rule", self.rule, ("best", "one-se"))
+            self._check_words()
             tried, cv_tol = read_tried(self.strengths, self._alone.__name__), check_positive("cv_tol", self.cv_tol)
             axis = time_axis(X) or time_axis(y)
             data, y = self._read(X, y, sample_weight, offset, reset=True)
@@ -107,6 +107,10 @@ class ClassModelCV(CrossValidated, ClassModel):
             self._fit_all(data, make_folds(self.cv, data, axis, self._split_by(data)), tried, cv_tol)
             self._warn_of_classes(data, y)
         return self
+
+    def _check_words(self) -> None:
+        check_choice("scoring", self.scoring, self._scorings)
+        check_choice("rule", self.rule, ("best", "one-se"))
 
     @abstractmethod
     def _split_by(self, data: ClassTraining) -> np.ndarray:
@@ -180,7 +184,7 @@ class ClassModelCV(CrossValidated, ClassModel):
                 solution = path.run(problem, start, options)
         if solution is None:
             solution = stopped(problem, start or problem.null_params(), options.tol, path.name)
-        theorem = class_fit.THEOREM if solution.gap_is_bound else ""
+        theorem = class_fit.theorem_of(problem, solution)
         return solution.params, class_fit.report_of_classes(problem, solution, data, gap_theorem=theorem)
 
     def _read_state(self, header: dict, arrays: dict) -> None:

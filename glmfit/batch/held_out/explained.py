@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..design.rules import guess
-from .process import stop
+from ...design.rules import guess
+from ..process import stop
+from .scores import folds_of, labels_of
 
 if TYPE_CHECKING:
-    from ..design.builder import Built
-    from ..inference import Explanation
+    from ...design.builder import Built
+    from ...inference import Explanation
 
 PREFIX = "explain."  # of its arrays among those of the model
 # Axes of the arrays, to check a file without importing the code that made it.
@@ -56,7 +57,7 @@ def explain_built(
     epochs : dict of numpy.ndarray
         Sets of intervals of the session.
     """
-    from ..inference import explain
+    from ...inference import explain
 
     options, parts = _options(spec, built, epochs), []
     for X, y in inputs:
@@ -68,7 +69,7 @@ def explain_built(
 
 def to_file(found: Explanation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return header and arrays of an explanation, as in the file of a result."""
-    from ..inference.explained.explanation import explanation_to_file
+    from ...inference.explained.explanation import explanation_to_file
 
     header, arrays = explanation_to_file(found)
     return header, {f"{PREFIX}{name}": array for name, array in arrays.items()}
@@ -76,7 +77,7 @@ def to_file(found: Explanation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 def from_file(header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Explanation:
     """Make the explanation of `to_file`."""
-    from ..inference.explained.explanation import explanation_from_file
+    from ...inference.explained.explanation import explanation_from_file
 
     found = {name.removeprefix(PREFIX): a for name, a in arrays.items() if name.startswith(PREFIX)}
     return explanation_from_file(header, found)
@@ -120,7 +121,7 @@ def _options(spec: dict[str, Any], built: Built, epochs: Mapping[str, np.ndarray
     features = built.feature_names + built.notes.get("own_names", [])
     options["groups"] = groups_of(asked.get("groups"), built.terms or {}, features)
     cv = asked.get("cv")
-    options["cv"] = _folds(cv, built, epochs) if isinstance(cv, dict) else cv
+    options["cv"] = folds_of(cv, "explain: cv", built, epochs) if isinstance(cv, dict) else cv
     options["level"] = asked["level"] or None
     if "null" in asked:
         options["null"] = _null(asked["null"], built, epochs, spec["seed"])
@@ -147,39 +148,14 @@ def groups_of(
     return groups
 
 
-def _labels(name: str, key: str, built: Built, epochs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the interval with the centre of each row's bin, numbered in time order, -1 for none, (time,)."""
-    if built.times is None:
-        raise ValueError(f'explain: {key} names the epochs "{name}", but matrices have no times.')
-    if name not in epochs:
-        raise ValueError(f'explain: {key} names "{name}", which is not among the epochs{guess(name, epochs)}')
-    intervals = np.asarray(epochs[name])
-    intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
-    index = np.searchsorted(intervals[:, 0], built.times, side="right") - 1
-    return np.where((index >= 0) & (built.times <= intervals[index, 1]), index, -1)
-
-
-def _folds(cv: dict[str, Any], built: Built, epochs: Mapping[str, np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Make folds of whole intervals, assigned in turn: (train, test) indices of rows."""
-    labels = _labels(cv["epochs"], "cv", built, epochs)
-    there = np.unique(labels[labels >= 0])
-    if len(there) < cv["n"]:
-        raise ValueError(
-            f'explain: cv has {cv["n"]} folds of the epochs "{cv["epochs"]}", of which {len(there)} have bins in the '
-            "design. Give a smaller n."
-        )
-    number = np.where(labels >= 0, np.searchsorted(there, labels) % cv["n"], -1)
-    return [(np.flatnonzero(number != k), np.flatnonzero(number == k)) for k in range(cv["n"])]
-
-
 def _null(asked: dict[str, Any], built: Built, epochs: Mapping[str, np.ndarray], seed: int) -> Any:
-    from ..inference import CircularShift, LinearShift
+    from ...inference import CircularShift, LinearShift
 
     if asked["kind"] == "linear_shift":
         return LinearShift(asked["largest"], asked["n"])
     within = None
     if "within" in asked:
-        labels = _labels(asked["within"], "within", built, epochs)
+        labels = labels_of(asked["within"], "explain: within", built, epochs)
         if not np.any(labels >= 0):
             raise ValueError(f'explain: no bin of the design is within the epochs "{asked["within"]}".')
         within = np.where(labels >= 0, labels, -1 - np.arange(len(labels)))  # rows by themselves stay where they are
@@ -188,7 +164,7 @@ def _null(asked: dict[str, Any], built: Built, epochs: Mapping[str, np.ndarray],
 
 def _side_by_side(parts: list[Explanation], names: list[str]) -> Explanation:
     """Join explanations of one neuron each; discoveries are counted over all of them."""
-    from ..inference.explained.explanation import false_discovery_rate
+    from ...inference.explained.explanation import false_discovery_rate
 
     changes: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts], axis=-1)

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..design import rules as rule
-from ..design.rules import Problems, check_table, guess, is_number, shown
-from .reading import Data
+from ...design import rules as rule
+from ...design.rules import Problems, check_table, guess, is_number, shown
+from ..reading import Data
+from .scores import CV, check_epochs, read_cv
 
 KINDS = ("unique", "maximal")
 NULLS = ("circular_shift", "linear_shift")
@@ -28,13 +29,12 @@ _KEYS = {
     "kinds": _KINDS,
     "order": _GROUPS,
     "models": rule.TABLE,
-    "cv": rule.either(rule.whole(2), rule.Rule('a table, { epochs = "trials", n = 5 }', rule.TABLE.fits)),
+    "cv": CV,
     "strengths": rule.list_of(rule.NOT_NEGATIVE, "a list of finite numbers of at least 0"),
     "null": rule.TABLE,
     "null_strength": rule.either(rule.POSITIVE, rule.one_of("chosen")),
     "level": _LEVEL,
 }
-_CV = {"epochs": rule.TEXT, "n": rule.whole(2)}
 _NULL = {
     "circular_shift": {
         "kind": rule.TEXT, "n": rule.whole(1), "least": rule.whole(1), "within": rule.TEXT,
@@ -66,8 +66,7 @@ def read_explain(
         found["groups"] = _read_groups(problems, (*path, "groups"), right["groups"], terms)
     _check_compared(problems, path, right, found.get("groups", terms), "groups" in right)
     if isinstance(right.get("cv"), dict):
-        found["cv"] = {"n": 5, **check_table(problems, (*path, "cv"), right["cv"], _CV, ("epochs",))}
-        _check_epochs(problems, (*path, "cv"), "epochs", found["cv"].get("epochs"), sources)
+        found["cv"] = read_cv(problems, (*path, "cv"), right["cv"], sources)
     folds = found["cv"].get("n") if isinstance(found.get("cv"), dict) else found.get("cv")
     if folds == 2 and len(set(right.get("strengths", []))) > 1:
         problems.add(path, "cv has 2 folds, and there are several strengths to choose from; that needs at least 3.")
@@ -127,16 +126,6 @@ def _check_compared(problems: Problems, path: tuple, right: dict, groups: Iterab
                 problems.add(at, f'{key} names "{part}", which is not among the {what}{guess(part, groups)}')
 
 
-def _check_epochs(problems: Problems, path: tuple, key: str, name: str | None, sources: list[Data]) -> None:
-    """Note a set of intervals that the data do not have."""
-    for source in sources if name is not None else ():
-        if source.kind == "matrices":
-            problems.add(path, f'{key} names "{name}", but the data "{source.name}" are matrices, without epochs.')
-        elif source.kind == "recording" and name not in source.epochs:
-            text = f'{key} names "{name}", which is not among the epochs of data "{source.name}"'
-            problems.add(path, text + guess(name, source.epochs))
-
-
 def _read_null(problems: Problems, path: tuple, table: Mapping[str, Any], sources: list[Data]) -> dict[str, Any]:
     kind = table.get("kind")
     if kind not in NULLS:
@@ -144,7 +133,7 @@ def _read_null(problems: Problems, path: tuple, table: Mapping[str, Any], source
         problems.add(path, f"kind is {shown(kind) if 'kind' in table else 'missing'}{hint}")
         return {}
     right = check_table(problems, path, table, _NULL[kind], ("largest",) if kind == "linear_shift" else ())
-    _check_epochs(problems, path, "within", right.get("within"), sources)
+    check_epochs(problems, path, "within", right.get("within"), sources)
     if kind == "circular_shift":
         return {"n": 100, "least": 1, "of": "counts", **right}
     found = {"n": 100, **right}
