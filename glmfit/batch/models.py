@@ -177,7 +177,7 @@ def _checks(model: Any, estimator: str) -> dict[str, Callable[[], Any]]:
     if estimator not in COUNT_ESTIMATORS:
         checks |= {"solver_name": model._make_solver, "regularizer_strength": model._strength, "step": model._read_step}
         checks |= {"step_decay": partial(check_real, "step_decay", model.step_decay, 1.0, closed=True)}
-        checks |= {"groups": partial(_check_penalty, model)}
+        checks |= {"groups": partial(_check_class_penalty, model)}
         if hasattr(model, "strengths"):
             strengths = partial(read_tried, model.strengths, model._alone.__name__)
             checks |= {"strengths": strengths, "scoring": model._check_words}
@@ -236,6 +236,19 @@ def _check_solver(model: Any) -> None:
         raise ValueError(f'solver_name is {model.solver_name!r}, which needs {needs}; use "auto".')
     if getattr(solver, "certificate", None) == "global" and model._family().name == "exp":
         raise ValueError('certificate is "global", which the exp link does not have; use "anchored".')
+
+
+def _check_class_penalty(model: Any) -> None:
+    """Check regulariser and groups of a model of classes, and that the solver supports the penalty."""
+    from ..penalties.by_name import BY_NAME
+
+    if model.regularizer not in (*BY_NAME, None):
+        return  # noted already
+    _check_penalty(model)
+    has_kinks = model.regularizer is not None and not BY_NAME[model.regularizer].smooth
+    if model.solver_name != "auto" and has_kinks != (model.solver_name == "ProximalNewton"):
+        kind = "has kinks" if has_kinks else "has no kinks"
+        raise ValueError(f'solver_name is {model.solver_name!r}, and the penalty {kind}; use "auto".')
 
 
 def _check_penalty(model: Any) -> None:

@@ -292,6 +292,8 @@ class ClassModel(Model):
             If y has classes without rows in the fit.
         """
         check_is_fitted(self)
+        if self.regularizer not in (None, "UnRegularized", "Ridge"):
+            raise ValueError(f"regularizer is {self.regularizer!r}; the double sum has a ridge or no penalty.")
         data, _ = self._read(X, y, sample_weight, offset, reset=False)
         self._refuse_unseen(data)
         seen = ~self._unseen

@@ -64,9 +64,9 @@ class ClassReport(CertifiedReport):
     _words: ClassVar[dict[Status, str]] = {
         Status.PRECISION_FLOOR: (
             "Progress stopped above the tolerance, because of rounding or, with a majorization, slow convergence: "
-            'loosen tol, bring the features to similar scales, or use solver_name="ConjugateGradients".'
+            'loosen tol, bring the features to similar scales, or use solver_name="auto".'
         ),
-        Status.UNPROVED: NO_PROOF.format(", or a proof was too expensive", ', or solver_name="ConjugateGradients"'),
+        Status.UNPROVED: NO_PROOF.format(", or a proof was too expensive", ', or solver_name="auto"'),
     }
 
     def _advice(self, status: Status) -> str:

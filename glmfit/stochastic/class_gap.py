@@ -12,6 +12,7 @@ KINKS_THEOREM = "weak duality at residuals that the penalty allows (docs/theory/
 _SETTLING_STEPS = 3  # in the intercepts, for a bound
 _SETTLING_WORK, _FEW = 1e9, 64  # rows times pairs of classes, or classes, up to which steps are Newton's
 _NEVER = -1e3  # change of the intercept of a class that was never seen
+_SHORT = 1e-13  # of residuals: norms of large groups round
 _LONGEST = 10.0  # factor of a step, of a class that is rare except where it is certain
 
 
@@ -99,7 +100,7 @@ def _allowed(problem, value: float, pulled: np.ndarray) -> float:
     Shrunk residuals are those of a mixture with the observed shares, whose entropy is that of the saturated model.
     """
     dual, least = -pulled, problem.saturated_loss
-    shares = np.min(problem.penalty.shares(dual), axis=1)  # the same for all classes
+    shares = np.min(problem.penalty.shares(dual), axis=1) * (1 - _SHORT)  # the same for all classes
     values = [s * value + (1 - s) * least - np.sum(problem.penalty.conjugate(s * dual)) for s in shares]
     return float(np.max(values))
 

@@ -249,8 +249,9 @@ class SoftmaxProblem:
         row, label, weight = (a[kept] for a in self.pairs)
         pairs = Pairs(np.searchsorted(rows, row), label, weight)
         offset = None if self.offset is None else self.offset[rows]
+        kinks = None if self.penalty.smooth else self.penalty
         return SoftmaxProblem(
-            self.X[rows], pairs, self.n_classes, self.strength, self.fit_intercept, offset, self.dtype
+            self.X[rows], pairs, self.n_classes, self.strength, self.fit_intercept, offset, self.dtype, kinks
         )
 
     def at_strength(self, strength: float) -> Self:

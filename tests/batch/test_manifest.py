@@ -462,6 +462,8 @@ BAD = [
      'model "plain", parameters: regularizer is \'Lassoo\'; it must be one of \'UnRegularized\''),
     (CV, 'estimator = "SoftmaxGLM"\nparameters.regularizer = "GroupLasso"',
      'model "plain", parameters: regularizer is \'GroupLasso\', but groups is None'),
+    (CV, 'estimator = "SoftmaxGLM"\nparameters = { regularizer = "Lasso", solver_name = "UMax" }',
+     'model "plain", parameters: solver_name is \'UMax\', and the penalty has kinks; use "auto"'),
 ]  # fmt: skip
 
 

@@ -226,7 +226,7 @@ def test_a_score_is_part_of_the_key(folder):
         ({"cv": {"epochs": "laps"}}, 'epochs names "laps", which is not among the epochs of data "rat"'),
         ({"cv": {"n": 3}}, "epochs is missing"),
         ({"cv": 3, "test": "late"}, "cv and test are both given; remove one of them"),
-        ({"test": "lates"}, 'test names "lates", which is not among the epochs of data "rat"; did you mean "late"'),
+        ({"test": "lat"}, 'test names "lat", which is not among the epochs of data "rat"; did you mean "late"'),
         ({"scoring": "accuracy"}, 'scoring is "accuracy"; for PopulationGLM it must be one of "log-likelihood"'),
         ({"folds": 3}, "folds is not known here"),
     ],

@@ -184,6 +184,70 @@ def test_features_in_no_group_are_not_penalised_and_leave_an_estimate(data):
     assert model.report_.objective - best < 1e-5
 
 
+@pytest.mark.parametrize("strength", [1e-7, 1e-4])
+def test_weak_penalties_are_proved_although_objectives_no_longer_resolve_steps(strength):
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(400, D))
+        y = np.argmax(X @ rng.normal(size=(D, K)) + rng.gumbel(size=(400, K)), axis=1)
+        report = SoftmaxGLM(regularizer="Lasso", regularizer_strength=strength).fit(X, y).report_
+        assert report.converged and report.gap_is_bound
+
+
+def test_known_scores_far_apart_do_not_stop_the_steps(data):
+    X, y = data
+    known = np.zeros((N, K))
+    known[:, 0], known[::2, 1] = 40, -40
+    model = SoftmaxGLM(regularizer="Lasso", regularizer_strength=0.01).fit(X - X.mean(axis=0), y, offset=known)
+    assert model.report_.converged and model.report_.objective < 0.5 * model.report_.null_objective
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_constant_feature_is_no_obstacle(data, sparse):
+    X, y = data
+    X = np.column_stack([X, np.full(N, 0.3)])
+    X = scipy.sparse.csr_array(X) if sparse else X
+    model = SoftmaxGLM(regularizer="GroupLasso", groups=[*GROUPS, -1], regularizer_strength=0.02)
+    with pytest.warns(UserWarning):
+        model.fit(X, y)
+    assert model.report_.status == Status.UNPROVED and model.report_.objective < 0.8 * model.report_.null_objective
+
+
+@pytest.mark.thorough
+def test_many_classes_are_fitted_class_by_class(rng):
+    X = rng.normal(size=(600, 50))
+    y = np.argmax(X @ rng.normal(size=(50, 32)) / 5 + rng.gumbel(size=(600, 32)), axis=1)
+    model = SoftmaxGLM(regularizer="Lasso", regularizer_strength=1e-3).fit(X, y)
+    assert model.report_.converged and model.report_.epochs < 20
+
+
+def test_an_interrupted_fit_keeps_its_last_iterate(data, monkeypatch):
+    X, y = data
+    looks, look = [], proximal.ProximalClassRun._look
+
+    def stop(self, params):
+        looks.append(params)
+        if len(looks) == 4:
+            raise KeyboardInterrupt
+        return look(self, params)
+
+    monkeypatch.setattr(proximal.ProximalClassRun, "_look", stop)
+    with pytest.warns(UserWarning, match="interrupted"):
+        model = SoftmaxGLM(regularizer="Lasso", regularizer_strength=1e-3).fit(X, y)
+    assert model.report_.status == Status.INTERRUPTED
+    history = model.report_.history["objective"].ravel()
+    assert model.report_.objective <= history[-1] < history[0]
+    assert model.report_.objective == pytest.approx(
+        objective(X, np.eye(K)[y], model.coef_, model.intercept_, 0.0, "Lasso", 1e-3, 1.0, GROUPS)
+    )
+
+
+def test_a_double_sum_has_no_kinks(data):
+    model = SoftmaxGLM(regularizer="Lasso", regularizer_strength=0.02).fit(*data)
+    with pytest.raises(ValueError, match="the double sum has a ridge or no penalty"):
+        model.double_sum(*data)
+
+
 def test_budgets_end_a_fit(data):
     X, y = data
     problem = SoftmaxProblem(

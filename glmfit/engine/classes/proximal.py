@@ -4,6 +4,8 @@ Theory: docs/theory/softmax_gap.md (the bound), docs/theory/duality.md (the step
 """
 
 from contextlib import closing
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -24,142 +26,184 @@ _LIFT = 1e-9  # of the diagonal: duplicates may share a coefficient in any way
 _ROWS = 256  # rows whose Hessians are formed at a time
 _SWEEPS, _SETTLED = 100, 1e-8  # over the classes, at most; share of the squared length of the longest, which ends them
 _HALVINGS, _ENOUGH = 30, 1e-4  # of a step; share of the promised decrease with which it is content
-_TIGHTER, _PROOFS = 0.1, 6  # factor of the aim after a proof that failed, and proofs that may fail
+_TIGHTER, _POLISHED = 0.1, 6  # factor of the aim after a proof that failed; steps that objectives do not resolve
+_CONSTANT = 1e-7  # deviation over mean of a feature that counts as constant
+
+
+class _Point(NamedTuple):
+    """Parameters, and what a pass finds there."""
+
+    params: Params
+    objective: float
+    gradient: Params  # of the loss
+    rounding: float  # of the objective
 
 
 class ProximalClassRun:
     """One fit of a softmax problem with a lasso, an elastic net or a group lasso.
 
     A step goes to the minimum of a quadratic model of the loss with the whole penalty, in features that are not zero or
-    may have to move. The Hessian of all classes is formed or, if it is large, used class by class. Every iterate is
-    lower than the one before.
+    may have to move. The Hessian of all classes is formed or, if it is large, used class by class. If its step does not
+    descend, a bound of the Hessian takes its place. Every iterate is lower than the one before, up to rounding.
     """
 
     def __init__(self, problem, options: LoopOptions, start: Params | None = None):
         self.problem, self.options, self.clock = problem, options, Clock()
         self.penalty, self.d, self.K = problem.penalty, problem.n_features, problem.n_classes
-        self.params = problem.null_params() if start is None else start
         labels, strength = self.penalty.blocks(self.d)
         self._labels, self._strength = labels, np.asarray(strength, np.float64)
-        self._ridge = float(np.max(self.penalty.ridge_strength))
-        self._mean, self.passes, self.history = problem.basis.mean, 0, History()
+        self._ridge, basis = float(np.max(self.penalty.ridge_strength)), problem.basis
+        self._mean, spread = basis.mean, basis.deviation
+        if scipy.sparse.issparse(problem.X):  # whose basis knows only scales
+            square = np.asarray(problem.X.multiply(problem.X).mean(axis=0), np.float64).ravel()
+            spread = np.sqrt(np.maximum(square - np.asarray(problem.X.mean(axis=0), np.float64).ravel() ** 2, 0.0))
+        self._varies = spread > _CONSTANT * np.abs(self._mean)
+        self.start = problem.null_params() if start is None else start
+        self.passes, self.steps, self.promised, self.history = 0.0, 0, np.inf, History()
         self.gap, self.is_bound, self.status = np.inf, False, Status.MAX_EPOCHS
-        self.aim, self.proofs, self.steps = 1.0, 0, 0
 
     def run(self) -> Solution:
         """Fit; Ctrl-C keeps the last iterate."""
-        interrupted, most = False, self.options.max_epochs
-        bar = ProgressBar(f"fitting {self.problem.subject}", most, "step", self.options.verbose)
+        interrupted = False
+        bar = ProgressBar(f"fitting {self.problem.subject}", self.options.max_epochs, "step", self.options.verbose)
         with closing(bar):
             try:
-                self._look(self.params)
-                while self._goes_on():
-                    bar.to(self.steps)
-                    bar.say(f"gap estimate {self.promised:.1e}")
+                self.at = self._look(self.start)
+                self._steps(bar)
                 bar.finish(self.status != Status.MAX_EPOCHS)
             except KeyboardInterrupt:
                 if not self.steps:
                     raise
                 interrupted, self.status = True, Status.INTERRUPTED
-        seconds = self.clock.seconds
-        self._note()
-        one = np.ones(1)
+        seconds, one = self.clock.seconds, np.ones(1)
         return Solution(
-            params=self.params, status=np.array([int(self.status)]), gap=self.gap * one,
-            gap_is_bound=np.array([self.is_bound]), target=self.target * one, objective=self.objective * one,
+            params=self.at.params, status=np.array([int(self.status)]), gap=self.gap * one,
+            gap_is_bound=np.array([self.is_bound]), target=self.target * one, objective=self.at.objective * one,
             null_objective=self.problem.null_objective * one, epochs=np.array([self.steps]),
-            row_evals=self.passes * self.problem.n_rows, history=self.history.arrays(),
+            row_evals=round(self.passes * self.problem.n_rows), history=self.history.arrays(),
             seconds_run=seconds - self.clock.compiling, seconds_compile=self.clock.compiling,
             solver_name="ProximalNewton", interrupted=interrupted,
         )  # fmt: skip
 
-    def _look(self, params: Params) -> None:
-        """Take over parameters and what a pass finds there."""
-        self.params, sums = params, self.problem.sums_at(params)
+    def _look(self, params: Params) -> _Point:
+        """Make a pass at some parameters."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = self.problem.sums_at(params)
         self.passes += 1
-        self.objective, self.gradient = sums.objective, sums.gradient
-        self.rounding = 1e-14 * abs(self.objective) + self.problem.rounding_of_scores(params)
-        of_every_class = np.full(1, self.problem.null_objective)
-        shape = _OneFit(of_every_class, self.problem.n_rows)
-        self.target = float(stopping_target(shape, np.full(1, self.objective), self.options, np.zeros(1))[0])
-        self.target = max(self.target, self.rounding)
+        rounding = 1e-14 * abs(sums.objective) + self.problem.rounding_of_scores(params)
+        return _Point(params, sums.objective, sums.gradient, rounding)
 
-    def _goes_on(self) -> bool:
-        """Take a step, or prove that none is needed; return whether to continue."""
-        if not np.isfinite(self.objective):
-            self.status = Status.NON_FINITE
-            return False
-        move, slope = self._model()
-        if self.promised <= self.aim * self.target or self.promised <= self.rounding:
-            if self._prove():
-                return False
-        if self.steps >= self.options.max_epochs:
-            return False
-        if not self._go(move, slope):
-            self._prove()
-            if self.status == Status.MAX_EPOCHS:
+    @property
+    def _is_small(self) -> bool:
+        """Whether the Hessian of all classes is cheap to form, if all features are in it."""
+        size = self.K * (np.count_nonzero(self._concerned(self._slopes)) + 1)
+        return size <= _WHOLE and self.problem.n_rows * size**2 <= _WORK
+
+    @property
+    def _slopes(self) -> np.ndarray:
+        """Gradient of the loss and the ridge in the coefficients."""
+        return self.at.gradient.coef + self._ridge * self.at.params.coef
+
+    @property
+    def target(self) -> float:
+        """Gap below which the fit has converged."""
+        of = SimpleNamespace(null_objective=np.full(1, self.problem.null_objective), n_rows=self.problem.n_rows)
+        objective, rounding = np.full(1, self.at.objective), np.full(1, self.at.rounding)
+        return float(stopping_target(of, objective, self.options, rounding)[0])
+
+    def _steps(self, bar: ProgressBar) -> None:
+        """Take steps until a proof ends the fit, or nothing descends."""
+        aim, polished = 1.0, 0
+        while np.isfinite(self.at.objective):
+            move, slope = self._model(self._together if self._is_small else self._in_turn)
+            self.gap, self.is_bound = self.promised, False
+            resolved = self.promised > self.at.rounding
+            if self.promised <= aim * self.target or not resolved or self.steps >= self.options.max_epochs:
+                aim *= _TIGHTER
+                if self._prove():
+                    return
+            self._note(bar)
+            if self.steps >= self.options.max_epochs:
+                return
+            if resolved and self._go(move, slope):
+                continue
+            bounded, slope = self._model(self._bounded)
+            if self.promised > self.at.rounding and self._go(bounded, slope):
+                continue
+            polished += 1
+            if polished > _POLISHED or not self._polish(move):
                 self.status = Status.PRECISION_FLOOR
-            return False
-        self._note()
-        return True
+                self._prove()
+                return
+        self.status = Status.NON_FINITE
 
     def _prove(self) -> bool:
         """Bound the gap; return whether the fit ends with it."""
-        found = self.problem.certify_gap(self.params)
-        self.passes, self.proofs, self.aim = self.passes + 1, self.proofs + 1, self.aim * _TIGHTER
+        found = self.problem.certify_gap(self.at.params)
+        self.passes += 1
         if np.isfinite(found.bound):
             self.gap, self.is_bound = float(found.bound), True
             if self.gap <= self.target:
                 self.status = Status.CONVERGED
-                return True
-        elif self.promised <= self.target:  # features without a penalty leave no bound
+        elif not self.penalty.penalises_all and self.promised <= self.target:  # no bound is to come
             self.status = Status.UNPROVED
-            return True
-        if self.proofs >= _PROOFS and self.promised <= self.rounding:
-            self.status = Status.PRECISION_FLOOR
-            return True
-        return False
+        return self.status in (Status.CONVERGED, Status.UNPROVED)
 
-    def _note(self) -> None:
-        if not self.is_bound:
-            self.gap = self.promised
-        row_evals, at = self.passes * self.problem.n_rows, (self.objective, self.gap, self.is_bound)
+    def _note(self, bar: ProgressBar) -> None:
+        bar.to(self.steps)
+        bar.say(f"gap estimate {self.promised:.1e}")
+        row_evals, at = round(self.passes * self.problem.n_rows), (self.at.objective, self.gap, self.is_bound)
         self.history.add(self.steps, row_evals, self.clock.seconds, *(np.full(1, value) for value in at))
+        if self.options.callback is not None:
+            with self.clock.paused():
+                self.options.callback(self.steps, self.clock.seconds, self.at.params, None)
 
     # ---------------------------------------------------------------- steps
 
+    def _along(self, move: Params, length: float) -> _Point:
+        coef, intercept = self.at.params
+        return self._look(Params(coef + length * move.coef, intercept + length * move.intercept))
+
     def _go(self, move: Params, slope: float) -> bool:
         """Go along a move, never uphill; return whether that was possible."""
-        before, at, length = self.objective, self.params, 1.0
+        length = 1.0
         for _ in range(_HALVINGS):
-            there = Params(at.coef + length * move.coef, at.intercept + length * move.intercept)
-            with np.errstate(over="ignore", invalid="ignore"):
-                self._look(there)
-            if self.objective <= before + _ENOUGH * length * slope and self.objective < before:
-                self.steps += 1
-                self.is_bound = False
+            there = self._along(move, length)
+            if there.objective <= self.at.objective + _ENOUGH * length * slope and there.objective < self.at.objective:
+                self.at, self.steps = there, self.steps + 1
                 return True
             length /= 2
-        self._look(at)
         return False
 
-    def _model(self) -> tuple[Params, float]:
+    def _polish(self, move: Params) -> bool:
+        """Take a step that objectives no longer resolve, and keep it if the bound is smaller there."""
+        before, gap, is_bound = self.at, self.gap, self.is_bound
+        there = self._along(move, 1.0)
+        if there.objective <= before.objective + before.rounding:
+            self.at = there
+            self._prove()
+            if self.status == Status.CONVERGED or (self.is_bound and self.gap < gap):
+                self.steps += 1
+                return True
+        self.at, self.gap, self.is_bound = before, gap, is_bound
+        return False
+
+    def _model(self, minimise) -> tuple[Params, float]:
         """Minimise the model; returns the move and the slope up to its end, and sets the decrease it promises."""
-        coef, K = self.params.coef, self.K
-        slopes = self.gradient.coef + self._ridge * coef
+        coef, gradient, slopes, K = self.at.params.coef, self.at.gradient, self._slopes, self.K
         inside = np.flatnonzero(self._concerned(slopes))
         n, mean = len(inside) + 1, self._mean[inside]
-        g = np.vstack([slopes[inside] - np.outer(mean, self.gradient.intercept), self.gradient.intercept]).T
+        g = np.vstack([slopes[inside] - np.outer(mean, gradient.intercept), gradient.intercept]).T
+        g[:, :-1] *= self._varies[inside]  # a constant feature is moved by its penalty only
         before = np.append(coef[inside].T, np.zeros((K, 1)), axis=1)  # (class, variable), the intercept last
         ridge = np.append(np.full(n - 1, self._ridge), 0.0)
-        whole = K * n <= _WHOLE and self.problem.n_rows * (K * n) ** 2 <= _WORK
-        step, bend = (self._together if whole else self._in_turn)(inside, before, g, ridge)
+        step, bend = minimise(inside, before, g, ridge)
         self.passes += 1
-        move = np.zeros_like(coef)
+        move = np.zeros((self.d, K))
         move[inside] = step[:, :-1].T
         kinks = [float(np.sum(self.penalty.value(w))) - self._ridge / 2 * np.sum(w**2) for w in (coef, coef + move)]
         down = float(np.sum(g * step)) + kinks[1] - kinks[0]
-        self.promised = max(-down - bend / 2, 0.0)
+        self.promised = float(np.maximum(-down - bend / 2, 0.0))  # nan stays nan
         return Params(move, (step[:, -1] - mean @ step[:, :-1].T) * self.problem.fit_intercept), down
 
     def _together(self, inside, before, g, ridge) -> tuple[np.ndarray, float]:
@@ -173,7 +217,11 @@ class ProximalClassRun:
         return step.reshape(K, n), float(step @ Q @ step)
 
     def _in_turn(self, inside, before, g, ridge) -> tuple[np.ndarray, float]:
-        """Minimise the same model class by class, again and again, by the block of each; returns the same."""
+        """Minimise the same model class by class, again and again, by the block of each; returns the same.
+
+        The loss does not change if the coefficients of a feature shift for all classes alike, so that a lasso is least
+        where their median is 0.
+        """
         n = before.shape[1]
         z, p = self._columns(slice(None), inside), self._probabilities(slice(None)).T
         weight, after = self.problem.totals / self.problem.n_rows, before.copy()
@@ -191,12 +239,26 @@ class ProximalClassRun:
                 mean += p[k] * along
                 after[k] += change
                 moved += float(change @ Q @ change)
+            if self._is_lasso and self._ridge == 0:
+                after[:, :-1] -= np.median(after[:, :-1], axis=0)
             first = max(first, moved)
             if moved <= _SETTLED * first:
                 break
         step = after - before
         bend = np.sum(weight * (np.einsum("ki,ki,ki->i", p, changes, changes) - mean**2)) + np.sum(ridge * step**2)
         return step, float(bend)
+
+    def _bounded(self, inside, before, g, ridge) -> tuple[np.ndarray, float]:
+        """Minimise a model whose Hessian is at least that of the loss anywhere; returns the same.
+
+        The curvature of a row, diag(p) - pp', is at most 1/2 (Boehning 1992).
+        """
+        n = before.shape[1]
+        z, weight = self._columns(slice(None), inside), self.problem.totals / self.problem.n_rows
+        Q = self._solvable((z.T * (0.5 * weight)) @ z, np.zeros(n), ridge, [n - 1])[0]
+        g = np.where(np.arange(n) < n - 1, g, g * self.problem.fit_intercept)
+        step = np.stack([self._least(Q, Q @ w - slope, inside, w) for w, slope in zip(before, g, strict=True)]) - before
+        return step, float(np.sum((step @ Q) * step))
 
     def _solvable(self, Q: np.ndarray, g: np.ndarray, ridge: np.ndarray, intercepts) -> tuple[np.ndarray, np.ndarray]:
         """Add the ridge; hold intercepts at 0 that are not fitted, and directions without curvature where they are."""
@@ -216,14 +278,19 @@ class ProximalClassRun:
         inside = self._labels >= 0
         size, active = np.zeros((2, len(self._strength), self.K))
         np.add.at(size, self._labels[inside], slopes[inside] ** 2)
-        np.add.at(active, self._labels[inside], self.params.coef[inside] != 0)
+        np.add.at(active, self._labels[inside], self.at.params.coef[inside] != 0)
         chosen = ((active > 0) | ~(np.sqrt(size) <= _NEAR * self._strength[:, None])).any(axis=1)
         return np.where(inside, np.append(chosen, True)[self._labels], True)
+
+    @property
+    def _is_lasso(self) -> bool:
+        """Whether every coefficient has a norm of its own."""
+        return np.array_equal(self._labels, np.arange(self.d))
 
     def _least(self, Q, c, inside: np.ndarray, before: np.ndarray) -> np.ndarray:
         """Minimise a model of one class, or of all together, plus the norms of its blocks, (variable,)."""
         labels, K = self._labels[inside], len(Q) // (len(inside) + 1)  # classes of the model
-        if np.array_equal(self._labels, np.arange(self.d)):
+        if self._is_lasso:
             l1 = np.tile(np.append(self._strength[labels], 0.0), K)
             return least_of_l1_models(Q[None], c[None], l1[None], before[None])[0]
         m = len(self._strength)
@@ -236,10 +303,11 @@ class ProximalClassRun:
         """Centred features of some rows, and a 1, (row, variable)."""
         x = self.problem.X[rows][:, inside]
         x = np.asarray(x.toarray() if scipy.sparse.issparse(x) else x, np.float64) - self._mean[inside]
+        x *= self._varies[inside]
         return np.append(x, np.ones((len(x), 1)), axis=1)
 
     def _probabilities(self, rows: slice) -> np.ndarray:
-        return softmax(self.problem.scores(self.params, rows), axis=1)
+        return softmax(self.problem.scores(self.at.params, rows), axis=1)
 
     def _hessian(self, inside: np.ndarray) -> np.ndarray:
         """Hessian of the loss in some features of all classes, (class, variable, class, variable)."""
@@ -249,10 +317,3 @@ class ProximalClassRun:
             return (curvature_of_rows(z, self._probabilities(rows), self.problem.totals[rows]),)
 
         return sums_over_tiles(tile, self.problem.n_rows, _ROWS)[0] / self.problem.n_rows
-
-
-class _OneFit:
-    """What the stopping rule reads of a problem."""
-
-    def __init__(self, null_objective: np.ndarray, n_rows: int):
-        self.null_objective, self.n_rows = null_objective, n_rows

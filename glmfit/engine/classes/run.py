@@ -30,6 +30,8 @@ class ClassRun(Run):
     """
 
     def __init__(self, problem, options: LoopOptions, seed: int = 0, start: Params | None = None, descent=ClassDescent):
+        if not problem.penalty.smooth:
+            raise ValueError(f"the penalty is {problem.penalty.name}, which has kinks; use ProximalNewton.")
         self.softmax, self._descent = problem, descent
         super().__init__(_Classes(problem), options, seed, start, None)
         self.gap[:] = problem.null_objective - problem.saturated_loss  # no loss is below the smallest
