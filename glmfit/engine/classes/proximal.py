@@ -134,6 +134,7 @@ class ProximalClassRun:
             if polished > _POLISHED or not self._polish(move):
                 self.status = Status.PRECISION_FLOOR
                 self._prove()
+            if self.status != Status.MAX_EPOCHS:
                 return
         self.status = Status.NON_FINITE
 
