@@ -165,6 +165,11 @@ def fitted(name: str):
             section.figures[f"batch {batch}"] = part.figures
         for solver in ("SAGA", "ConjugateGradients", "Newton"):
             fit_there(section, f"{name}, {solver}", problem.X, problem.Y, solver_name=solver)
+        there = f"{name}, Newton, features on the device"
+        fit_there(section, there, jax.device_put(problem.X, jax.devices()[0]), problem.Y, solver_name="Newton")
+        section.require(
+            f"{there}, later fits", section.figures[there]["later"], 0.03, limit=1, against="limit", aim=True
+        )
         section.require(
             f"{name}, later fits by Newton", section.figures[f"{name}, Newton"]["later"], LIMITS[name], limit=1,
             against="limit", aim=True,

@@ -154,6 +154,11 @@ def softplus_parts(a: Array) -> SoftplusParts:
     return SoftplusParts(v, 1.0 / (1.0 + v), xp.where(is_left, near, a + v * near), is_left)
 
 
+def softplus(a: Array) -> Array:
+    """Compute f = softplus(a) to a few epsilons relative; see :func:`softplus_parts`."""
+    return softplus_and_slope(a)[0] if namespace(a) is np else softplus_parts(a).f
+
+
 def softplus_and_slope(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Compute f = softplus(a) and f' with NumPy; see :func:`softplus_parts`."""
     limit = exponent_limit(a.dtype)

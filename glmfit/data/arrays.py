@@ -1,6 +1,7 @@
 """Arrays of numbers, in whatever form they are given; errors for anything else say what to do instead."""
 
 import contextlib
+import math
 import numbers as number_types
 from collections.abc import Iterator, Mapping
 from os import PathLike
@@ -210,9 +211,17 @@ def rows_with_nan(values: Any) -> np.ndarray:
 
 
 def _is_finite(entries: np.ndarray) -> bool:
-    """Check cheaply whether entries are finite: they are if their sum is."""
+    """Check cheaply whether entries are finite: they are if their sum is, or that of their squares."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return entries.dtype.kind in "iub" or (entries.dtype.kind == "f" and bool(np.isfinite(np.sum(entries))))
+        if entries.dtype.kind != "f":
+            return entries.dtype.kind in "iub"
+        return bool(np.isfinite(_length(entries)) or np.isfinite(np.sum(entries)))
+
+
+def _length(entries: np.ndarray) -> float:
+    """Root of the sum of squares: no magnitude is above it, and BLAS is fast."""
+    flat = entries.ravel(order="K")
+    return math.sqrt(np.dot(flat, flat))
 
 
 def refuse_infinity(values: Any, name: str, column: str) -> None:
@@ -234,6 +243,9 @@ def refuse_some(bad: np.ndarray, values: Any, column: str, text: str, first_row:
 def refuse_large(values: Any, name: str, limit: float, why: str) -> None:
     """Raise for values whose magnitude is above a limit."""
     entries = entries_of(values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if entries.dtype.kind == "f" and _length(entries) <= limit:
+            return
     largest = max(float(np.fmax.reduce(entries, None, initial=0.0)), -float(np.fmin.reduce(entries, None, initial=0.0)))
     if largest > limit:
         raise ValueError(f"{name} has values up to {largest:.1e}, {why}; rescale them to about 1.")

@@ -133,7 +133,8 @@ def read_training(
     rows, data = _without_nan(given, estimator._family().neutral)
     n_dropped, observation = len(given.X) - len(rows), estimator._family()
     if reset and observation.counts:
-        warn_of_fractions(np.any(data.Y != np.rint(data.Y), axis=0), data.Y)
+        if not np.array_equal(data.Y, whole := np.rint(data.Y)):
+            warn_of_fractions(np.any(data.Y != whole, axis=0), data.Y)
     exposure = data.exposure
     if exposure is not None:
         check_unexposed(data.Y, exposure, rows, observation)

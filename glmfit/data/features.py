@@ -105,9 +105,11 @@ def warn_of_constant(X, name: str = "X", why: str = "The intercept is automatic,
         same = np.bincount(X.indices[X.data == first[X.indices]], minlength=X.shape[1])
         constant = np.flatnonzero((same == X.shape[0]) & (first != 0))
     else:
-        first = X[0]
-        maybe = np.flatnonzero((X[:_FEW] == first).all(axis=0) & (first != 0))
-        constant = maybe[(X[:, maybe] == first[maybe]).all(axis=0)]
+        first, start, size = X[0], 0, _FEW
+        constant = np.flatnonzero(first)
+        while len(constant) and start < len(X):  # few rows rule most columns out
+            constant = constant[(X[start : start + size, constant] == first[constant]).all(axis=0)]
+            start, size = start + size, 4 * size
     if len(constant):
         what = "a constant column" if len(constant) == 1 else f"{len(constant)} constant columns"
         at = f"(feature {constant[0]}, always {first[constant[0]]:g})"

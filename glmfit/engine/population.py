@@ -24,6 +24,7 @@ from .problem import Evaluation, Params
 from .tiles import Columns, over_tiles, rows_at_once, tiles_of, weighted
 
 _FAR_FROM_0 = 8.0  # standard deviations of a feature
+_ENTRIES = 1 << 18  # responses that a thread looks at
 _ANY = 0.5  # mean response of a neuron without data: a value for which every model has an optimum
 
 
@@ -75,6 +76,7 @@ class PopulationProblem(OneNeuron):
         self.weights = None if weights is None else np.asarray(weights, np.float64) * (len(X) / np.sum(weights))
         self.offset, self.devices = offset, () if devices is None else tuple(devices)
         self.row_weights = None if self.weights is None else self.weights[:, None]  # one column, or one per fit
+        self.there: jax.Array | None = None  # X, if it was given on a device
         self.design: dict = {}  # results of the features alone; fits to the same features may share them
         # All data: a fit has one column of the counts, and one of the sets of row weights if there are any.
         self.counts, self.known, self.sets = Y, offset, self.row_weights
@@ -147,6 +149,8 @@ class PopulationProblem(OneNeuron):
         """Mean loss of the model that predicts every response exactly, (neuron,): no model is below it."""
 
         def least(y):
+            if self.observation.counts and np.array_equal(whole := y.astype(np.uint8), y):
+                return self.observation.saturated_loss(np.arange(whole.max() + 1.0)).take(whole)
             spikes = np.flatnonzero(y)  # most bins of a recording are empty
             loss = np.full(y.size, 0.0 if len(spikes) == y.size else self.observation.saturated_loss(0.0))
             loss[spikes] = self.observation.saturated_loss(np.asarray(y.reshape(-1)[spikes], np.float64))
@@ -164,7 +168,8 @@ class PopulationProblem(OneNeuron):
                 values = values * own if own.dtype == bool else weighted(values, np.asarray(own, np.float64))
             return values.sum(axis=0)[None] if self.sets is None else self.sets[rows].T @ values
 
-        means = sum(over_tiles(tile, self.n_rows)) / self.n_rows
+        size = max(rows_at_once(self.counts), _ENTRIES // self.counts.shape[1])
+        means = sum(over_tiles(tile, self.n_rows, size)) / self.n_rows
         means = means[0 if self.fold is None else self.fold, self.neuron]
         return means if self.scale is None else means * self.scale
 

@@ -126,7 +126,7 @@ def warn_if_flat(X, coef: np.ndarray, residual: Callable[[slice], np.ndarray], p
     n_rows = min(_SOME_ROWS, max(_SOME_RESIDUALS // n_columns, 1))
     rows = slice(None, None, max(1, X.shape[0] // n_rows))
     some = X[rows]
-    if np.std(some @ coef, axis=0).max(initial=0.0) >= _FLAT:
+    if np.std(some @ coef.astype(some.dtype), axis=0).max(initial=0.0) >= _FLAT:
         return
     r = residual(rows)
     r = (r - r.mean(axis=0)) / np.sqrt(np.maximum(np.mean(r**2, axis=0), 1.0))  # more varied than the model allows

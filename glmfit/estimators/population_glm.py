@@ -256,6 +256,8 @@ class PopulationGLM(PopulationModel):
             sought = isinstance(observation, NegativeBinomial) and self.dispersion is None
             for left in reversed(range(_MOST_MOVES)):
                 form, problem = self._make_problem(data, observation, design)
+                if isinstance(X, jax.Array) and (X.shape, X.dtype) == (data.X.shape, data.X.dtype):
+                    problem.there = X
                 if mask is not None:
                     solution = fit_masked(problem, form, mask, form.options(options))
                     break
@@ -421,6 +423,8 @@ class PopulationGLM(PopulationModel):
         penalty = make(strength)
         problem = PopulationProblem(data.X, form.Y, form.observation, penalty, data.weights, **given)
         problem.design = design
+        if data.weights is None and data.own is None and form.Y is data.Y:
+            problem.mean_count = data.spike_count / len(data.Y)
         if choose:
             strength = default_ridge(problem, data, units, form)
             problem.penalty, strength = make(strength), strength * form.unit

@@ -20,6 +20,7 @@ from glmfit.numerics import (
     namespace,
     nearest,
     round_up,
+    softplus,
     softplus_and_slope,
     softplus_curvature_slope,
     softplus_parts,
@@ -162,7 +163,7 @@ class PoissonSoftplus(Poisson):
     name: ClassVar[str] = "softplus"
 
     def mean(self, eta: Array) -> Array:
-        return softplus_parts(eta).f
+        return softplus(eta)
 
     def log_rate(self, eta: Array) -> Array:
         return log_softplus(eta, softplus_parts(eta))

@@ -233,6 +233,41 @@ def test_newton_on_devices_gives_valid_bounds(link, dtype):
     assert np.all(solution.epochs <= 4)
 
 
+@pytest.mark.parametrize("room", [1e9, 1.0])  # bytes: for all fits at once, or one at a time
+def test_factors_are_those_of_the_inverse_hessians(room, monkeypatch):
+    monkeypatch.setattr(device_newton, "_ROOM", room)
+    X, Y = recording(t=200)
+    made, every = newton_problem(X, Y, 1e-2), np.arange(Y.shape[1])
+    there = device_newton.DeviceNewton(made, layout_of(made), every, made.null_params())
+    c = np.random.default_rng(0).uniform(0, 1, (200, Y.shape[1]))
+    with jax.enable_x64(True):
+        laid = layout_of(made).put(c, there._ridge.shape[1], dtype=np.float64)
+        factor, resolved = jax.tree.map(np.asarray, device_newton._factors(there._rows, laid, there._ridge))
+    mean, scale = made.standard
+    Z, d = np.column_stack([(X - mean) / scale, np.ones(200)]), X.shape[1]
+    for n in every:
+        h = (Z * c[:, n : n + 1]).T @ Z / 200 + np.diag(np.append(1e-2 / scale**2, 0))
+        inverse = (factor[n].T @ factor[n])[: d + 1, : d + 1]
+        np.testing.assert_allclose(inverse @ h, np.eye(d + 1), atol=1e-9)
+    assert resolved[every].all() and not factor[:, d + 1 :].any() and not factor[:, :, d + 1 :].any()
+
+
+@pytest.mark.usefixtures("by_newton")
+def test_features_on_the_device_are_used_there(monkeypatch):
+    X, Y = recording(t=200)
+    X, padded, seen = X.astype(np.float32), device_newton._padded, []
+    monkeypatch.setattr(device_newton, "_padded", lambda x, shape: (seen.append(x), padded(x, shape))[1])
+    given = {"solver_name": "Newton", "regularizer_strength": 1e-3, "devices": jax.devices()[:1]}
+    there = jax.device_put(X, jax.devices()[0])
+    one, other = (PopulationGLM(**given).fit(x, Y) for x in (X, there))
+    np.testing.assert_array_equal(one.coef_, other.coef_)
+    assert len(seen) == 1 and seen[0] is there
+    missing = X.copy()
+    missing[3, 1] = np.nan  # the row is dropped
+    fitted = PopulationGLM(**given).fit(jax.device_put(missing, jax.devices()[0]), Y)
+    np.testing.assert_array_equal(fitted.coef_, PopulationGLM(**given).fit(missing, Y).coef_)
+
+
 @pytest.mark.usefixtures("by_newton")
 @pytest.mark.parametrize("seed", range(5))
 def test_bounds_of_newton_hold_wherever_it_is_stopped(seed):

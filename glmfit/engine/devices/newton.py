@@ -19,7 +19,7 @@ from ..problem import Params
 from .shards import ALIGNED, Layout, Shards, filled_up, layout_of
 
 _TOGETHER = 8, 4, 2, 1  # fits whose Hessians are formed by one product, as many as memory allows
-_PARTS = 16  # of the rows at most, whose Hessians are formed in parallel: enough tiles for a whole GPU
+_COPIES = 6  # of Hessians while they are factored
 STEPS = 4  # per Hessian
 _LENGTHS = 5  # of a step, between Newton's along the line and the one that is proved to descend
 _ROUNDING = 4e-16  # of objectives that count as equal
@@ -74,8 +74,11 @@ class DeviceNewton:
         self._every = np.minimum(np.arange(filled_up(self._n, max(_TOGETHER))), self._n - 1)  # the last fit fills up
         ridge = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), (self._d, problem.n_neurons))
         coef, scale = np.asarray(params.coef[:, fits], np.float64), self._scale[:, None]
+        given, there = problem.rows_of(fits), problem.there
+        if there is not None and there.devices() == set(layout.devices):
+            given["X"] = there
         with jax.enable_x64(True):
-            self._rows, self._known = self._lay_rows_out(layout, **problem.rows_of(fits))
+            self._rows, self._known = self._lay_rows_out(layout, **given)
             self._ridge = layout.everywhere(self._columns(ridge[:, fits] / scale**2, np.zeros(self._n)))
             self._at = layout.everywhere(self._columns(coef * scale, params.intercept[fits] + self._mean @ coef))
 
@@ -91,16 +94,17 @@ class DeviceNewton:
         """Put the rows on the devices, as given, and standardise them there; return them and the fits' offsets."""
         n_rows, index = len(X), neuron[self._every]
         neurons, place = np.unique(index, return_inverse=True)
-        weight = np.ones((n_rows, 1)) if weights is None else weights
+        weight = np.ones((n_rows, 1), bool) if weights is None else weights
         if own is not None:  # of every fit
             weight = weight if rows is None else weight[:, rows]
             weight, rows = weight * own[:, neuron] * scale, np.arange(len(neuron))
-        counts = layout.put((weight > 0).any(axis=1, keepdims=True), dtype=bool)
-        x = _standardise(layout.put(X, dtype=X.dtype), counts, self._mean, 1 / self._scale)
+        weight = layout.put(weight, dtype=weight.dtype)
+        x = _padded(X, layout.shape) if isinstance(X, jax.Array) else layout.put(X, dtype=X.dtype)
+        x, weight = _standardise(x, weight, self._mean, 1 / self._scale)
         made = Shards(
             x=x,
             y=layout.put_counts(Y, neurons, filled_up(len(neurons), max(_TOGETHER)), Y.dtype),
-            weight=layout.put(weight, dtype=np.float64),
+            weight=weight,
             neuron=layout.everywhere(place),
             which=None if rows is None else layout.everywhere(rows[self._every]),
             share=layout.everywhere(np.asarray(1 / n_rows)),
@@ -125,12 +129,22 @@ class DeviceNewton:
         return Judgement(params, *(a[: self._n] for a in judged))
 
 
+@partial(jit, static_argnums=1)
+def _padded(x, shape: tuple[int, int]):
+    """Rows that are on the device, as whole blocks."""
+    return jnp.pad(x, ((0, math.prod(shape) - len(x)), (0, 0))).reshape(*shape, -1)
+
+
 @jit
-def _standardise(x, counts, mean, inverse):
-    """Rows ``[(x - mean) / scale, 1]`` in double precision, padded with columns of zeros; 0 where none counts."""
+def _standardise(x, weight, mean, inverse):
+    """Rows ``[(x - mean) / scale, 1]``, 0 where no fit has weight, padded with columns of zeros; and the weights.
+
+    Both in double precision.
+    """
+    counts = jnp.any(weight > 0, axis=-1, keepdims=True)
     z = jnp.where(counts, (x.astype(mean.dtype) - mean[None, None]) * inverse[None, None], 0)
     z = jnp.concatenate([z, counts.astype(z.dtype)], axis=-1)
-    return jnp.pad(z, ((0, 0), (0, 0), (0, -z.shape[-1] % ALIGNED)))
+    return jnp.pad(z, ((0, 0), (0, 0), (0, -z.shape[-1] % ALIGNED))), weight.astype(mean.dtype)
 
 
 @jit
@@ -192,29 +206,34 @@ def _factors(rows: Shards, c, ridge):
     Nothing depends on columns without a ridge that are 0 in all rows, such as padding: A is 0 there.
     """
     n_columns, n = ridge.shape
-    parts, seen = math.gcd(len(rows.x), _PARTS), jnp.any(rows.x != 0, axis=(0, 1))
-    bytes_of_one = rows.x.nbytes + 8 * (parts + 6) * n_columns**2
-    together = next(k for k in _TOGETHER if k * bytes_of_one <= _ROOM or k == 1)
-    groups = (n // together, together)
+    seen, eye = jnp.any(rows.x != 0, axis=(0, 1)), jnp.eye(n_columns)[None]
 
     def some(of):
-        c, ridge = of  # (block, row, fit), (column, fit)
-        used = seen[None] | (ridge.T > 0)
+        h, ridge = of  # (fit, column, column), (fit, column)
+        used = seen[None] | (ridge > 0)
         used = used[:, :, None] & used[:, None]
-        root = jnp.sqrt(jnp.moveaxis(c, -1, 0))[..., None] * rows.x[None]
-        root = root.reshape(together, parts, -1, n_columns)
-        h = jnp.einsum("nptl,nptm->nplm", root, root).sum(axis=1) * rows.share
-        h = h + jnp.eye(n_columns)[None] * ridge.T[:, None]
+        h = h + eye * ridge[:, None]
         diagonal = jnp.diagonal(h, axis1=1, axis2=2)
         scale = jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
-        h = h / (scale[:, :, None] * scale[:, None])
-        h = jnp.where(used, h, jnp.eye(n_columns)[None])
+        h = jnp.where(used, h / (scale[:, :, None] * scale[:, None]), eye)
         lower = jnp.linalg.cholesky(h)
-        eye = jnp.broadcast_to(jnp.eye(n_columns)[None], h.shape)
-        factor = jax.scipy.linalg.solve_triangular(lower, eye, lower=True) / scale[:, None]
+        inverse = jax.scipy.linalg.solve_triangular(lower, jnp.broadcast_to(eye, h.shape), lower=True)
         resolved = jnp.min(jnp.diagonal(lower, axis1=1, axis2=2), axis=1) > _RESOLVED
-        return jnp.where(used, factor, 0), resolved
+        return jnp.where(used, inverse / scale[:, None], 0), resolved
 
-    c = jnp.moveaxis(c.reshape(*c.shape[:2], *groups), 2, 0)
-    factor, resolved = jax.lax.map(some, (c, jnp.moveaxis(ridge.reshape(n_columns, *groups), 1, 0)))
+    size = next(k for k in range(n, 0, -1) if n % k == 0 and (_COPIES * 8 * k * n_columns**2 <= _ROOM or k == 1))
+    h = _hessians(rows, c).reshape(-1, size, n_columns, n_columns)
+    factor, resolved = jax.lax.map(some, (h, ridge.T.reshape(-1, size, n_columns)))
     return factor.reshape(n, n_columns, n_columns), resolved.reshape(n)
+
+
+def _hessians(rows: Shards, c):
+    """Means over the rows of curvature times products of columns, (fit, column, column)."""
+    (n_columns, n), x = (rows.x.shape[-1], c.shape[-1]), rows.x
+    together = next(k for k in _TOGETHER if k * x.nbytes <= _ROOM or k == 1)
+
+    def some(c):  # (block, row, fit)
+        return jnp.einsum("btl,btnm->nlm", x, c[..., None] * x[:, :, None])
+
+    groups = jnp.moveaxis(c.reshape(*c.shape[:2], -1, together), 2, 0)
+    return jax.lax.map(some, groups).reshape(n, n_columns, n_columns) * rows.share

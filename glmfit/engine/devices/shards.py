@@ -13,12 +13,13 @@ import numpy as np
 
 from ...compilation import is_forked, refuse_fork
 from ..host import HostRows
-from ..tiles import over_tiles
+from ..tiles import ROWS_OF_A_TILE, over_tiles
 
 ALIGNED = 16  # columns and fits are padded to a multiple of this: products on GPUs come in tiles
 PADDED = 32  # columns of small arrays: otherwise XLA pads them in every product
 _BLOCK = 1024  # rows whose terms are added up one after the other; sums of blocks then lose little in single precision
 _FEW_BLOCKS = 8  # whose size is chosen for the rows, to avoid too much padding
+_NUMBERS = 1 << 20  # that a thread copies at a time
 _LEAST_WORK = 1e8  # rows times features times fits: below it, the host finishes before a GPU's programs are compiled
 
 
@@ -84,7 +85,12 @@ class Layout:
         """Lay out a copy of an array (row, ...), padded with zeros; its columns come first, or at ``at``."""
         width = array.shape[1] if width is None else width
         whole = np.zeros((math.prod(self.shape), width), self.dtype if dtype is None else dtype)
-        whole[: self.n_rows, slice(array.shape[1]) if at is None else at] = array
+        columns = slice(array.shape[1]) if at is None else at
+
+        def fill(rows):
+            whole[rows, columns] = array[rows]
+
+        list(over_tiles(fill, self.n_rows, max(ROWS_OF_A_TILE, _NUMBERS // width)))
         return self._lay(whole)
 
     def put_counts(self, Y: np.ndarray, neurons: np.ndarray, width: int | None = None, dtype=None) -> jax.Array:
@@ -99,7 +105,7 @@ class Layout:
                 np.copyto(into, y, casting="unsafe")
                 return np.array_equal(into, y)
 
-            if all(over_tiles(fill, self.n_rows)) or dtype == other:
+            if all(over_tiles(fill, self.n_rows, max(ROWS_OF_A_TILE, _NUMBERS // width))) or dtype == other:
                 break
         return self._lay(whole)
 
