@@ -152,11 +152,7 @@ def fitted(name: str):
             one = PopulationProblem(
                 problem.X, problem.Y, observations.from_inverse_link("softplus"), penalties.Ridge(problem.strength)
             )
-            view = SpectralView(
-                observation=one.observation, penalty=one.penalty, basis=one.basis, dtype=one.dtype,
-                **one.rows_of(np.arange(one.n_neurons)),
-            )  # fmt: skip
-            walk = Walk(SAGA(batch_size=batch), view, one.null_params(), seed=0)
+            walk = Walk(SAGA(batch_size=batch), SpectralView.of(one), one.null_params(), seed=0)
             step = jnp.asarray(walk.step, jnp.float32)
             seconds = epoch_seconds(walk.rows, jnp.array(walk.table), jnp.array(walk.v), walk.metric, step)
             print(f"  batches of {batch} rows")

@@ -48,7 +48,7 @@ def elementwise(formula: Callable, *arrays: Any) -> Any:
     stays float32), or the namespace's default if there is none.
     """
     xp = namespace(*arrays)
-    floating = [a.dtype for a in arrays if hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jnp.floating)]
+    floating = [a.dtype for a in arrays if hasattr(a, "dtype") and _is_floating(a.dtype)]
     dtype = floating[-1] if floating else xp.asarray(0.0).dtype
     if xp is jnp:
         dtype = jax.dtypes.canonicalize_dtype(dtype)  # NumPy's float64 with JAX arrays, x64 mode off
@@ -58,6 +58,10 @@ def elementwise(formula: Callable, *arrays: Any) -> Any:
     if xp is jnp or math.prod(shape) <= most:
         return formula(*(xp.asarray(a, dtype=dtype) for a in arrays))
     return _in_blocks(formula, [np.broadcast_to(a, shape) for a in arrays], dtype, most)
+
+
+def _is_floating(dtype: Any) -> bool:
+    return dtype.kind == "f" or jnp.issubdtype(dtype, jnp.floating)
 
 
 def _in_blocks(formula: Callable, arrays: list[np.ndarray], dtype: Any, most: int) -> Any:
@@ -156,14 +160,20 @@ def softplus_parts(a: Array) -> SoftplusParts:
 
 def softplus(a: Array) -> Array:
     """Compute f = softplus(a) to a few epsilons relative; see :func:`softplus_parts`."""
-    return softplus_and_slope(a)[0] if namespace(a) is np else softplus_parts(a).f
+    return _softplus(a)[0] if namespace(a) is np else softplus_parts(a).f
 
 
 def softplus_and_slope(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Compute f = softplus(a) and f' with NumPy; see :func:`softplus_parts`."""
+    f, u = _softplus(a)
+    return f, u / (1.0 + u)
+
+
+def _softplus(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compute f = softplus(a), and e^a within the limits of the exponent."""
     limit = exponent_limit(a.dtype)
-    u = np.exp(np.clip(a, -limit, limit))
-    return np.log1p(u) + np.maximum(a - limit, 0.0), u / (1.0 + u)
+    u = np.exp(np.minimum(np.maximum(a, -limit), limit))
+    return np.log1p(u) + np.maximum(a - limit, 0.0), u
 
 
 def log_softplus(a: Array, parts: SoftplusParts) -> Array:

@@ -256,8 +256,7 @@ class PopulationGLM(PopulationModel):
             sought = isinstance(observation, NegativeBinomial) and self.dispersion is None
             for left in reversed(range(_MOST_MOVES)):
                 form, problem = self._make_problem(data, observation, design)
-                if isinstance(X, jax.Array) and (X.shape, X.dtype) == (data.X.shape, data.X.dtype):
-                    problem.there = X
+                problem.there = _on_device(X, data.X)
                 if mask is not None:
                     solution = fit_masked(problem, form, mask, form.options(options))
                     break
@@ -441,6 +440,11 @@ class PopulationGLM(PopulationModel):
         super()._read_state(header, arrays)
         given = 1.0 if self.regularizer_strength is None else self.regularizer_strength  # of a file of version 0.1
         self.strength_ = _plain(from_json(header["strength"]) if "strength" in header else given)
+
+
+def _on_device(X, rows) -> jax.Array | None:
+    """Return features as given, if all their rows are fitted and jax holds them."""
+    return X if isinstance(X, jax.Array) and (X.shape, X.dtype) == (rows.shape, rows.dtype) else None
 
 
 def _of_neurons(strength, which: np.ndarray):
