@@ -25,7 +25,7 @@ PerRow = ArrayLike | None  # one number, or one row of numbers, of each row
 ArrayOrTsd = Any  # an array, or the pynapple object with the times of the rows given; a union would need narrowing
 Seed = int | np.random.RandomState | np.random.Generator | jax.Array | None
 
-# Maximum of h (see `softplus_curvature_slope`), h(A_STAR) = 0.167095572670516627..., rounded up.
+# Maximum of h (see `SoftplusParts`), h(A_STAR) = 0.167095572670516627..., rounded up.
 C_STAR = 0.16709557267051664
 A_STAR = 0.4949849516607962  # h increases before it and decreases after it
 
@@ -108,11 +108,12 @@ def gammaln(x: Array) -> Array:
 
 
 class SoftplusParts(NamedTuple):
-    """Common terms of the softplus formulas, from one exponential; no logarithm on JAX, where it is expensive.
+    """Common terms of the softplus formulas on JAX, from one exponential and no logarithm, which is expensive there.
 
     All divisions are by numbers of order one or larger (k, 1 + v, 2 + v), so autodiff is safe to any order.
     """
 
+    a: Array
     v: Array  # e^-|a|, at the least e^-exponent_limit
     most: Array  # 1 / (1 + v), the larger one of sigmoid(a) and sigmoid(-a)
     k: Array  # softplus(a) / min(e^a, 1): from 1 on the left over 0.69 at 0 to a on the right
@@ -134,63 +135,78 @@ class SoftplusParts(NamedTuple):
         return self._either(self.v * self.k, self.k)
 
     @property
+    def log_f(self) -> Array:
+        """Logarithm of f, which is a itself on the far left."""
+        return self._either(self.a, 0.0) + jnp.log(self.k)
+
+    @property
     def r(self) -> Array:
         """Derivative of log f, s / f; between 0 and 1."""
         return self.most / self.k
 
+    @property
+    def h(self) -> Array:
+        """What one count adds to the curvature, r (r - (1 - s)); 0 <= h <= C_STAR.
+
+        The bracket is r (1 - f/e^a), and cancels on the left.
+        """
+        left = self.r * _missing(self.v, 15 if self.v.dtype.itemsize == 8 else 6)
+        return self.r * self._either(left, self.r - self.v * self.most)
+
     def _either(self, left: Array, right: Array) -> Array:
-        return namespace(self.v).where(self.is_left, left, right)
+        return jnp.where(self.is_left, left, right)
 
 
-def softplus_parts(a: Array) -> SoftplusParts:
+class _NumpyParts(NamedTuple):
+    """Common terms of the softplus formulas on NumPy, whose logarithms are fast; the properties are the same."""
+
+    a: np.ndarray
+    u: np.ndarray  # e^a, between e^-exponent_limit and its inverse
+    f: np.ndarray
+    q: np.ndarray
+
+    @property
+    def s(self) -> np.ndarray:
+        return self.u * self.q
+
+    @property
+    def log_f(self) -> np.ndarray:
+        return np.log(self.f) + np.minimum(self.a + exponent_limit(self.a.dtype), 0.0)
+
+    @property
+    def r(self) -> np.ndarray:
+        return self.s / self.f
+
+    @property
+    def h(self) -> np.ndarray:
+        missing, cancels = (self.u - self.f) / self.u, self.u < 0.5
+        if np.any(cancels):
+            n_terms = 10 if self.u.dtype.itemsize == 8 else 5  # enough up to 0.5
+            missing = np.where(cancels, _missing(np.minimum(self.u, 0.5), n_terms), missing)
+        return self.r * self.r * missing
+
+
+def softplus_parts(a: Array) -> SoftplusParts | _NumpyParts:
     """Compute the terms of f = softplus(a), s = f', 1 - s and r = s/f, each to a few epsilons *relative*.
 
     Beyond +- C (`exponent_limit`) s and 1 - s keep their value at C, and so does f on the left (2e-19 in
     float32, 1e-154 in float64); on the right it continues as a straight line.
     """
-    xp, is_left = namespace(a), a <= 0.0
-    v = xp.exp(xp.maximum(xp.where(is_left, a, -a), -exponent_limit(a.dtype)))
-    if xp is np:
-        near = np.log1p(v) / v
-    else:  # on a CPU XLA's logarithms take longer than all the rest
-        x, inverse = _atanh_argument(v)
-        near = (2.0 + 2.0 * x * x * _atanh_tail(x)) * inverse
-    return SoftplusParts(v, 1.0 / (1.0 + v), xp.where(is_left, near, a + v * near), is_left)
-
-
-def softplus(a: Array) -> Array:
-    """Compute f = softplus(a) to a few epsilons relative; see :func:`softplus_parts`."""
-    return _softplus(a)[0] if namespace(a) is np else softplus_parts(a).f
-
-
-def softplus_and_slope(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute f = softplus(a) and f' with NumPy; see :func:`softplus_parts`."""
-    f, u = _softplus(a)
-    return f, u / (1.0 + u)
-
-
-def _softplus(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute f = softplus(a), and e^a within the limits of the exponent."""
     limit = exponent_limit(a.dtype)
-    u = np.exp(np.minimum(np.maximum(a, -limit), limit))
-    return np.log1p(u) + np.maximum(a - limit, 0.0), u
+    if namespace(a) is np:
+        u = np.exp(np.minimum(np.maximum(a, -limit), limit))
+        return _NumpyParts(a, u, np.log1p(u) + np.maximum(a - limit, 0.0), 1.0 / (1.0 + u))
+    is_left = a <= 0.0
+    v = jnp.exp(jnp.maximum(jnp.where(is_left, a, -a), -limit))
+    x, inverse = _atanh_argument(v)
+    near = (2.0 + 2.0 * x * x * _atanh_tail(x, 15 if v.dtype.itemsize == 8 else 6)) * inverse
+    return SoftplusParts(a, v, 1.0 / (1.0 + v), jnp.where(is_left, near, a + v * near), is_left)
 
 
-def log_softplus(a: Array, parts: SoftplusParts) -> Array:
-    """Compute log f, which is a itself on the far left."""
-    xp = namespace(a)
-    return xp.where(parts.is_left, a, 0.0) + xp.log(parts.k)
-
-
-def softplus_curvature_slope(parts: SoftplusParts) -> Array:
-    """Compute h = r (r - (1 - s)): what one count adds to the curvature; 0 <= h <= C_STAR.
-
-    On the left the bracket is r (1 - f/v) and cancels for small v, where with x = v/(2+v) and f = 2 atanh(x)
-    1 - f/v is x - 2 x^2/(2+v) sum_k x^(2k)/(2k+3), which starts with v/2.
-    """
-    x, inverse = _atanh_argument(parts.v)
-    left = parts.r * (x - 2.0 * x * x * _atanh_tail(x) * inverse)
-    return parts.r * namespace(parts.v).where(parts.is_left, left, parts.r - parts.v * parts.most)
+def _missing(v: Array, n_terms: int) -> Array:
+    """Compute 1 - log(1 + v) / v, about v/2: x - 2 x^2/(2+v) sum_k x^(2k)/(2k+3) with x = v/(2+v)."""
+    x, inverse = _atanh_argument(v)
+    return x - 2.0 * x * x * _atanh_tail(x, n_terms) * inverse
 
 
 def _atanh_argument(v: Array) -> tuple[Array, Array]:
@@ -199,11 +215,11 @@ def _atanh_argument(v: Array) -> tuple[Array, Array]:
     return v * inverse, inverse
 
 
-def _atanh_tail(x: Array) -> Array:
-    """Sum (atanh(x) - x) / x^3 = sum_k x^(2k) / (2k + 3), to rounding for x <= 1/3, which is v <= 1."""
+def _atanh_tail(x: Array, n_terms: int) -> Array:
+    """Sum (atanh(x) - x) / x^3 = sum_k x^(2k) / (2k + 3): 15 terms in float64, 6 in float32 suffice for x <= 1/3."""
     square = x * x
     total = namespace(x).zeros_like(x)
-    for k in reversed(range(15 if x.dtype.itemsize == 8 else 6)):
+    for k in reversed(range(n_terms)):
         total *= square
         total += 1.0 / (2 * k + 3)
     return total

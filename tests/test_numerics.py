@@ -21,7 +21,7 @@ def test_c_star_is_the_maximum_of_h_rounded_up():
     assert mp.mpf(np.nextafter(numerics.C_STAR, 0)) < c_star
     assert float(a_star) == numerics.A_STAR
     a = np.linspace(-40, 40, 1_000_000)
-    h = numerics.softplus_curvature_slope(numerics.softplus_parts(a))
+    h = numerics.softplus_parts(a).h
     assert np.all((h >= 0) & (h <= numerics.C_STAR * (1 + 1e-15)))
     assert numerics.C_STAR - h.max() < 1e-9
     # Increasing before its peak, decreasing after it: bounds on an interval rely on this.
@@ -63,9 +63,9 @@ def _formulas(a):
     return {
         "rate": parts.f,
         "r": parts.r,
-        "h": numerics.softplus_curvature_slope(parts),
+        "h": parts.h,
         "curvature": parts.s * parts.q,
-        "log_rate": numerics.log_softplus(a, parts),
+        "log_rate": parts.log_f,
     }
 
 

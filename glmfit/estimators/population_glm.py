@@ -250,13 +250,12 @@ class PopulationGLM(PopulationModel):
             if mask is not None:
                 check_masked(self, data, checkpoint, init_params)
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
-            design: dict = {}  # computed from the features alone
             given = None if init_params is None else read_init_params(init_params, data)
+            design: dict = {}  # computed from the features alone
             observation, start = self._at_dispersion(data, options, design, given)
             sought = isinstance(observation, NegativeBinomial) and self.dispersion is None
             for left in reversed(range(_MOST_MOVES)):
-                form, problem = self._make_problem(data, observation, design)
-                problem.there = _on_device(X, data.X)
+                form, problem = self._make_problem(data, observation, design, X)
                 if mask is not None:
                     solution = fit_masked(problem, form, mask, form.options(options))
                     break
@@ -376,7 +375,7 @@ class PopulationGLM(PopulationModel):
             return family.with_dispersion(dispersion), None
 
         def fit(some: Training, which: np.ndarray, dispersion: np.ndarray, start: Params | None, tol: float) -> Params:
-            form, problem = self._make_problem(some, family.with_dispersion(dispersion), design, which)
+            form, problem = self._make_problem(some, family.with_dispersion(dispersion), design, which=which)
             if start is None and given is not None:
                 start = problem.no_worse_than_null(Params(given.coef[:, which], given.intercept[which] - form.shift))
             elif start is not None:
@@ -393,9 +392,9 @@ class PopulationGLM(PopulationModel):
         return family.with_dispersion(dispersion), near
 
     def _make_problem(
-        self, data: Training, observation: Observation, design: dict, which: np.ndarray | None = None
+        self, data: Training, observation: Observation, design: dict, X=None, which: np.ndarray | None = None
     ) -> tuple[StandardForm, PopulationProblem]:
-        """Lay out data and penalty of all neurons, or of the neurons ``which`` that the data are of.
+        """Lay out data, whose features were given as X, and penalty of all neurons, or of the neurons ``which``.
 
         Sets ``strength_``, as given or chosen for these data.
         """
@@ -421,7 +420,7 @@ class PopulationGLM(PopulationModel):
         given = {"dtype": dtype, "offset": form.offset, "devices": devices, "own": form.own}
         penalty = make(strength)
         problem = PopulationProblem(data.X, form.Y, form.observation, penalty, data.weights, **given)
-        problem.design = design
+        problem.design, problem.there = design, _on_device(X, data.X)
         if data.weights is None and data.own is None and form.Y is data.Y:
             problem.mean_count = data.spike_count / len(data.Y)
         if choose:

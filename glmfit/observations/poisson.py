@@ -12,17 +12,12 @@ from glmfit.numerics import (
     A_STAR,
     C_STAR,
     Array,
-    SoftplusParts,
     exp,
     exponent_limit,
     gammaln,
-    log_softplus,
     namespace,
     nearest,
     round_up,
-    softplus,
-    softplus_and_slope,
-    softplus_curvature_slope,
     softplus_parts,
 )
 from glmfit.observations.base import Observation
@@ -163,29 +158,21 @@ class PoissonSoftplus(Poisson):
     name: ClassVar[str] = "softplus"
 
     def mean(self, eta: Array) -> Array:
-        return softplus(eta)
+        return softplus_parts(eta).f
 
     def log_rate(self, eta: Array) -> Array:
-        return log_softplus(eta, softplus_parts(eta))
+        return softplus_parts(eta).log_f
 
     def loss_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        if namespace(y, eta) is np:
-            y, eta = np.broadcast_arrays(y, eta)
-            if (at := _few_spikes(y)) is not None:
-                loss, slope = (np.asarray(a, order="C") for a in softplus_and_slope(eta))
-                y, eta = y.reshape(-1)[at], eta.reshape(-1)[at]
-                parts = softplus_parts(eta)
-                loss.reshape(-1)[at] -= y * log_softplus(eta, parts)
-                slope.reshape(-1)[at] -= y * parts.r
-                return loss, slope
         parts = softplus_parts(eta)
-        return parts.f - y * log_softplus(eta, parts), _slope(y, parts)
+        return parts.f - y * parts.log_f, parts.s - y * parts.r
 
     def derivative(self, y: Array, eta: Array) -> Array:
-        return _slope(y, softplus_parts(eta))
+        parts = softplus_parts(eta)
+        return parts.s - y * parts.r
 
     def curvature(self, y: Array, eta: Array) -> Array:
-        return _bend(y, softplus_parts(eta))
+        return _bend(y, eta, softplus_parts(eta))
 
     def curvature_slope(self, y: Array, eta: Array) -> Array:
         parts = softplus_parts(eta)
@@ -194,13 +181,13 @@ class PoissonSoftplus(Poisson):
 
     def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
         parts = softplus_parts(eta)
-        return _slope(y, parts), _bend(y, parts)
+        return parts.s - y * parts.r, _bend(y, eta, parts)
 
     def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
         if lower is None and upper is None:
             return round_up(0.25 + C_STAR * y)
         at_0, at_star = (softplus_parts(nearest(peak, lower, upper)) for peak in (0.0, A_STAR))
-        return round_up(at_0.s * at_0.q + y * softplus_curvature_slope(at_star))
+        return round_up(at_0.s * at_0.q + y * at_star.h)
 
     def link(self, mean: Array) -> Array:
         xp = namespace(mean)
@@ -263,14 +250,14 @@ def _few_spikes(y: Array) -> np.ndarray | None:
     return np.flatnonzero(spikes)
 
 
-def _slope(y: Array, parts: SoftplusParts) -> Array:
-    """First derivative of the loss with the softplus."""
-    return parts.s - y * parts.r
-
-
-def _bend(y: Array, parts: SoftplusParts) -> Array:
-    """Second derivative of the loss with the softplus."""
-    return parts.s * parts.q + y * softplus_curvature_slope(parts)
+def _bend(y: Array, eta: Array, parts: Any) -> Array:
+    """Second derivative of the loss with the softplus; NumPy computes what counts add only where they are not 0."""
+    bend = parts.s * parts.q
+    if np.shape(y) != np.shape(eta) or (at := _few_spikes(y)) is None:
+        return bend + y * parts.h
+    bend = np.asarray(bend, order="C")
+    bend.reshape(-1)[at] += y.reshape(-1)[at] * softplus_parts(eta.reshape(-1)[at]).h
+    return bend
 
 
 def _broadcast(value: Array, *others: Array | None) -> Array:
