@@ -204,13 +204,16 @@ def _shown(eigenvalues: np.ndarray) -> np.ndarray:
     return eigenvalues > _ABSENT * eigenvalues.sum()
 
 
-def rank_of(moments: np.ndarray) -> int:
-    """Count the directions that the data distinguish, from second moments of features of similar size and 1, last."""
-    mean = moments[:-1, -1] / moments[-1, -1]
-    gram = moments[:-1, :-1] / moments[-1, -1] - np.outer(mean, mean)
-    scale, _ = _scale(np.diag(gram), mean, moments[-1, -1])
+def rank_of(mean: np.ndarray, gram: np.ndarray, n_rows: float) -> int:
+    """Count the directions that the data distinguish, from means of features and their covariance."""
+    scale, _ = _scale(np.diag(gram), mean, n_rows)
+    correlation = gram / np.outer(scale, scale)
     with one_thread_each():
-        return int(_shown(np.linalg.eigvalsh(gram / np.outer(scale, scale))).sum())
+        try:
+            np.linalg.cholesky(correlation - _ABSENT * np.trace(correlation) * np.eye(len(correlation)))
+        except np.linalg.LinAlgError:
+            return int(_shown(np.linalg.eigvalsh(correlation)).sum())
+    return len(mean)
 
 
 def rough_standard(X, weights) -> tuple[np.ndarray, np.ndarray]:

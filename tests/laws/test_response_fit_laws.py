@@ -576,3 +576,33 @@ def test_moments_of_a_rarely_observed_neuron_do_not_cancel():
         return np.mean((y - x @ w) ** 2) / 2 + np.sum(w**2) / 2
 
     assert F(model.coef_[:, 0]) - F(exact) <= model.report_.gap[0] + 1e-18
+
+
+@pytest.mark.parametrize("kind", ["shared", "of neurons", "of coefficients", "of few rows"])
+def test_dispersions_of_normal_responses_use_exact_degrees_of_freedom(kind):
+    rng = np.random.default_rng(5)
+    X, Y = rng.normal(size=(40, 4)), rng.normal(size=(40, 3))
+    strengths = {
+        "shared": 0.3, "of neurons": np.array([0.1, 1.0, 10.0]), "of coefficients": rng.uniform(0.1, 2, (4, 3)),
+        "of few rows": 0.3,
+    }  # fmt: skip
+    if kind == "of few rows":
+        Y[::3, 1] = np.nan
+    model = PopulationGLM(regularizer_strength=strengths[kind], observation_model="Gaussian").fit(X, Y)
+    assert model.report_.solver_name == "LeastSquares" and model.report_.rank == 4
+    for n, ridge in enumerate(np.broadcast_to(strengths[kind], (4, 3)).T):
+        x, y = (a[~np.isnan(Y[:, n])] for a in (X, Y[:, n]))
+        x, y = x - x.mean(axis=0), y - y.mean()
+        gram = x.T @ x / len(x)
+        degrees = 1 + np.trace(np.linalg.solve(gram + np.diag(ridge), gram))
+        left = y - x @ np.linalg.solve(gram + np.diag(ridge), x.T @ y / len(x))
+        np.testing.assert_allclose(model.dispersion_[n], left @ left / (len(x) - degrees), rtol=1e-10)
+
+
+def test_rank_of_repeated_features_is_counted_without_a_basis():
+    X = np.random.default_rng(0).normal(size=(50, 5))
+    X[:, 3], X[:, 4] = X[:, 0] - 2 * X[:, 1], 1.5
+    y = X[:, 0] + np.random.default_rng(1).normal(size=50)
+    with pytest.warns(UserWarning, match="constant column"):
+        model = PopulationGLM(regularizer_strength=0.1, observation_model="Gaussian").fit(X, y)
+    assert model.report_.rank == 3

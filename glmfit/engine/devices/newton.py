@@ -117,7 +117,9 @@ class DeviceNewton:
         """Count the directions that the features distinguish."""
         with jax.enable_x64(True):
             moments = np.asarray(_moments(self._rows.x))
-        return rank_of(moments[: self._d + 1, : self._d + 1])
+        (*sums, total), d = moments[self._d, : self._d + 1], self._d
+        mean = np.array(sums) / total
+        return rank_of(mean, moments[:d, :d] / total - np.outer(mean, mean), total)
 
     def iterate(self) -> Judgement:
         """Form all Hessians, take some steps with each, and judge the result."""

@@ -10,9 +10,9 @@ import numpy as np
 
 from ...status import Status
 from ..loop import Run
-from ..metric import rough_standard
+from ..metric import rank_of, rough_standard
 from ..problem import Params
-from ..tiles import one_thread_each, rows_at_once, small_blas, sums_over_tiles
+from ..tiles import n_cores, one_thread_each, rows_at_once, small_blas, sums_over_tiles
 
 _EPS = np.finfo(float).eps
 _ROUNDINGS = 64  # units in the last place of the terms of a moment, which tiles add up
@@ -43,16 +43,22 @@ class Moments(NamedTuple):
         first = (near if weights is None else near[weights[some] > 0]).mean(axis=0)
 
         def tile(rows):
-            x, y = np.asarray(X[rows], np.float64) - shift, np.asarray(Y[rows], np.float64)[:, columns] - first
+            x, y = np.subtract(X[rows], shift, dtype=np.float64), np.asarray(Y[rows], np.float64)[:, columns] - first
             if offset is not None:
                 y = y - (offset[rows] if offset.shape[1] == 1 else offset[rows][:, columns])
-            w = np.ones(len(x)) if weights is None else np.asarray(weights[rows], np.float64)
-            if not w.all():
-                x, y, w = x[w > 0], y[w > 0], w[w > 0]
-            wx = x * w[:, None]
-            return w.sum(), w @ x, wx.T @ x, w @ y, wx.T @ y, np.einsum("t,tn,tn->n", w, y, y)
+            if weights is None:
+                total, root = len(x), np.ones(len(x))
+            else:
+                w = np.asarray(weights[rows], np.float64)
+                x, y, w = (x, y, w) if w.all() else (x[w > 0], y[w > 0], w[w > 0])
+                total, root = w.sum(), np.sqrt(w)
+                x, y = x * root[:, None], y * root[:, None]
+            return total, root @ x, x.T @ x, root @ y, x.T @ y, np.einsum("tn,tn->n", y, y)
 
-        total, x, xx, y, xy, yy = sums_over_tiles(tile, len(Y), rows_at_once(X))
+        size = rows_at_once(X)
+        if isinstance(X, np.ndarray):  # tiles of one size, as many for every thread
+            size = min(size, -(-len(Y) // (n_cores() * -(-len(Y) // (size * n_cores())))))
+        total, x, xx, y, xy, yy = sums_over_tiles(tile, len(Y), size)
         x, y = x / total, y / total
         return cls(shift + x, xx / total - np.outer(x, x), first + y, xy / total - np.outer(x, y), yy / total - y**2)
 
@@ -89,6 +95,14 @@ class Factor:
         """Largest eigenvalue of the inverse, (fit,)."""
         return self._inverse(ridge).max(axis=0)
 
+    def diagonal(self, ridge: np.ndarray) -> np.ndarray:
+        """Diagonal of the inverse, (feature, fit)."""
+        return self.vectors**2 @ self._inverse(ridge) / self.units**2
+
+    def n_kept(self, ridge: np.ndarray) -> np.ndarray:
+        """Count directions that are not absent, (fit,)."""
+        return (self.values + ridge > self.least).sum(axis=0)
+
     def _inverse(self, ridge: np.ndarray) -> np.ndarray:
         whole = self.values + ridge
         kept = whole > self.least
@@ -104,7 +118,8 @@ class LeastSquaresRun(Run):
         return "LeastSquares" + "+Newton" * self.exact
 
     def _begin(self) -> None:
-        """Do nothing: there is nothing to prepare."""
+        """Begin without degrees of freedom, but those of neurons without a fit: the intercept."""
+        self._degrees = np.where(self.open, np.nan, 1.0)
 
     def _fit(self, fits: np.ndarray) -> None:
         sets, of_fit = sets_of(self.problem)
@@ -113,6 +128,8 @@ class LeastSquaresRun(Run):
                 self._fit_set(sets[key], fits[of_fit[fits] == key])
         self.epochs[fits] = 1
         self.passes += len(fits) / self.problem.n_neurons
+        if np.isfinite(self._degrees).all():
+            self.problem.degrees = self._degrees
         self._note(1)
         self._tell(1, "solved", self.params)
         self.notebook.note(self)
@@ -124,6 +141,8 @@ class LeastSquaresRun(Run):
             weights = None if problem.row_weights is None else problem._weights_of(int(fits[0]))
             known[at] = Moments.of(problem.X, problem.counts, weights, problem.known)
         moments = known[at]
+        if problem.own is None and problem.fold is None:
+            problem.of_design("rank", lambda: rank_of(moments.mean, moments.gram, problem.n_counted))
         ridge = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), self.params.coef.shape)[:, fits]
         if (units := problem.penalty.units) is not None:
             units = np.broadcast_to(np.where(units > 0, units, 1.0), len(ridge))
@@ -171,7 +190,8 @@ class LeastSquaresRun(Run):
         coef, intercept, decrement = coef[:, neurons], intercept[neurons], decrement[neurons]
         self.params.coef[:, fits], self.params.intercept[fits] = coef, intercept
         self.objective[fits] = problem.null_objective[fits] + inside[neurons]
-        n_kept = (factor.values + plain > factor.least).sum(axis=0)
+        n_kept, inverse = factor.n_kept(plain), factor.diagonal(plain)
+        self._degrees[fits] = 1.0 + n_kept - np.sum(ridge * inverse, axis=0)
         self._judge(fits, Params(coef, intercept), decrement, n_kept)
 
     def _judge(self, fits, params: Params, decrement: np.ndarray, n_kept: np.ndarray) -> None:
