@@ -27,6 +27,7 @@ SECTIONS = ("0.2.8", "0.2.9", "development", "stochastic_fit")
 MARK, ALSO = "solver_related", "test_stochastic.py"
 CASES, LIMIT_S = 4, 1800.0
 OWN = ""  # no solver of glmfit
+PROGRAMS = tempfile.TemporaryDirectory()  # compiled by JAX
 # Why a test fails that passes with NeMoS' own solver: the first reason whose patterns match its name and message.
 REASONS = (
     (
@@ -42,7 +43,11 @@ REASONS = (
 
 
 def environment_of(tree: Path, **more: str) -> dict:
-    """Environment of a process with the NeMoS of a tree and this glmfit; nothing is written into the tree."""
+    """Environment of a process with the NeMoS of a tree and this glmfit; nothing is written into the tree.
+
+    Most of the tests' time is compilation: what one process has compiled, the others read.
+    """
+    more |= {"JAX_COMPILATION_CACHE_DIR": PROGRAMS.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "PYTEST_", "GLMFIT_SUITE_"))}
     path = os.pathsep.join(map(str, (tree / "src", ROOT, ROOT / "benchmarks")))
     return kept | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "JAX_PLATFORMS": "cpu"} | more
@@ -68,7 +73,7 @@ def run_tests(tree: Path, solver: str, scale: float) -> tuple[list[dict], float,
         report = Path(folder) / "tests.jsonl"
         settings = {"ALGORITHM": solver, "CASES": str(CASES), "SHARE": str(scale), "REPORT": str(report)}
         environment = environment_of(tree, **{f"GLMFIT_SUITE_{name}": value for name, value in settings.items()})
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "_nemos_plugin"]
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "-p", "_nemos_plugin"]
         start = time.perf_counter()
         with open(Path(folder) / "log", "w+", encoding="utf-8") as log:
             try:
