@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,22 +26,15 @@ import glmfit
 from ..checks import warn_user
 from ..compilation import compile_seconds, compiled_programs
 from ..design.builder import Built, build
-from ..estimators.class_model import ClassModel
-from ..estimators.model import model_from_file
-from ..estimators.population_model import PopulationModel
-from ..files import DAMAGED, load_npz
 from ..status import Status
 from .at_work import Attempt, deaths, ended, reason
-from .held_out.explained import explain_built, from_file, to_file
+from .held_out.explained import explain_built, to_file
 from .held_out.scores import SCORES, score_built
 from .models import make_estimator
 from .plan import Receipt, Task
 from .process import is_stopped, machine_type, stop
-from .results import check_result, find_result, is_whole, write_failure, write_result
+from .results import is_whole, write_failure, write_result
 from .sources import DataChanged, load_planned
-
-if TYPE_CHECKING:
-    from ..inference import Explanation
 
 _last: dict[Callable, tuple[dict, Any]] = {}  # session and design, with what they were made of
 _lock = threading.RLock()
@@ -112,80 +105,6 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
             text += f" (and its traceback could not be kept: {second})"
         return receipt("failed", facts["seconds"], text, unwritten=unwritten)
     return receipt("done", facts["seconds"])
-
-
-def load_result(path: str | Path, session: str | None = None, model: str | None = None) -> PopulationModel | ClassModel:
-    """Load the model of one fit.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The output folder of a batch, OUT, or a file of ``OUT/results``.
-    session, model : str, optional
-        Names of the fit in the manifest that was run last, such as "track/rat1" and "place". One of them is enough if
-        only one fit has it.
-
-    Returns
-    -------
-    PopulationGLM, PopulationGLMCV, PopulationGAM, SoftmaxGLM, SoftmaxGLMCV, MultinomialGLM or MultinomialGLMCV
-        The fitted model.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged or not a result, or if the names match no fit or several.
-    FileNotFoundError
-        If the file does not exist, or the fit has no result yet.
-    """
-    path = _file_of(path, session, model)
-    header, arrays = load_npz(path)
-    try:
-        check_result(header, arrays)
-        return model_from_file(getattr(glmfit, header["class"]), header, arrays)
-    except DAMAGED as error:
-        raise ValueError(f"{path} is not a complete result ({error}). Remove it and run the manifest again.") from error
-
-
-def _file_of(path: str | Path, session: str | None, model: str | None) -> Path:
-    """Return the file of a fit, given as a path or by its names in a folder."""
-    if Path(path).is_dir():
-        return find_result(Path(path), session, model)
-    if session is not None or model is not None:
-        raise ValueError(f"session and model name a fit of a batch, but {path} is not its output folder.")
-    return Path(path)
-
-
-def load_explanation(path: str | Path, session: str | None = None, model: str | None = None) -> Explanation:
-    """Load the contributions of groups of features in one fit of a model with ``[model.explain]``.
-
-    Parameters
-    ----------
-    path, session, model :
-        As in `load_result`.
-
-    Returns
-    -------
-    Explanation
-        As returned by `glmfit.inference.explain`, for the units of the model in the same file.
-
-    Raises
-    ------
-    ValueError
-        If its model has no ``[model.explain]``, or as in `load_result`.
-    FileNotFoundError
-        As in `load_result`.
-    """
-    path = _file_of(path, session, model)
-    header, arrays = load_npz(path)
-    try:
-        check_result(header, arrays)
-        found = header["batch"].get("explain")
-        if found is not None:
-            return from_file(found, arrays)
-    except DAMAGED as error:
-        raise ValueError(f"{path} is not a complete result ({error}). Remove it and run the manifest again.") from error
-    name = header["batch"]["model"]
-    raise ValueError(f'{path} has no explanation: give the model "{name}" a table [model.explain] in the manifest.')
 
 
 def _fit(spec: dict) -> tuple[Any, dict, dict]:

@@ -236,7 +236,7 @@ def _strengths_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, A
     if isinstance(of, dict) and "tuple" in of:
         of, _ = of["tuple"]  # of the elastic net, and its ratio
     strength = _per_unit(arrays.get("cv.strength_", of["array"] if isinstance(of, dict) else of), n_units).astype(float)
-    scoring, scores = _held_out(header, arrays, strength)
+    scoring, scores = held_out(header, arrays, strength)
     known = ~np.isnan(scores)
     n = known.sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):  # nan without folds; no error for a single fold
@@ -246,7 +246,7 @@ def _strengths_of_units(header: dict, arrays: dict, n_units: int) -> dict[str, A
     return {"strength": strength, "held_out_score": mean, "held_out_se": error, "scoring": scoring}
 
 
-def _held_out(header: dict, arrays: dict, strength: np.ndarray) -> tuple[str, np.ndarray]:
+def held_out(header: dict, arrays: dict, strength: np.ndarray) -> tuple[str, np.ndarray]:
     """Return the name of a score and the scores of held-out rows, (unit, fold), nan for a fold without one.
 
     These are the scores that the manifest asks for, or those at the strength that was chosen by cross-validation.

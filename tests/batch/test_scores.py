@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import glmfit
-from glmfit.batch import ManifestError, collect, load_result, load_session, read_manifest, run
+from glmfit.batch import ManifestError, collect, load_result, load_scores, load_session, read_manifest, run
 from glmfit.batch.plan import plan
 from glmfit.design import build
 from glmfit.files import load_npz
@@ -96,6 +96,9 @@ def test_scores_match_fits_without_the_held_out_blocks(folder, scoring):
     whole = glmfit.PopulationGLM(regularizer_strength=1e-3).fit(data.X, data.y)
     np.testing.assert_allclose(load_result(folder / "out").coef_, whole.coef_, atol=1e-6)  # to all bins
     assert list(index["path"]) == [f"results/{key}.npz" for key in index["key"]]
+    frame = load_scores(folder / "out")
+    assert list(frame.columns) == list(index["unit"]) and frame.attrs["scoring"] == scoring and len(frame) == FOLDS
+    np.testing.assert_array_equal(frame.to_numpy(), scores)
 
 
 def test_whole_trials_are_dealt_out_in_turn(folder):
@@ -192,6 +195,18 @@ def test_scores_of_a_class_cross_validation_are_in_the_index_without_a_table(fol
     chosen = fit.cv_scores_[fit.strengths_ == fit.strength_][0]
     assert index["held_out_score"].to_numpy() == pytest.approx(np.full(3, chosen.mean()))
     assert set(index["scoring"]) == {"log-likelihood"} and set(index["strength"]) == {fit.strength_}
+    frame = load_scores(out)
+    assert frame.shape == (3, 3) and frame.index.name == "fold" and frame.columns.name == "unit"
+    np.testing.assert_array_equal(frame, np.tile(chosen[:, None], 3))
+
+
+def test_a_fit_without_held_out_scores_says_how_to_get_them(folder):
+    out = folder / "unscored"
+    assert run(
+        manifest_of(folder, [{**RIDGE, "design": {"covariates": [PLACE]}}]), out=out, scheduler="serial", progress=False
+    ).ok
+    with pytest.raises(ValueError, match=r'has no held-out scores: give the model "m0" a table \[model.score\]'):
+        load_scores(out)
 
 
 def test_warnings_of_the_fits_name_the_table_and_damage_is_found(folder):
