@@ -38,7 +38,11 @@ REASONS = (
     ),
     ("asks SVRG for its own errors", r"svrg", r"DID NOT RAISE"),
     ("wants as many iterations as it allows", r"maxiter|convergence_callback", r"num_steps|reached_max_steps"),
-    ("compares coefficients more closely than a gap of tol determines them", r"match_sklearn", r"does not match sklearn"),
+    (
+        "compares coefficients more closely than a gap of tol determines them",
+        r"match_sklearn",
+        r"does not match sklearn",
+    ),
     ("gives an option that only NeMoS' own solver has", r"", r"not a kwarg for|unexpected keyword argument"),
 )
 
