@@ -79,8 +79,10 @@ def pytest_runtest_logstart(nodeid, location) -> None:
 
 def pytest_runtest_logreport(report) -> None:
     """Write the outcome of a test, and the error if it failed."""
-    if "PYTEST_XDIST_WORKER" not in os.environ or (report.when != "call" and report.outcome == "passed"):
-        return  # the process that starts the workers hears of every test, too
+    if report.when != "???":  # a worker that crashed, which only the process that started it can report
+        of_worker = "PYTEST_XDIST_WORKER" in os.environ  # that process hears of every other test, too
+        if not of_worker or (report.when != "call" and report.outcome == "passed"):
+            return
     line = {"test": report.nodeid, "outcome": "xfailed" if hasattr(report, "wasxfail") else report.outcome}
     line |= {"ran": bool(_ran), "when": report.when, "seconds": report.duration}
     if report.outcome == "failed":

@@ -179,7 +179,7 @@ class _NumpyParts(NamedTuple):
 
     @property
     def h(self) -> np.ndarray:
-        missing, cancels = (self.u - self.f) / self.u, self.u < 0.5
+        missing, cancels = np.maximum((self.u - self.f) / self.u, 0.0), self.u < 0.5
         if np.any(cancels):
             n_terms = 10 if self.u.dtype.itemsize == 8 else 5  # enough up to 0.5
             missing = np.where(cancels, _missing(np.minimum(self.u, 0.5), n_terms), missing)

@@ -421,7 +421,7 @@ class PopulationGLM(PopulationModel):
         penalty = make(strength)
         problem = PopulationProblem(data.X, form.Y, form.observation, penalty, data.weights, **given)
         problem.design, problem.there = design, _on_device(X, data.X)
-        if data.weights is None and data.own is None and form.Y is data.Y:
+        if data.weights is None and data.own is None and form.Y is data.Y and observation.counts:
             problem.mean_count = data.spike_count / len(data.Y)
         if choose:
             strength = default_ridge(problem, data, units, form)

@@ -8,6 +8,9 @@ import scipy.sparse
 from oracles import responses as oracle
 
 from glmfit import PopulationGLM, PopulationGLMCV, Status
+from glmfit.design import RowSource
+from glmfit.engine import population
+from glmfit.engine.exact.least_squares import LeastSquaresRun
 from glmfit.inference import drop_groups, wald_table
 
 every_model = pytest.mark.parametrize("name", oracle.NAMES)
@@ -599,7 +602,64 @@ def test_dispersions_of_normal_responses_use_exact_degrees_of_freedom(kind):
         np.testing.assert_allclose(model.dispersion_[n], left @ left / (len(x) - degrees), rtol=1e-10)
 
 
-def test_rank_of_repeated_features_is_counted_without_a_basis():
+def test_degrees_of_freedom_and_rank_survive_a_checkpoint_and_masks(tmp_path, monkeypatch):
+    rng = np.random.default_rng(2)
+    X, Y = rng.normal(size=(60, 5)), rng.normal(size=(60, 3))
+    X[:, 4] = X[:, 0]
+    given = {"regularizer_strength": 0.1, "observation_model": "Gaussian"}
+    whole = PopulationGLM(**given).fit(X, Y)
+
+    few, file, solve, solved = given | {"max_memory": 2000.0}, tmp_path / "fit.npz", LeastSquaresRun._solve, []
+
+    def stop(*system):
+        if solved:
+            raise KeyboardInterrupt
+        solved.append(solve(*system))
+
+    with monkeypatch.context() as patched, pytest.warns(UserWarning):
+        patched.setattr("glmfit.engine.checkpoint._SHARE", 1e9)  # after every group
+        patched.setattr(LeastSquaresRun, "_solve", stop)
+        begun = PopulationGLM(**few).fit(X, Y, checkpoint=file)
+    assert 0 < np.sum(begun.report_.converged) < 3
+    resumed, again = (PopulationGLM(**few).fit(X, Y, checkpoint=file) for _ in range(2))
+    for model in (resumed, again):
+        np.testing.assert_allclose(model.dispersion_, whole.dispersion_, rtol=1e-12)
+        assert model.report_.rank == whole.report_.rank == 4
+    Y[::3, 1] = np.nan
+    assert PopulationGLM(**given).fit(X, Y).report_.rank == 4
+
+
+class Source(RowSource):
+    def __init__(self, X):
+        self.X = X
+
+    def __len__(self):
+        return len(self.X)
+
+    def read(self, rows):
+        return self.X[rows]
+
+
+@pytest.mark.parametrize("far", [0.0, 1e5, 1e7])
+def test_bounds_of_streamed_normal_responses_hold_far_from_zero(far):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(3000, 3)) + far
+    y = (X - far) @ [1.0, -1.0, 0.5] + rng.normal(size=3000)
+    given = {"regularizer_strength": 1e-3, "observation_model": "Gaussian", "max_memory": 100.0}
+    model = PopulationGLM(**given).fit(Source(X), y)
+    z, u = X - X.mean(axis=0), y - y.mean()
+
+    def objective(coef):
+        return np.mean((u - z @ coef) ** 2) / 2 + 1e-3 * coef @ coef / 2
+
+    best = objective(np.linalg.solve(z.T @ z / 3000 + 1e-3 * np.eye(3), z.T @ u / 3000))
+    off = model.intercept_ - (y.mean() - X.mean(axis=0) @ model.coef_)
+    gap = objective(model.coef_) + off**2 / 2 - best
+    assert model.report_.gap_is_bound.all() and gap <= model.report_.gap[0] <= 1e-6
+
+
+def test_rank_of_repeated_features_is_counted_without_a_basis(monkeypatch):
+    monkeypatch.setattr(population, "basis_of", None)  # a call fails
     X = np.random.default_rng(0).normal(size=(50, 5))
     X[:, 3], X[:, 4] = X[:, 0] - 2 * X[:, 1], 1.5
     y = X[:, 0] + np.random.default_rng(1).normal(size=50)

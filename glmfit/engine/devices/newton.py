@@ -38,14 +38,15 @@ def newton_serves(problem) -> bool:
 
 def newton_pays(problem) -> bool:
     """Whether that is worthwhile: an iteration is quick, its arrays fit, and a ridge penalises every direction."""
-    n, d, n_fits = problem.n_rows, problem.n_features + 1, filled_up(problem.n_neurons, max(_TOGETHER))
+    n, d, n_fits = problem.n_rows, filled_up(problem.n_features + 1), filled_up(problem.n_neurons, max(_TOGETHER))
     affordable = 2.0 * n_fits * d**2 * (n + 3 * d) <= _MOST_WORK and 8.0 * n_fits * d**2 <= _ROOM
     if not (affordable and problem.penalty.penalises_all and newton_serves(problem)):
         return False
     devices = layout_of(problem).devices
     room = (devices[0].memory_stats() or {}).get("bytes_limit", np.inf)
-    # Features as given, standardised, and times the roots of curvature; predictors, derivatives and trials of fits.
-    return 8.0 * n * (3 * d + 8 * n_fits) / len(devices) + 2 * _ROOM <= room
+    # Features as given and standardised; predictors, derivatives and trials of fits; Hessians and their factors, and
+    # what they are formed from.
+    return 8.0 * n * (2 * d + 8 * n_fits) / len(devices) + 16.0 * n_fits * d**2 + _ROOM <= room
 
 
 class Judgement(NamedTuple):
@@ -75,7 +76,7 @@ class DeviceNewton:
         ridge = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), (self._d, problem.n_neurons))
         coef, scale = np.asarray(params.coef[:, fits], np.float64), self._scale[:, None]
         given, there = problem.rows_of(fits), problem.there
-        if there is not None and there.devices() == set(layout.devices):
+        if there is not None and len(layout.devices) == 1 and there.devices() == set(layout.devices):
             given["X"] = there
         with jax.enable_x64(True):
             self._rows, self._known = self._lay_rows_out(layout, **given)

@@ -4,6 +4,7 @@ One factorisation serves all fits that weight the rows alike; theory: docs/theor
 """
 
 import hashlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +13,14 @@ from ...status import Status
 from ..loop import Run
 from ..metric import rank_of, rough_standard
 from ..problem import Params
-from ..tiles import n_cores, one_thread_each, rows_at_once, small_blas, sums_over_tiles
+from ..result import Solution
+from ..tiles import one_thread_each, rows_at_once, small_blas, sums_over_tiles
 
 _EPS = np.finfo(float).eps
 _ROUNDINGS = 64  # units in the last place of the terms of a moment, which tiles add up
 _ABSENT = 1e-13  # share of the largest eigenvalue: smaller ones are the rounding of the moments
 _NEAR = 256  # rows whose mean response is subtracted
+_SHARED = 4  # tiles, or a multiple
 _PAYS = 40  # fits for each set of rows and feature, from which on steps of all fits would be cheaper
 
 
@@ -29,6 +32,7 @@ class Moments(NamedTuple):
     response: np.ndarray  # mean, (neuron,)
     cross: np.ndarray  # (feature, neuron), centred
     square: np.ndarray  # of responses, centred, (neuron,)
+    sizes: tuple[np.ndarray, np.ndarray]  # of features and responses as they were added up, (feature,) and (neuron,)
 
     @classmethod
     def of(cls, X, Y, weights: np.ndarray | None = None, offset: np.ndarray | None = None, columns=slice(None)):
@@ -36,11 +40,15 @@ class Moments(NamedTuple):
 
         Weights are (row,), at least one positive; offsets (row, 1 or neuron).
         """
-        shift = rough_standard(X, weights)[0] if isinstance(X, np.ndarray) else np.zeros(X.shape[1])
         start = 0 if weights is None else int(np.argmax(weights > 0))
         some = slice(start, start + _NEAR)
-        near = np.asarray(Y[some], np.float64)[:, columns]  # against cancellation; of rows that count
-        first = (near if weights is None else near[weights[some] > 0]).mean(axis=0)
+
+        def near(rows):  # a mean to subtract against cancellation, of rows that count
+            rows = np.asarray(rows, np.float64)
+            return (rows if weights is None else rows[weights[some] > 0]).mean(axis=0)
+
+        shift = rough_standard(X, weights)[0] if isinstance(X, np.ndarray) else near(X[some])
+        first = near(Y[some])[columns]
 
         def tile(rows):
             x, y = np.subtract(X[rows], shift, dtype=np.float64), np.asarray(Y[rows], np.float64)[:, columns] - first
@@ -56,11 +64,12 @@ class Moments(NamedTuple):
             return total, root @ x, x.T @ x, root @ y, x.T @ y, np.einsum("tn,tn->n", y, y)
 
         size = rows_at_once(X)
-        if isinstance(X, np.ndarray):  # tiles of one size, as many for every thread
-            size = min(size, -(-len(Y) // (n_cores() * -(-len(Y) // (size * n_cores())))))
+        if isinstance(X, np.ndarray) and len(Y) > size:  # as many tiles for every thread, of one size
+            size = -(-len(Y) // (_SHARED * -(-len(Y) // (_SHARED * size))))
         total, x, xx, y, xy, yy = sums_over_tiles(tile, len(Y), size)
-        x, y = x / total, y / total
-        return cls(shift + x, xx / total - np.outer(x, x), first + y, xy / total - np.outer(x, y), yy / total - y**2)
+        x, y, sizes = x / total, y / total, (np.sqrt(np.diag(xx) / total), np.sqrt(yy / total))
+        moments = xx / total - np.outer(x, x), first + y, xy / total - np.outer(x, y), yy / total - y**2
+        return cls(shift + x, *moments, sizes)
 
     def misfit(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
         """Mean squared residual of models, coef (feature, ..., neuron), intercept (..., neuron)."""
@@ -70,10 +79,10 @@ class Moments(NamedTuple):
 
 
 class Factor:
-    """Eigenvectors of a centred Gram matrix, in units in which a ridge is a single number."""
+    """Eigenvectors of a centred Gram matrix of some rows, in units in which a ridge is a single number."""
 
-    def __init__(self, gram: np.ndarray, units: np.ndarray):
-        self.units = units[:, None]
+    def __init__(self, moments: Moments, gram: np.ndarray, units: np.ndarray):
+        self.moments, self.units = moments, units[:, None]
         with one_thread_each():
             values, self.vectors = np.linalg.eigh(gram / np.outer(units, units))
         self.values = np.maximum(values, 0.0)[:, None]
@@ -118,41 +127,70 @@ class LeastSquaresRun(Run):
         return "LeastSquares" + "+Newton" * self.exact
 
     def _begin(self) -> None:
-        """Begin without degrees of freedom, but those of neurons without a fit: the intercept."""
-        self._degrees = np.where(self.open, np.nan, 1.0)
+        """Do nothing: there is nothing to prepare."""
+
+    def run(self) -> Solution:
+        """Fit all, and keep their degrees of freedom and the rank of the features."""
+        problem, fitted = self.problem, self.problem.first_status() == Status.MAX_EPOCHS
+        self._degrees = np.where(fitted, np.nan, 1.0)  # a neuron without a fit has the intercept
+        solution = super().run()
+        if not solution.interrupted:
+            restored = np.isnan(self._degrees)  # from a checkpoint, which has none
+            for fits, *system in self._systems(np.flatnonzero(restored)):
+                self._degrees[fits] = _degrees_of(*system)
+            problem.degrees = self._degrees
+            if problem.fold is None:
+                problem.of_design("rank", self._rank)
+        return solution
+
+    def _rank(self) -> int:
+        """Count the directions that the features distinguish, from their moments if there is one set of rows."""
+        if self.problem.own is not None or not self.problem.in_memory:
+            return self.problem.basis.rank
+        moments = self._moments(sets_of(self.problem)[0][0], 0)
+        return rank_of(moments.mean, moments.gram, self.problem.n_counted)
 
     def _fit(self, fits: np.ndarray) -> None:
-        sets, of_fit = sets_of(self.problem)
-        for key in dict.fromkeys(of_fit[fits].tolist()):
+        for some, ridge, factor, plain in self._systems(fits):
             with small_blas(self.problem.n_features):  # products of small arrays
-                self._fit_set(sets[key], fits[of_fit[fits] == key])
+                self._solve(factor, some, ridge, plain)
+            self._degrees[some] = _degrees_of(ridge, factor, plain)
         self.epochs[fits] = 1
         self.passes += len(fits) / self.problem.n_neurons
-        if np.isfinite(self._degrees).all():
-            self.problem.degrees = self._degrees
         self._note(1)
         self._tell(1, "solved", self.params)
         self.notebook.note(self)
 
-    def _fit_set(self, key, fits: np.ndarray) -> None:
+    def _systems(self, fits: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, Factor, np.ndarray]]:
+        """Yield fits that share a factor, their ridge (feature, fit), the factor, and the ridge not in it, (fit,)."""
+        sets, of_fit = sets_of(self.problem)
+        for key in dict.fromkeys(of_fit[fits].tolist()):
+            with small_blas(self.problem.n_features):
+                systems = self._systems_of_set(sets[key], fits[of_fit[fits] == key])
+            yield from systems
+
+    def _moments(self, key, fit: int) -> Moments:
+        """Moments of a set of rows, that of a fit, formed once."""
         problem, known = self.problem, self.problem.design
         at = "moments", key
         if at not in known:
-            weights = None if problem.row_weights is None else problem._weights_of(int(fits[0]))
+            weights = None if problem.row_weights is None else problem._weights_of(fit)
             known[at] = Moments.of(problem.X, problem.counts, weights, problem.known)
-        moments = known[at]
-        if problem.own is None and problem.fold is None:
-            problem.of_design("rank", lambda: rank_of(moments.mean, moments.gram, problem.n_counted))
+        return known[at]
+
+    def _systems_of_set(self, key, fits: np.ndarray) -> list:
+        problem, known, systems = self.problem, self.problem.design, []
+        moments = self._moments(key, int(fits[0]))
         ridge = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), self.params.coef.shape)[:, fits]
         if (units := problem.penalty.units) is not None:
             units = np.broadcast_to(np.where(units > 0, units, 1.0), len(ridge))
             at = "factor", key, units.tobytes()
             if at not in known:
-                known[at] = Factor(moments.gram, units)
+                known[at] = Factor(moments, moments.gram, units)
             strength = ridge.max(axis=0)
             clear = known[at].resolves(strength)
             if clear.any():
-                self._solve(moments, known[at], fits[clear], ridge[:, clear], strength[clear])
+                systems.append((fits[clear], ridge[:, clear], known[at], strength[clear]))
             fits, ridge = fits[~clear], ridge[:, ~clear]
         # One strength per coefficient, or features with scales so different that a ridge alone does not resolve them.
         alike, which = np.unique(ridge, axis=1, return_inverse=True)
@@ -160,17 +198,18 @@ class LeastSquaresRun(Run):
             some = np.flatnonzero(which.ravel() == column)
             whole = moments.gram + np.diag(alike[:, column])
             diagonal = np.diag(whole)
-            factor = Factor(whole, np.sqrt(np.where(diagonal > 0, diagonal, 1.0)))
-            self._solve(moments, factor, fits[some], ridge[:, some], np.zeros(len(some)))
+            factor = Factor(moments, whole, np.sqrt(np.where(diagonal > 0, diagonal, 1.0)))
+            systems.append((fits[some], ridge[:, some], factor, np.zeros(len(some))))
+        return systems
 
-    def _solve(self, moments: Moments, factor: Factor, fits, ridge, plain: np.ndarray) -> None:
+    def _solve(self, factor: Factor, fits, ridge, plain: np.ndarray) -> None:
         """Solve, correct once with the remaining gradient, and bound the gap with the gradient that then remains.
 
         Products include all neurons, so that no bit of one depends on which others have the same rows. ``plain`` is the
         part of the ridge that is not in the factor, (fit,).
         """
         neurons = self.problem.neuron[fits]
-        problem, right = self.problem, moments.cross
+        problem, moments, right = self.problem, factor.moments, factor.moments.cross
         every, strength = np.zeros_like(right), np.ones(right.shape[1])
         every[:, neurons], strength[neurons] = ridge, plain
 
@@ -181,8 +220,8 @@ class LeastSquaresRun(Run):
         coef -= factor.solve(left(coef), strength)
         gradient = left(coef)
         # Rounding of the moments, which the gradient rests on.
-        size = np.sqrt(np.maximum(np.diag(moments.gram), 0.0))[:, None]
-        terms = size * (np.sqrt(np.maximum(moments.square, 0.0)) + np.sum(size * np.abs(coef), axis=0))
+        size, size_of_responses = moments.sizes[0][:, None], moments.sizes[1]
+        terms = size * (size_of_responses + np.sum(size * np.abs(coef), axis=0))
         slack = _ROUNDINGS * _EPS * np.linalg.norm((terms + every * np.abs(coef)) / factor.units, axis=0)
         decrement = (np.sqrt(factor.squared_norm(gradient, strength)) + slack * np.sqrt(factor.largest(strength))) ** 2
         inside = np.sum(coef * (0.5 * (moments.gram @ coef + every * coef) - right), axis=0)
@@ -190,9 +229,7 @@ class LeastSquaresRun(Run):
         coef, intercept, decrement = coef[:, neurons], intercept[neurons], decrement[neurons]
         self.params.coef[:, fits], self.params.intercept[fits] = coef, intercept
         self.objective[fits] = problem.null_objective[fits] + inside[neurons]
-        n_kept, inverse = factor.n_kept(plain), factor.diagonal(plain)
-        self._degrees[fits] = 1.0 + n_kept - np.sum(ridge * inverse, axis=0)
-        self._judge(fits, Params(coef, intercept), decrement, n_kept)
+        self._judge(fits, Params(coef, intercept), decrement, factor.n_kept(plain))
 
     def _judge(self, fits, params: Params, decrement: np.ndarray, n_kept: np.ndarray) -> None:
         """Bound the gaps; if directions were excluded, only where these are exactly those that the features lack.
@@ -213,6 +250,11 @@ class LeastSquaresRun(Run):
         self.open[fits] = False
         for fit in fits[~proved]:
             self._finish_exactly(int(fit))
+
+
+def _degrees_of(ridge: np.ndarray, factor: Factor, plain: np.ndarray) -> np.ndarray:
+    """Compute degrees of freedom, intercept included, (fit,): the trace of the matrix from responses to predictions."""
+    return 1.0 + factor.n_kept(plain) - np.sum(ridge * factor.diagonal(plain), axis=0)
 
 
 def sets_of(problem) -> tuple[list, np.ndarray]:
