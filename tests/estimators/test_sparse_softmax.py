@@ -147,7 +147,8 @@ def test_objective_is_at_most_that_of_scikit_learn(data):
     X, y = data
     X = X - X.mean(axis=0)
     ours = SoftmaxGLM(regularizer="Lasso", regularizer_strength=0.02, tol=1e-8).fit(X, y)
-    theirs = LogisticRegression(C=1 / (0.02 * N), l1_ratio=1.0, solver="saga", tol=1e-8, max_iter=20_000).fit(X, y)
+    kind = {"l1_ratio": 1.0} if LogisticRegression().penalty == "deprecated" else {"penalty": "l1"}
+    theirs = LogisticRegression(C=1 / (0.02 * N), **kind, solver="saga", tol=1e-8, max_iter=20_000).fit(X, y)
     of = "Lasso", 0.02, 1.0, GROUPS
     value = objective(X, np.eye(K)[y], theirs.coef_.T, theirs.intercept_, 0.0, *of)
     assert ours.report_.objective <= value + 1e-8
