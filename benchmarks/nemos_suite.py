@@ -36,6 +36,7 @@ REASONS = (
         r"has no attribute '(solver_state|_solver|_solver_loss_fun|fun\w*|stepsize|linesearch|_replace"
         r"|\w*reference_point)'",
     ),
+    ("reads what only NeMoS' own solver has inside", r"test_newton_glm_(initialize|instantiate)", r""),
     ("asks SVRG for its own errors", r"svrg", r"DID NOT RAISE"),
     ("wants as many iterations as it allows", r"maxiter|convergence_callback", r"num_steps|reached_max_steps"),
     (

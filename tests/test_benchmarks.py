@@ -277,7 +277,7 @@ def test_compared_solvers_minimise_the_same_objective(benchmarks, small, tmp_pat
                 assert gap(*found)[0] < 1e-3, rival.name
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_solvers_climb_in_their_own_processes_and_take_turns(benchmarks, small, tmp_path, monkeypatch):
     peers, problems = benchmarks("peers"), benchmarks("_peers_problems")
     problem = replace(small, link="exp")

@@ -287,10 +287,22 @@ def checkout(tmp_path, monkeypatch):
 
 
 WITH_CODE = [page for page in pages() if any(runner(block) for block in blocks(page))]
+LONG = {
+    "place_fields",
+    "explain",
+    "coupling",
+    "nemos_nested_models",
+    "response_models",
+    "many_classes",
+}  # tens of seconds
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("page", WITH_CODE, ids=[str(page.relative_to(ROOT)) for page in WITH_CODE])
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if page.stem in LONG else ()) for page in WITH_CODE],
+    ids=[str(page.relative_to(ROOT)) for page in WITH_CODE],
+)
 def test_every_block_of_a_page_runs(page, checkout, request):
     for module in ("matplotlib", "pandas"):
         pytest.importorskip(module)

@@ -131,6 +131,8 @@ def devices():
     problem = PopulationProblem(X, Y, softplus, penalties.Ridge(1e-2), dtype=np.float32, devices=jax.devices())
     ConjugateGradients(curved=np.ones(Y.shape[1], bool)).run(problem)  # each with its Hessian
     NewtonOnDevices(problem, LoopOptions(), seed=0).run()
+    problem.there = jax.device_put(problem.X, jax.devices()[0])
+    NewtonOnDevices(problem, LoopOptions(), seed=0).run()
 
 
 class Softmax(RowLoss):

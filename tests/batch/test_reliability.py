@@ -62,7 +62,7 @@ def test_fit_that_ends_its_process_runs_last_and_is_given_up(make_batch, mode):
     assert len(deaths(batch.out, key)) == 1  # the count starts again
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_number_of_tries_follows_the_allowed_failures(make_batch):
     batch = make_batch([{"seed": 0, "die": True}])
     batch.run("--scheduler", "serial", "--allowed-failures", 0, code=9)
@@ -82,7 +82,7 @@ def test_completed_attempts_do_not_count(batch):
     assert not begun(batch.out)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_terminated_process_leaves_no_mark(make_batch):
     batch = make_batch([{"seed": 0}, {"seed": 1, "sleep_s": 60}])
     process = batch.command("--scheduler", "serial")
@@ -210,7 +210,7 @@ def test_missing_walltime_is_queried_from_slurm(tmp_path, monkeypatch, answer, l
     assert mark.get("lifetime") == (None if lifetime is None else pytest.approx(lifetime, abs=1))
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_run_that_ends_takes_back_the_attempts_of_its_workers(make_batch, how):
     batch = make_batch([{"seed": 0}, {"seed": 1, "sleep_s": 60}])
@@ -443,7 +443,7 @@ def test_lock_that_cannot_be_removed_is_not_an_error(tmp_path, monkeypatch):
     assert (tmp_path / "run.lock").exists()
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(cases=1)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 @pytest.mark.parametrize("where", [["--scheduler", "serial"], ["--workers", "1"]])
 def test_unwritable_log_does_not_end_the_run(batch, where):
@@ -453,7 +453,7 @@ def test_unwritable_log_does_not_end_the_run(batch, where):
     batch.check(4)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("closed", [(1, 2), (0, 1, 2)])
 def test_closed_streams_do_not_end_the_run_and_are_not_taken_for_files(batch, closed):
     redirected = " ".join(f"{number}>&-" if number else "<&-" for number in closed)
@@ -463,7 +463,7 @@ def test_closed_streams_do_not_end_the_run_and_are_not_taken_for_files(batch, cl
     batch.check(4)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_closed_pipes_do_not_end_the_run(batch):
     command = batch.command("--scheduler", "serial")
     command.stdout.close()
@@ -502,7 +502,7 @@ def test_links_in_the_output_folder_are_replaced(batch):
     assert serial(batch).ok and victim.read_text() == "precious"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_link_or_a_pipe_in_place_of_a_log_is_replaced(batch):
     victim = batch.folder / "victim"
     victim.write_text("precious")
@@ -552,7 +552,7 @@ def spoil(path, how):
         save_npz(path, header, arrays)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(cases=3)
 @pytest.mark.parametrize(
     "how",
     [

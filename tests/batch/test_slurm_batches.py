@@ -89,7 +89,7 @@ def test_a_run_that_slurm_refuses_ends_with_the_reason(slurm, make_batch, option
     assert "Traceback" not in complained
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_folders_may_have_any_name(slurm, tmp_path):
     folder = tmp_path / "my dir" / "u50%j 脑" / "fits%A" / "a;touch${IFS}PWN2;b" / 'it\'s "x" #1'
     folder.mkdir(parents=True)

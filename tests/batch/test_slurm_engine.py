@@ -133,7 +133,7 @@ with open_client("slurm", workers=1, out=Path("out").absolute(), slurm=options) 
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_driver_that_is_stopped_leaves_no_job_behind(slurm, tmp_path, number):
     before = set(slurm.jobs())

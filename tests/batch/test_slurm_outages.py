@@ -22,7 +22,7 @@ def kill_one_job(client):
         process.kill()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_worker_lost_during_an_outage_is_replaced_afterwards(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr(_slurm, "FIRST_PAUSE", 0.5)
     said, tasks = [], [("nap", i, 0.2) for i in range(8)]

@@ -572,7 +572,7 @@ def test_an_interrupted_fit_warns_and_leaves_a_usable_model(solver, data, monkey
     assert model.report_.objective < model.report_.null_objective
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_auto_rule_depends_on_the_amount_of_work():
     def problem(n, d, k):
         X = np.broadcast_to(np.float32(0), (n, d))

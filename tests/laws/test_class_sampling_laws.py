@@ -201,7 +201,11 @@ def test_averaged_steps_are_the_mean_of_single_ones(solver, layout, features, rn
         np.testing.assert_allclose(u_new, np.mean([b for _, b in alone], axis=0), atol=1e-12)
 
 
-@pytest.mark.parametrize("solver", [SOLVERS["implicit"], SOLVERS["implicit, absolute"]], ids=["relative", "absolute"])
+@pytest.mark.parametrize(
+    "solver",
+    [SOLVERS["implicit"], pytest.param(SOLVERS["implicit, absolute"], marks=pytest.mark.slow)],
+    ids=["relative", "absolute"],
+)
 @every_layout
 def test_shared_implicit_steps_are_the_mean_of_single_ones(solver, layout, features, rng, x64):
     """With the same negatives, without a row's own label; some labels repeat, and some negatives are labels."""

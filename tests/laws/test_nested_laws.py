@@ -519,7 +519,7 @@ def test_features_of_a_group_are_shifted_and_the_others_are_not():
             np.testing.assert_allclose(found.null_statistic[k, c], expected.contribution[c], atol=5e-3)
 
 
-@pytest.mark.thorough(cases=2)
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("kind", ["circular", "linear", "features", "designs", "chosen"])
 def test_skipped_draws_change_no_verdict(kind):
     X, Y, rng = population(n=4, t=150, d=4)

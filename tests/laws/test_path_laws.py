@@ -125,7 +125,7 @@ def test_redundant_features_can_be_fitted(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["Ridge", "Lasso"])
-@pytest.mark.parametrize("seed", [13, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 5, 8))])
+@pytest.mark.parametrize("seed", [13, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 5, 8))])
 def test_a_start_far_away_gives_no_false_proof(seed, name):
     """A huge count sends the first step to where the exp link's curvature tells nothing about the optimum's."""
     rng, t = np.random.default_rng(seed), 200 if seed == 1 else 400

@@ -318,7 +318,7 @@ def test_a_budget_that_is_too_small_is_respected_and_reported(epochs, rng):
 
 
 @pytest.mark.parametrize(
-    "n_problems", [8, pytest.param(50, marks=pytest.mark.thorough), pytest.param(2000, marks=pytest.mark.slow)]
+    "n_problems", [8, pytest.param(20, marks=pytest.mark.thorough), pytest.param(2000, marks=pytest.mark.slow)]
 )
 def test_no_bound_of_random_fits_is_below_the_gap(n_problems):
     """All strengths, sizes, offsets and precisions, compared with Newton's method in NumPy."""

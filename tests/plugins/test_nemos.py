@@ -208,7 +208,7 @@ def test_a_unit_without_any_feature_gets_its_mean_rate(x64):
     np.testing.assert_allclose(np.exp(ours.intercept_[1]), Y[:, 1].mean(), rtol=1e-5)
 
 
-@pytest.mark.thorough(cases=2)
+@pytest.mark.thorough(cases=1)
 @pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", pytest.param("ElasticNet", marks=pytest.mark.slow)])
 def test_strengths_per_coefficient(regularizer, x64):
     X, Y = data()
