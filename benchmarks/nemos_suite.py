@@ -37,7 +37,7 @@ REASONS = (
         r"|\w*reference_point)'",
     ),
     ("reads what only NeMoS' own solver has inside", r"test_newton_glm_(initialize|instantiate)", r""),
-    ("reads what only NeMoS' own solver has inside", r"svrg", r"Expected a callable value, got None"),  # _solver_loss_fun
+    ("reads what only NeMoS' own solver has inside", r"svrg", r"Expected a callable value, got None"),
     ("asks SVRG for its own errors", r"svrg", r"DID NOT RAISE"),
     ("wants as many iterations as it allows", r"maxiter|convergence_callback", r"num_steps|reached_max_steps"),
     (
