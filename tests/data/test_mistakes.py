@@ -450,6 +450,7 @@ def test_class_instead_of_an_array_is_refused(name):
 
 
 @every_model
+@pytest.mark.filterwarnings("ignore:FeaturePytree is deprecated:FutureWarning")
 def test_tree_of_features_is_refused_with_advice(name):
     nemos = pytest.importorskip("nemos")
     if not hasattr(nemos.pytrees, "FeaturePytree"):
