@@ -22,15 +22,6 @@ __all__ = [
 ]  # fmt: skip
 
 _ROOMS = (
-    ".at_work",
-    ".manifest",
-    ".plan",
-    ".overview",
-    ".collected",
-    ".sources",
-    ".runner",
-    ".fits",
-    ".loading",
-    "..design",
-)
+    ".at_work", ".manifest", ".plan", ".overview", ".collected", ".sources", ".runner", ".fits", ".loading", "..design",
+)  # fmt: skip
 __getattr__, __dir__ = _names_of_rooms(__name__, [*__all__, "Built", "Session", "build"], _ROOMS)

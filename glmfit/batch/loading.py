@@ -45,9 +45,11 @@ def load_result(path: str | Path, session: str | None = None, model: str | None 
     FileNotFoundError
         If the file does not exist, or the fit has no result yet.
     """
-    return _load(
-        path, session, model, lambda header, arrays: model_from_file(getattr(glmfit, header["class"]), header, arrays)
-    )
+
+    def fitted(header, arrays, facts):
+        return model_from_file(getattr(glmfit, header["class"]), header, arrays)
+
+    return _load(path, session, model, fitted)
 
 
 def load_explanation(path: str | Path, session: str | None = None, model: str | None = None) -> Explanation:
@@ -71,7 +73,7 @@ def load_explanation(path: str | Path, session: str | None = None, model: str | 
         As in `load_result`.
     """
 
-    def explanation(header, arrays):
+    def explanation(header, arrays, facts):
         found = header["batch"].get("explain")
         return None if found is None else from_file(found, arrays)
 
@@ -103,8 +105,7 @@ def load_scores(path: str | Path, session: str | None = None, model: str | None 
     """
     import pandas as pd
 
-    def scores(header, arrays):
-        facts = check_result(header, arrays)
+    def scores(header, arrays, facts):
         scoring, values = held_out(header, arrays, np.asarray(facts["strength"]))
         if not values.shape[1]:
             return None
@@ -116,15 +117,17 @@ def load_scores(path: str | Path, session: str | None = None, model: str | None 
 
 
 def _load(path, session: str | None, model: str | None, read, missing: str = ""):
-    """Read something from the file of a fit, given as a path or by its names in a folder."""
+    """Read something from the file of a fit, given as a path or by its names in a folder.
+
+    ``read`` gets the header, the arrays and the columns of the index; ``missing`` says what is lacking if it finds None.
+    """
     if Path(path).is_dir():
         path = find_result(Path(path), session, model)
     elif session is not None or model is not None:
         raise ValueError(f"session and model name a fit of a batch, but {path} is not its output folder.")
     header, arrays = load_npz(Path(path))
     try:
-        check_result(header, arrays)
-        found = read(header, arrays)
+        found = read(header, arrays, check_result(header, arrays))
     except DAMAGED as error:
         raise ValueError(f"{path} is not a complete result ({error}). Remove it and run the manifest again.") from error
     if found is None:

@@ -84,7 +84,7 @@ class Observation(eqx.Module):
     counts: ClassVar[bool] = False
     neutral: ClassVar[float] = 0.0
 
-    __getattribute__ = object.__getattribute__  # Equinox makes a module of every method that is looked up, in 0.2 ms
+    __getattribute__ = object.__getattribute__  # Equinox makes a module of every method that is looked up: too slow
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)

@@ -45,7 +45,7 @@ class Penalty(eqx.Module):
     name: eqx.AbstractClassVar[str]
     smooth: eqx.AbstractClassVar[bool]
 
-    __getattribute__ = object.__getattribute__  # Equinox makes a module of every method that is looked up, in 0.2 ms
+    __getattribute__ = object.__getattribute__  # Equinox makes a module of every method that is looked up: too slow
 
     @property
     def rotation_invariant(self) -> bool:
