@@ -119,7 +119,7 @@ def load_scores(path: str | Path, session: str | None = None, model: str | None 
 def _load(path, session: str | None, model: str | None, read, missing: str = ""):
     """Read something from the file of a fit, given as a path or by its names in a folder.
 
-    ``read`` gets the header, the arrays and the columns of the index; ``missing`` says what is lacking if it finds None.
+    ``read`` gets the header, the arrays and the columns of the index; ``missing`` what is lacking if it finds None.
     """
     if Path(path).is_dir():
         path = find_result(Path(path), session, model)
