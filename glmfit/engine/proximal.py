@@ -5,6 +5,7 @@ takes two products with the rows, and past steps correct the model, as they corr
 size are minimised together. Theory: docs/theory/duality.md.
 """
 
+import functools
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -12,19 +13,22 @@ from scipy.linalg.lapack import dpotrf
 
 from ..penalties import Penalty
 from .cg import Descent, steps_of_a_hessian
-from .exact.proximal_newton import least_of_l1_models, least_of_model
+from .exact.kinked import least_of_models
 from .host import HostRows
 from .metric import SharedMetric
 from .population import select
+from .tiles import n_cores
 
 _LIFT = 1e-7  # of the diagonal of a Hessian in single precision, at least
 _NEAR = 0.6  # of its threshold: features with a larger gradient are in a Hessian, so they need not be added soon
 _NUMBERS = 1 << 22  # of Hessians at a time
+_FEW_PRODUCTS = 1e7  # in factors of Hessians, finished before threads have started
+_LEFT = 0.01  # of what a model promises, where its minimum is approached
 _RESCALED = 10.0  # largest factor by which a step changes the curvature of the shared model
 
 
 class Model(NamedTuple):
-    """Hessian of the loss of one fit in some features and the intercept, which is last."""
+    """Hessian of the loss of one fit in some features, the intercept, and what is past the end, where it is 0."""
 
     features: np.ndarray
     matrix: np.ndarray
@@ -104,7 +108,7 @@ class ProximalDescent(Descent):
         matrices = self.rows.hessians(fits, self._unit, columns)
         for k, some, matrix in zip(fits, columns, matrices, strict=True):
             unit = np.append(self._unit[some], 1.0)
-            self.own[k] = Model(some, matrix * np.outer(unit, unit))
+            self.own[k] = Model(some, np.pad(matrix * np.outer(unit, unit), (0, 1)))
         self._formed[fits] = True
 
     def doubt(self, which: np.ndarray) -> None:
@@ -143,12 +147,15 @@ class ProximalDescent(Descent):
         for (step, *_), which in zip(self.past, known, strict=True):
             features = features | ((step[:-1, fits] != 0) & which)
         size = features.sum(axis=0) + 1
-        order = np.argsort(size)
+        order, shares = np.argsort(size), []
+        most = _NUMBERS if np.sum(size**3) < _FEW_PRODUCTS else min(_NUMBERS, np.sum(size**2) // n_cores() + 1)
         while len(order):  # each takes as much room as the largest
             room = np.arange(1, len(order) + 1) * size[order] ** 2
-            alike = (room <= _NUMBERS) & (size[order] <= 1.5 * size[order[0]] + 8)
+            alike = (room <= most) & (size[order] <= 1.5 * size[order[0]] + 8)
             share, order = np.split(order, [max(1, np.count_nonzero(alike))])
-            self._minimise_together(fits[share], features[:, share], known[:, share])
+            shares.append(share)
+        together = functools.partial(self._minimise_together, fits, features, known)
+        list(self.rows.each(together, shares[::-1]) if most < _NUMBERS else map(together, shares))
 
     def _known_steps(self, fits) -> np.ndarray:
         """Which remembered steps inform the models of some fits, bool (step, fit)."""
@@ -159,8 +166,9 @@ class ProximalDescent(Descent):
                 known[:, i] &= np.array([not step[others, k].any() for step, *_ in self.past], bool)
         return known
 
-    def _minimise_together(self, fits, features, known) -> None:
-        """Minimise the models of fits of similar size."""
+    def _minimise_together(self, fits, features, known, share) -> None:
+        """Minimise the models of a share of the fits, of similar size."""
+        fits, features, known = fits[share], features[:, share], known[:, share]
         # Parameters of each fit: some features, one past the end if there are fewer, and the intercept.
         d, n = len(self.coef), len(fits)
         place = np.argsort(~features, axis=0, kind="stable")[: features.sum(axis=0).max()]
@@ -173,32 +181,28 @@ class ProximalDescent(Descent):
 
         (Q, flat), before = self._models(fits, place, known, of), of(self.coef)
         g = np.where(flat, 0.0, of(self.gradient))
-        c = np.einsum("nij,nj->ni", Q, before) - g
-        if self._single:
-            after = least_of_l1_models(Q, c, of(self._strength), before)
-        else:
-            after = before.copy()
-            labels, strength = np.append(self._labels, [-1, -1])[place], self._strength[:, fits].T
-            for i, real in enumerate(place <= d):
-                given = Q[i][np.ix_(real, real)], c[i, real], labels[i, real][:-1], strength[i], before[i, real]
-                after[i, real] = least_of_model(*given)
-        move, step = after - before, np.zeros((d + 2, n))
+        c = (Q @ before[:, :, None])[:, :, 0] - g
+        labels = np.append(self._labels, [-1, len(self._strength)])[place]
+        move = least_of_models(Q, c, labels, self._strength[:, fits].T, before, _LEFT) - before
+        step = np.zeros((d + 2, n))
         step[place.T, np.arange(n)] = move.T
         kinks = [self._norms(coef) for coef in (self.coef[:, fits], self.coef[:, fits] + step[:d])]
         rise = np.sum(self._strength[:, fits] * (kinks[1] - kinks[0]), axis=0)
-        promised = -np.einsum("ni,ni->n", g, move) - np.einsum("ni,nij,nj->n", move, Q, move) / 2 - rise
+        promised = -np.einsum("ni,ni->n", g, move) - np.sum(move * (Q @ move[:, :, None])[:, :, 0], axis=1) / 2 - rise
         self._moves[:, fits], self._promised[fits] = step[:-1], np.maximum(promised, 0.0)
 
     def _models(self, fits, place, known, of) -> tuple[np.ndarray, np.ndarray]:
         """Hessians of fits in some parameters of each, corrected by the steps since (BFGS); where these are flat."""
         d = len(self.coef)
-        Q = self._covariance[place[:, :, None], place[:, None, :]] * self._curvature[fits][:, None, None]
-        for i, k in enumerate(fits):
-            if self.own[k] is not None:
+        Q = np.empty((*place.shape, place.shape[1]))
+        for q, k, some in zip(Q, fits, place, strict=True):
+            if self.own[k] is None:
+                np.multiply(self._covariance[np.ix_(some, some)], self._curvature[k], out=q)
+            else:
                 features, matrix = self.own[k]
-                at = np.full(d + 2, len(matrix))
-                at[np.append(features, d)] = np.arange(len(matrix))
-                Q[i] = np.pad(matrix, (0, 1))[np.ix_(at[place[i]], at[place[i]])]
+                at = np.full(d + 2, len(matrix) - 1)
+                at[np.append(features, d)] = np.arange(len(matrix) - 1)
+                q[:] = matrix[np.ix_(at[some], at[some])]
         diagonal = np.einsum("nii->ni", Q)
         diagonal += of(self.ridge)
         flat = diagonal <= 0  # nothing but its penalty moves a constant feature

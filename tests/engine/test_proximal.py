@@ -56,8 +56,8 @@ def test_one_fit_with_many_features_does_not_allocate_for_all_fits(rng, monkeypa
     X = rng.normal(size=(600, 40))
     Y = rng.poisson(np.exp(X @ (0.1 * rng.normal(size=(40, 12))) - 1))
     sizes = []
-    least = proximal.least_of_l1_models
-    monkeypatch.setattr(proximal, "least_of_l1_models", lambda Q, *rest: (sizes.append(Q.shape), least(Q, *rest))[1])
+    least = proximal.least_of_models
+    monkeypatch.setattr(proximal, "least_of_models", lambda Q, *rest: (sizes.append(Q.shape), least(Q, *rest))[1])
     strength = np.full(12, 0.3)
     strength[0] = 1e-3
     PopulationGLM(regularizer="Lasso", regularizer_strength=strength).fit(X, Y)

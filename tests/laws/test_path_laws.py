@@ -7,7 +7,6 @@ from oracles import population as oracle
 
 from glmfit import Status, observations, penalties
 from glmfit.engine import ConjugateGradients, ProximalNewton
-from glmfit.engine.exact import quadratic as solver
 from glmfit.engine.population import FoldedProblem
 from glmfit.solvers import LoopOptions
 
@@ -151,52 +150,3 @@ def test_fits_above_the_maximal_strength_stay_at_zero(name):
     X, Y = recording(t=T, d=D, n=N)
     coef, _, status, _, proved, _ = fit(X, Y, "softplus", name, 1e3, blocks())
     assert not coef.any() and np.all(status == Status.CONVERGED) and proved.all()
-
-
-# ------------------------------------------------------------------------------------------ quadratics
-
-
-def quadratic(rng, trial):
-    """Positive definite Q and c; some variables nearly repeat others."""
-    n = int(rng.integers(2, 25))
-    A = rng.normal(size=(n + 5, n)) @ np.diag(rng.uniform(0.1, 1, n))
-    if trial % 3 == 0:
-        A[:, 1] = A[:, 0] + 1e-3 * rng.normal(size=n + 5)
-    return A.T @ A, A.T @ rng.normal(size=n + 5)
-
-
-@pytest.mark.parametrize("patient", [6, 0], ids=["all at once", "one by one"])
-def test_the_minimum_of_a_quadratic_plus_l1_meets_its_conditions(patient, rng, monkeypatch):
-    monkeypatch.setattr(solver, "_PATIENT", patient)
-    for trial in range(60):
-        Q, c = quadratic(rng, trial)
-        n = len(c)
-        l1 = np.full(n, rng.uniform(0.01, 1.1) * np.abs(c).max())
-        l1[-1] = 0
-        start = rng.normal(size=n) * (rng.random(n) < 0.5)
-        w = solver.minimise_l1(Q[None], c[None], l1[None], start[None])[0]
-        g = Q @ w - c
-        scale = 1e-6 * (np.abs(c).max() + l1.max())
-        assert np.all(np.where(w != 0, np.abs(g + l1 * np.sign(w)), np.maximum(np.abs(g) - l1, 0)) <= scale)
-
-
-@pytest.mark.parametrize("near", [True, False])
-def test_the_minimum_of_a_quadratic_plus_norms_of_groups_meets_its_conditions(near, rng):
-    """From a start with the right zeros, and from anywhere; one group has no norm."""
-    for trial in range(60):
-        Q, c = quadratic(rng, trial)
-        n = len(c)
-        labels = np.sort(rng.integers(0, 1 + n // 3, n))
-        labels = np.unique(labels, return_inverse=True)[1]
-        strength = np.full(labels.max() + 1, rng.uniform(0.01, 1.1) * np.abs(c).max())
-        strength[rng.integers(len(strength))] = 0
-        start = rng.normal(size=n) * (rng.random(len(strength)) < 0.5)[labels]
-        if near:
-            start = solver.minimise_groups(Q, c * 1.01, labels, strength, start)
-        w = solver.minimise_groups(Q, c, labels, strength, start)
-        g = Q @ w - c
-        for k, s in enumerate(strength):
-            at = labels == k
-            norm = np.linalg.norm(w[at])
-            missed = np.linalg.norm(g[at] + s * w[at] / norm) if norm else max(np.linalg.norm(g[at]) - s, 0)
-            assert missed <= 1e-6 * (np.abs(c).max() + s)

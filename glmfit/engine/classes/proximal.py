@@ -14,7 +14,7 @@ from scipy.special import softmax
 from ...compilation import Clock
 from ...display import ProgressBar
 from ...status import Status
-from ..exact.proximal_newton import least_of_l1_models, least_of_model
+from ..exact.kinked import least_of_models
 from ..problem import Params
 from ..result import History, LoopOptions, Solution, stopping_target
 from ..tiles import sums_over_tiles
@@ -291,12 +291,9 @@ class ProximalClassRun:
     def _least(self, Q, c, inside: np.ndarray, before: np.ndarray) -> np.ndarray:
         """Minimise a model of one class, or of all together, plus the norms of its blocks, (variable,)."""
         labels, K = self._labels[inside], len(Q) // (len(inside) + 1)  # classes of the model
-        if self._is_lasso:
-            l1 = np.tile(np.append(self._strength[labels], 0.0), K)
-            return least_of_l1_models(Q[None], c[None], l1[None], before[None])[0]
         m = len(self._strength)
         every = np.concatenate([np.append(np.where(labels < 0, -1, labels + k * m), -1) for k in range(K)])
-        return least_of_model(Q, c, every[:-1], np.tile(self._strength, K), before)
+        return least_of_models(*(a[None] for a in (Q, c, every, np.tile(self._strength, K), before)))[0]
 
     # ---------------------------------------------------------------- curvature
 

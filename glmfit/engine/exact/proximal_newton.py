@@ -5,8 +5,8 @@ Only features whose coefficients are not zero, or should not be, enter the model
 
 import numpy as np
 
+from .kinked import least_of_models
 from .newton import CLOSE, Iterate, Step, judge_exactly, search
-from .quadratic import minimise_groups, minimise_l1
 
 _LIFT = 1e-9  # of the scaled diagonal: duplicates may share a coefficient in any way
 
@@ -62,32 +62,9 @@ def model_step(problem, at: Iterate) -> Step:
         return Step(step, 0.0, 0.0)
     g = np.where(flat, 0.0, np.append(gradient[inside] - mean * at.gradient[-1], at.gradient[-1]))
     before = np.append(coef[inside], 0.0)
-    move = least_of_model(Q, Q @ before - g, labels, strength, before) - before
+    every = np.append(labels, -1)
+    move = least_of_models(*(a[None] for a in (Q, Q @ before - g, every, strength, before)))[0] - before
     step[inside], step[-1] = move[:-1], move[-1] - mean @ move[:-1]
     ridge = np.ravel(penalty.ridge_strength)
     kinks = [float(penalty.value(w[:, None])[0]) - np.sum(ridge * w**2) / 2 for w in (coef, coef + step[:-1])]
     return Step(step, float(kinks[0] - kinks[1] - g @ move), float(move @ Q @ move))
-
-
-def least_of_model(Q, c, labels, strength, before):
-    """Minimise ``w'Q w / 2 - c'w`` plus the norms of the blocks; the last variable is free."""
-    if len(np.unique(labels)) == len(labels) and np.all(labels >= 0):
-        return least_of_l1_models(Q[None], c[None], np.append(strength[labels], 0.0)[None], before[None])[0]
-    unit = _unit(np.diag(Q)).copy()
-    for label in np.unique(labels[labels >= 0]):  # the features of a group keep their proportions
-        members = np.flatnonzero(labels == label)
-        unit[members] = unit[members].min()
-    known, group = np.unique(np.append(labels, -1), return_inverse=True)  # the group of the free ones comes first
-    norms = np.zeros(len(known))
-    norms[group[:-1]] = unit[:-1] * strength[labels] * (labels >= 0)
-    return unit * minimise_groups(Q * unit * unit[:, None], c * unit, group, norms, before / unit)
-
-
-def least_of_l1_models(Q, c, l1, before):
-    """Minimise ``w'Q w / 2 - c'w + sum l1 |w|`` of several models, (model, variable)."""
-    unit = _unit(np.einsum("nii->ni", Q))
-    return unit * minimise_l1(Q * unit[:, None] * unit[:, :, None], c * unit, l1 * unit, before / unit)
-
-
-def _unit(diagonal):
-    return 1 / np.sqrt(np.maximum(diagonal, np.finfo(float).tiny))

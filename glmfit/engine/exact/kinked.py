@@ -1,0 +1,285 @@
+"""Minima of quadratics with an l1 norm or group norms, exactly, of several models at once.
+
+Only what is not zero takes part in a linear system. Models differ in what is zero, and leave when they are done.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg.lapack import dposv
+
+_ROUNDS, _PATIENT = 40, 6
+_SMALL = 64  # variables of systems that are solved together
+_ROUNDING = 16 * float(np.finfo(float).eps)
+_GROUP_ROUNDS, _GROUP_PATIENT, _GROUP_PATIENCE, _SECULAR_STEPS = 200, 2, 20, 60
+_FAST = 0.1  # of the gradient before: a Newton step that leaves more of it does not converge fast yet
+_NEAR = 1e-9  # of the terms of the gradient: the step that has been taken from there leaves its square
+_SHORTEST = 1e-6  # part of a Newton step that is tried
+
+
+def least_of_models(Q, c, labels, strength, before, left=0.0):
+    """Minimise ``w'Q w / 2 - c'w + sum_g strength_g |w_g|`` of several models, from ``before``, (model, variable).
+
+    ``labels`` (model, variable) has the group of each variable, -1 if it has no norm. A model with fewer variables than
+    others ends in variables with the label n_groups, for which Q is the identity and c is 0. ``strength`` is (model,
+    group). w has exact zeros. Group norms may stop when about a share ``left`` of the decrease is left.
+    """
+    m, n_groups = strength.shape
+    unit = 1 / np.sqrt(np.maximum(np.einsum("nii->ni", Q), np.finfo(float).tiny))
+    labels = labels + 1  # those without a norm come first, those past the end last
+    strength = np.pad(strength, ((0, 0), (1, 1)))
+    place = labels + (n_groups + 2) * np.arange(m)[:, None]
+    counts = np.bincount(place.ravel(), minlength=strength.size).reshape(strength.shape)
+    if single := counts[:, 1:-1].max(initial=0) <= 1:
+        strength = np.take_along_axis(strength, labels, 1) * unit
+    else:  # the features of a group keep their proportions
+        least = np.full(strength.size, np.inf)
+        np.minimum.at(least, place, unit)
+        unit = np.where(strength.ravel()[place] > 0, least[place], unit)
+        strength = strength * np.where(np.isfinite(least), least, 0.0).reshape(strength.shape)
+    Q, c, before = Q * unit[:, None] * unit[:, :, None], c * unit, before / unit
+    if single:
+        return unit * minimise_l1(Q, c, strength, before)
+    return unit * minimise_groups(Q, c, labels, strength, before, left)
+
+
+def minimise_l1(Q, c, l1, start):
+    """Minimise ``w'Q w / 2 - c'w + sum l1 |w|`` of several quadratics, (quadratic, variable).
+
+    w has exact zeros; variables with l1 = 0 are free. Given zeros and signs, the optimum solves one linear system. At
+    first all variables that have the wrong sign, or should not be zero, switch at once, which usually ends after a few
+    rounds. Otherwise they then switch one by one along a path on which the objective falls, which must end (Lee,
+    Battle, Raina, Ng 2007, Efficient sparse coding algorithms). The closer the zeros and signs of ``start``, the fewer
+    rounds.
+    """
+    out, left, size = start.copy(), np.arange(len(c)), np.sqrt(np.einsum("nii->ni", Q))
+    w, sign = start, np.where(l1 == 0, 0.0, np.sign(start))
+    for round_ in range(_ROUNDS * c.shape[1]):
+        free = l1 == 0
+        inside = free | (sign != 0)
+        target = _solve_inside(Q, c - l1 * sign, inside)
+        if np.isnan(target).any():
+            raise np.linalg.LinAlgError("the quadratic is not positive definite")
+        wrong = (target * sign < 0) | (inside & ~free & (target == 0))
+        if round_ < _PATIENT:
+            crosses = np.zeros(len(c), bool)
+            w, sign = np.where(wrong, 0.0, target), np.where(wrong, 0.0, sign)
+        else:
+            crosses = wrong.any(axis=1)
+            w, sign = _to_first_crossing(w, target, sign, wrong)
+        gradient = _times(Q, w) - c
+        terms = size * np.sum(size * np.abs(w), axis=1, keepdims=True)  # at least |Q| |w|
+        slack = 1e-10 * l1 + _ROUNDING * (terms + np.abs(c))  # each in its own units
+        missed = ~free & (sign == 0) & ~wrong & (np.abs(gradient) > l1 + slack) & ~crosses[:, None]
+        if round_ >= _PATIENT - 1:
+            beyond = np.where(missed, np.abs(gradient) - l1, -np.inf)
+            missed &= beyond == beyond.max(axis=1, keepdims=True)
+        sign = np.where(missed, -np.sign(gradient), sign)
+        out[left] = w
+        goes_on = (wrong | missed).any(axis=1)
+        if not goes_on.any():
+            break
+        if not goes_on.all():
+            left, Q, c, l1, size, w, sign = (values[goes_on] for values in (left, Q, c, l1, size, w, sign))
+    return out
+
+
+def _times(Q, w):
+    return (Q @ w[:, :, None])[:, :, 0]
+
+
+def _times(Q, w):
+    return (Q @ w[:, :, None])[:, :, 0]
+
+
+def _solve_inside(Q, right, inside, bend=None, unit=None, labels=None):
+    """Solve for some variables of each quadratic with the others at zero; NaN if one is not positive definite.
+
+    Group norms add the curvature ``bend`` in all directions within the group but ``unit``, (model, variable) each.
+    """
+    right, n = np.where(inside, right, 0.0), right.shape[1]
+    if n <= _SMALL:
+        if bend is not None:
+            Q = Q - (labels[:, :, None] == labels[:, None]) * (bend * unit)[:, :, None] * unit[:, None]
+            np.einsum("nii->ni", Q)[:] += bend
+        outside = ~inside
+        own = np.where(outside[:, :, None] | outside[:, None, :], np.eye(n), Q)
+        return np.linalg.solve(own, right[:, :, None])[:, :, 0]
+    for i, which in enumerate(inside):
+        at = np.flatnonzero(which)
+        if at.size:
+            own = Q[i][np.ix_(at, at)]
+            if bend is not None:
+                u, b, group = unit[i, at], bend[i, at], labels[i, at]
+                own -= (group[:, None] == group) * np.outer(b * u, u)
+                own.flat[:: len(at) + 1] += b
+            _, right[i, at], failed = dposv(own, right[i, at], lower=True, overwrite_a=True)
+            if failed:
+                right[i] = np.nan
+    return right
+
+
+def _to_first_crossing(w, target, sign, wrong):
+    """Move from w towards the target until a variable reaches zero, which leaves; all the way if none does."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        when = np.where(wrong, np.where(w == target, 0.0, w / (w - target)), np.inf)
+    when = np.clip(when, 0.0, np.inf)
+    t = when.min(axis=1, keepdims=True)
+    gone = wrong & (when <= t)
+    return np.where(gone, 0.0, w + np.minimum(t, 1.0) * (target - w)), np.where(gone, 0.0, sign)
+
+
+def minimise_groups(Q, c, labels, strength, start, share=0.0):
+    """Minimise ``w'Q w / 2 - c'w + sum_g strength_g |w_g|`` of several quadratics, (quadratic, variable).
+
+    w has groups of exact zeros; the first group is free, and the last past the end. Newton steps on the groups that are
+    not zero, where the norms are smooth, are fast once the zeros are right. Where they are not, the objective is
+    minimised over one group after the other: over those that should switch between zero and not, or over all if this
+    does not help. It never increases.
+    """
+    out, w, left, groups = start.copy(), start, np.arange(len(c)), None
+    size = np.abs(c).max(axis=1, initial=0.0) + strength.max(axis=1, initial=0.0)
+    best, since, before = np.full(len(c), np.inf), np.zeros(len(c)), np.full(len(c), np.inf)
+    given = Q, c, labels, strength
+    first = None
+    for _ in range(_GROUP_ROUNDS):
+        after, missed, released, value, promised = _newton_of_groups(*given, w)
+        first = value if first is None else first
+        done = ((missed <= _NEAR * size) | (promised < share * (first - value))) & ~released
+        since = np.where(missed < 0.5 * best, 0, since + 1)
+        best = np.minimum(best, missed)
+        ended = done | (since >= _GROUP_PATIENCE)
+        slow = ~ended & (released | ~(missed <= _FAST * before))
+        if slow.any():
+            groups = groups or list(_groups(Q, labels, strength))
+            row = np.full(len(out), -1)
+            row[left[slow]] = np.flatnonzero(slow)
+            _switch(groups, row, *given[:2], after, since >= _GROUP_PATIENT)
+        w, before = np.where((ended & ~done)[:, None], w, after), missed
+        out[left] = w
+        if ended.all():
+            break
+        if ended.any():
+            some = (left, w, size, best, since, before, first, *given)
+            left, w, size, best, since, before, first, *given = (values[~ended] for values in some)
+    return out
+
+
+class _Groups(NamedTuple):
+    """Groups of one size of all quadratics, in the order of these."""
+
+    quadratic: np.ndarray
+    at: np.ndarray  # variables, (group, member)
+    strength: np.ndarray
+    values: np.ndarray  # eigenvalues of Q within the group
+    vectors: np.ndarray
+
+    def slopes(self, some, place, residual, w):
+        """Slope at zero of some groups, in their eigenvectors; ``place`` has the rows of their quadratics."""
+        turn, here = self.vectors[some].swapaxes(1, 2), (place[:, None], self.at[some])
+        return _times(turn, residual[here]) + self.values[some] * _times(turn, w[here])
+
+
+def _groups(Q, labels, strength):
+    """Yield the groups of all quadratics, except those past the end, by size."""
+    m, n_groups = strength.shape
+    counts = np.bincount((labels + n_groups * np.arange(m)[:, None]).ravel(), minlength=m * n_groups)
+    counts = counts.reshape(m, n_groups)
+    order, first = np.argsort(labels, axis=1, kind="stable"), np.cumsum(counts, axis=1) - counts
+    for size in np.unique(counts[:, :-1]):
+        if size:
+            which, group = np.nonzero(counts[:, :-1] == size)
+            at = order[which[:, None], first[which, group][:, None] + np.arange(size)]
+            inner = np.linalg.eigh(Q[which[:, None, None], at[:, :, None], at[:, None]])
+            yield _Groups(which, at, strength[which, group], *inner)
+
+
+def _switch(groups, row, Q, c, w, everything) -> None:
+    """Minimise over the groups that should switch between zero and not, one after the other; changes w.
+
+    ``row`` has the place of every quadratic in Q, c and w, or -1; ``everything`` (place,) says where to minimise over
+    all groups.
+    """
+    residual = c - _times(Q, w)
+    for of in groups:
+        place = row[of.quadratic]
+        b, active = of.slopes(slice(None), place, residual, w), w[place[:, None], of.at].any(axis=1)
+        switches = (of.strength > 0) & (active != (np.sum(b * b, axis=1) > of.strength**2))
+        chosen = np.flatnonzero((place >= 0) & (switches | everything[place]))
+        turns = np.arange(len(chosen)) - np.searchsorted(place[chosen], place[chosen])  # one group of each at a time
+        for turn in range(turns.max(initial=-1) + 1):
+            some = chosen[turns == turn]
+            here, at = place[some], (place[some][:, None], of.at[some])
+            b = of.slopes(some, here, residual, w)
+            new = _times(of.vectors[some], _least_of_groups(of.values[some], b, of.strength[some]))
+            residual[here] -= ((new - w[at])[:, None] @ Q[at])[:, 0]
+            w[at] = new
+
+
+def _least_of_groups(values, b, strength):
+    """Minimise ``v'diag(values) v / 2 - b'v + strength |v|`` of several groups, (group, member)."""
+    strength = strength[:, None]
+    active = np.sum(b * b, axis=1, keepdims=True) > strength**2
+    if not active.all():
+        out = np.zeros_like(b)
+        some = active[:, 0]
+        if some.any():
+            out[some] = _least_of_groups(values[some], b[some], strength[some, 0])
+        return out
+    # With t the norm of v, sum (b / (values t + strength))^2 = 1: a power mean of lines in t, concave and increasing,
+    # so that Newton's steps come from below and never pass the root.
+    t = np.zeros_like(strength)
+    free = strength == 0
+    bound = np.where(free, 1.0, strength)
+    for _ in range(_SECULAR_STEPS):
+        line = values * t + bound
+        squares = (b / line) ** 2
+        total = np.sum(squares, axis=1, keepdims=True)
+        step = total * (np.sqrt(total) - 1) / np.sum(squares * values / line, axis=1, keepdims=True)
+        step[free] = 0.0
+        t += step
+        if np.all(step <= 1e-15 * t):
+            break
+    return np.where(free, b / values, b * t / (values * t + bound))
+
+
+def _newton_of_groups(Q, c, labels, strength, w):
+    """Take a Newton step on the groups that are not zero, if it descends.
+
+    Returns w after the step as a new array, the largest entry of the gradient before it, and whether some group was
+    zero there that should not be, (quadratic,) each.
+    """
+    shape = strength.shape
+    place = (labels + shape[1] * np.arange(shape[0])[:, None]).ravel()
+
+    def sums(values):
+        return np.bincount(place, values.ravel(), strength.size).reshape(shape)
+
+    def own(values):
+        return values.ravel()[place].reshape(w.shape)
+
+    gradient = _times(Q, w) - c
+    norms = np.sqrt(sums(w**2))
+    smooth, zero = (norms > 0) & (strength > 0), (norms == 0) & (strength > 0)
+    released = np.any(zero & (np.sqrt(sums(gradient**2)) > strength * (1 + 1e-10)), axis=1)
+    unit = w / own(np.where(norms > 0, norms, 1.0))
+    bend = own(np.where(smooth, strength / np.where(smooth, norms, 1.0), 0.0))
+    inside = ~own(zero) & (labels < shape[1] - 1)
+    slope = np.where(inside, gradient + own(strength) * unit, 0.0)
+    step = _solve_inside(Q, slope, inside, bend, unit, labels)
+    step[~np.isfinite(step).all(axis=1)] = 0.0
+    push, bent = -np.sum(step * gradient, axis=1), np.sum(step * _times(Q, step), axis=1)
+    length = np.ones(len(w))
+    while True:
+        # The objective after a part of the step minus that before, without the rounding of either.
+        moved = np.sqrt(sums((w - length[:, None] * step) ** 2)) - norms
+        change = length * (push + length / 2 * bent) + np.sum(strength * moved, axis=1)
+        high = ~(change < 0) & (length > _SHORTEST) & step.any(axis=1)
+        if not high.any():
+            break
+        length[high] /= 2
+    length[length <= _SHORTEST] = 0.0
+    value = np.sum(w * (gradient - c), axis=1) / 2 + np.sum(strength * norms, axis=1)
+    missed = np.abs(slope).max(axis=1, initial=0.0)
+    promised = np.where(length == 1, np.sum(step * slope, axis=1) / 2, np.inf)
+    return w - length[:, None] * step, missed, released, value, promised
