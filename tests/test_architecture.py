@@ -1,6 +1,7 @@
 """Where things live: imports point strictly down, and each dependency is imported in one place only."""
 
 import ast
+import functools
 import importlib
 import subprocess
 import sys
@@ -47,6 +48,7 @@ def dotted(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@functools.cache
 def imports_of(path):
     """Every import of a file; names imported from a package count as its modules if they are files."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -72,7 +74,6 @@ def imports_of(path):
     return found
 
 
-IMPORTS = {path: imports_of(path) for path in FILES}
 IDS = [str(path.relative_to(ROOT)) for path in FILES]
 every_file = pytest.mark.parametrize("path", FILES, ids=IDS)
 
@@ -87,7 +88,7 @@ def internal(path):
     """Imports within the package: (dotted name below glmfit, line)."""
     return [
         (i.module.removeprefix("glmfit").lstrip("."), i.line)
-        for i in IMPORTS[path]
+        for i in imports_of(path)
         if i.module.split(".")[0] == "glmfit"
     ]
 
@@ -96,8 +97,8 @@ def places(*packages, at_top_only=False):
     """Files (dotted) that import one of the packages, with lines."""
     return {
         f"{dotted(path)}:{i.line}"
-        for path, imports in IMPORTS.items()
-        for i in imports
+        for path in FILES
+        for i in imports_of(path)
         if i.module.split(".")[0] in packages and (i.at_top or not at_top_only)
     }
 
@@ -139,7 +140,7 @@ def test_imports_point_strictly_down(path):
 def test_imports_inside_a_folder_have_no_cycle(folder):
     files = {dotted(path): path for path in FILES if path.parent == PACKAGE / folder and path.name != "__init__.py"}
     siblings = {
-        own: {i.module.removeprefix("glmfit.") for i in IMPORTS[path] if i.at_top} & set(files) - {own}
+        own: {i.module.removeprefix("glmfit.") for i in imports_of(path) if i.at_top} & set(files) - {own}
         for own, path in files.items()
     }
     while free := {own for own, needed in siblings.items() if not needed & set(siblings)}:
@@ -147,6 +148,7 @@ def test_imports_inside_a_folder_have_no_cycle(folder):
     assert not siblings, "these import each other, or modules that do"
 
 
+@pytest.mark.thorough
 def test_folders_have_few_files_and_functions_are_short():
     crowded = {
         folder: n for folder in FOLDERS if (n := sum(str(f.parent.relative_to(PACKAGE)) == folder for f in FILES)) > 20
@@ -224,8 +226,8 @@ def test_estimators_import_few_packages():
     light = {"jax", "jaxlib", "numpy", "scipy", "sklearn", "equinox", "jaxtyping", "tqdm", "threadpoolctl", "glmfit"}
     found = {
         f"{path.relative_to(ROOT)}:{i.line} {i.module}"
-        for path, imports in IMPORTS.items()
-        for i in imports
+        for path in FILES
+        for i in imports_of(path)
         if not dotted(path).startswith(("batch", "plugins"))
         and i.at_top
         and i.module.split(".")[0] not in light | set(sys.stdlib_module_names)

@@ -30,6 +30,7 @@ def counts(benchmarks):
     return problems.Problem("small", "exp", 1e-3, X, problems.draw_counts(X, 2, "exp", n_basis=4)[:, ::-1])
 
 
+@pytest.mark.thorough
 def test_process_of_another_python_returns_results_and_reports_errors(benchmarks):
     foreign = benchmarks("_foreign")
     own = foreign.Foreign(None, "numpy")

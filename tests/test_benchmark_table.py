@@ -64,6 +64,7 @@ KINDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_pages_show_the_committed_results(table, kind):
     start, end = getattr(table, f"{kind}START"), getattr(table, f"{kind}END")
@@ -130,6 +131,7 @@ def test_answers_to_users_of_nemos_state_what_was_measured(table):
     assert lines["compile"][3] == "| `GridSearchCV` around NeMoS | 149, 50 s | 16, 40 s |"
 
 
+@pytest.mark.thorough
 def test_the_figure_of_the_comparison_is_drawn(table, tmp_path):
     pytest.importorskip("matplotlib")
     table.draw_peers(json.loads(table.PEERS.read_text(encoding="utf-8")), tmp_path / "figure.png")

@@ -93,6 +93,7 @@ def small(benchmarks, tmp_path):
     return problems.Problem("w_maze_place", "softplus", 1e-4, X, Y, *files)
 
 
+@pytest.mark.thorough
 def test_contenders_that_run_out_of_time_or_fail_are_recorded(benchmarks, small, tmp_path):
     files = {"x_file": str(small.x_file), "y_file": str(small.y_file), "out": str(tmp_path / "answer.npz")}
     start = benchmarks("_common").Contender
@@ -259,6 +260,7 @@ def test_gaps_are_correct_for_classes_and_for_some_neurons(benchmarks, small, tm
     assert problems.Gap(classes, tmp_path)(*np.split(found.x.reshape(5, 3), [4]))[0] < 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_compared_solvers_minimise_the_same_objective(benchmarks, small, tmp_path, precision):
     """Solvers that need no compiler, on spike counts and labels."""

@@ -98,6 +98,7 @@ def test_implausibly_large_effect_is_named():
     assert "feature 0 (not at its median in 300 of 300 rows): neuron 0, up to" in str(report)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:the penalty leaves next to nothing")
 def test_a_null_solution_has_gap_and_pseudo_r2_zero(data):
     X, Y = data

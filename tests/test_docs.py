@@ -410,6 +410,7 @@ def test_the_figures_are_drawn(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == shown
 
 
+@pytest.mark.thorough
 def test_the_page_of_benchmarks_has_every_verdict(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
     import benchmarks
@@ -476,6 +477,7 @@ def test_the_documentation_is_in_plain_english(page):
     assert not in_old_manner(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", ["glmfit", "tests", "benchmarks"])
 def test_the_code_is_in_plain_english(folder):
     """Also docstrings, messages and comments."""

@@ -39,6 +39,7 @@ def start(tmp_path):
     return start
 
 
+@pytest.mark.thorough
 def test_old_folder_of_a_killed_run_is_removed(importable, tmp_path, start):
     killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False)
     assert killed.returncode == -signal.SIGKILL

@@ -82,6 +82,7 @@ def test_files_are_checked_for_all_arrays_of_an_explanation():
     assert list(_explained.AXES.keys() ^ set(_explanation._array_names())) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["each", "groups"])
 def test_contributions_equal_those_of_explain(batch, name):
     for arguments in SESSIONS:
@@ -93,6 +94,7 @@ def test_contributions_equal_those_of_explain(batch, name):
         assert (found.null != "") == (name == "groups")
 
 
+@pytest.mark.thorough
 def test_a_model_without_contributions_says_how_to_get_them(batch):
     (path,) = (p for (session, model), p in batch.paths.items() if model == "plain" and "seed=3" in session)
     assert load_result(path).coef_.shape == (3, 2)
@@ -100,6 +102,7 @@ def test_a_model_without_contributions_says_how_to_get_them(batch):
         load_explanation(path)
 
 
+@pytest.mark.thorough
 def test_contributions_are_in_a_table_and_in_the_index(batch):
     pd = pytest.importorskip("pandas")
     found = collect(batch.out)
@@ -260,6 +263,7 @@ def test_covariates_and_the_history_are_the_groups_by_default(folder):
     assert [name for features in data.terms.values() for name in features] == data.feature_names
 
 
+@pytest.mark.thorough
 def test_folds_and_shifts_of_trials(folder):
     null = {"kind": "circular_shift", "n": 19, "least": 3, "within": "trials"}
     groups = {"move": ["place", "speed"], "coupling": ["history_5_*", "history_7_0"]}
@@ -278,6 +282,7 @@ def test_folds_and_shifts_of_trials(folder):
     assert (found.n_draws == 19).all() and np.mean(trial < 0) == pytest.approx(1 / 3, abs=0.02)
 
 
+@pytest.mark.thorough
 def test_linear_shifts(folder):
     found, data = explained(folder, {"kinds": ["maximal"], "null": {"kind": "linear_shift", "n": 20, "largest": 60}})
     groups = {"place": slice(0, 5), "speed": [5], "history": slice(6, 15)}
@@ -285,6 +290,7 @@ def test_linear_shifts(folder):
     same(found, explain(model, data.X, data.y, groups, kinds="maximal", null=LinearShift(60, 20)))
 
 
+@pytest.mark.thorough
 def test_units_with_own_history_are_explained_separately(folder):
     design = DESIGN | {"history": HISTORY | {"of": "own"}}
     asked = {"kinds": ["unique"], "null": {"kind": "circular_shift", "n": 19, "least": 5}, "null_strength": 0.01}

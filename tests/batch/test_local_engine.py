@@ -70,6 +70,7 @@ def test_receipts_arrive_in_the_order_of_completion(client):
     assert next(iter(answers.receipts)) != ("slow", 1.0)
 
 
+@pytest.mark.thorough
 def test_exception_of_a_task_is_reported_with_its_traceback(client):
     answers = carry(client, engine_tasks.fail, [1, 2])
     assert sorted(answers.lost) == [1, 2]
@@ -91,6 +92,7 @@ def test_workers_use_one_thread_and_the_cpu(client, folder):
     assert any((folder / "compiled").iterdir())
 
 
+@pytest.mark.thorough
 def test_worker_killed_while_it_works_is_replaced_and_its_task_completed(client):
     client.wait_for_workers(2, timeout=60)
     before = worker_pids(client)
@@ -118,6 +120,7 @@ def test_only_tasks_that_kill_their_workers_are_lost(client):
     assert sorted(answers.receipts) == innocent
 
 
+@pytest.mark.thorough
 def test_task_that_kills_a_worker_once_is_completed(client, tmp_path):
     task = ("kill once", 0, str(tmp_path / "mark"))
     assert list(carry(client, engine_tasks.perform, [task]).receipts) == [task]
@@ -187,6 +190,7 @@ def test_certificates_are_private_and_removed_at_the_end(importable, folder):
     assert not key.parent.exists()
 
 
+@pytest.mark.thorough
 def test_each_gpu_has_its_own_worker(importable, monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,8")
     with open_client("local", gpus=2, out=tmp_path) as client:
@@ -203,6 +207,7 @@ def test_an_open_client_and_an_address_are_left_running(client, folder):
     assert client.status == "running"
 
 
+@pytest.mark.thorough
 def test_error_names_an_unreachable_scheduler():
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
         with pytest.raises(ConnectionError, match=r"could be reached at tcp://127\.0\.0\.1:1: "):
@@ -262,6 +267,7 @@ def test_configuration_of_dask_is_unchanged(client):
         assert dask.config.get("distributed.scheduler.allowed-failures") == before
 
 
+@pytest.mark.thorough
 def test_error_of_workers_that_cannot_start_shows_the_end_of_their_log(importable, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("import os, sys; print('broken site', flush=True); os._exit(4)\n")
     monkeypatch.syspath_prepend(str(tmp_path))

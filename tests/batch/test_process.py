@@ -70,6 +70,7 @@ def test_caught_signal_is_raised_at_the_next_check(how, comes_out):
             pytest.fail("the signal was not checked")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["garbage collector", "weak reference", "finalizer"])
 @pytest.mark.parametrize("again_s", [1e-4, pytest.param(0.01, marks=pytest.mark.thorough)])  # 1e-4: while it drops
 @every_signal

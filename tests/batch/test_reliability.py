@@ -376,6 +376,7 @@ def test_files_that_only_look_changed_are_fitted(tmp_path, monkeypatch):
 # -- outputs that cannot be written
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
 def test_a_run_that_cannot_write_ends_with_its_summary(make_batch, monkeypatch, code):
     batch = make_batch([{"seed": k} for k in range(9)])
@@ -688,6 +689,7 @@ def test_crafted_lists_and_locks_do_not_end_the_run(batch, text):
     assert serial(batch).n_found == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["results/{}.npz", "failed/{}.json", "tasks.json", "identities.json", "run.lock"])
 def test_pipes_in_the_output_folder_do_not_block(batch, name):
     assert serial(batch).ok
@@ -699,6 +701,7 @@ def test_pipes_in_the_output_folder_do_not_block(batch, name):
     assert status(batch.out).complete and collect(batch.out).n_fits == 4
 
 
+@pytest.mark.thorough
 def test_quiet_run_reports_failures(make_batch):
     batch = make_batch([{"seed": 0, "fail": True}])
     process = batch.command("--scheduler", "serial", "--quiet")
@@ -731,6 +734,7 @@ def test_failure_is_forgotten_if_its_result_exists(batch):
     assert not list((batch.out / "failed").glob("*.json"))
 
 
+@pytest.mark.thorough
 def test_finished_work_is_read_once(batch, monkeypatch):
     assert serial(batch).ok
     code = (

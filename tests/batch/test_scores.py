@@ -163,6 +163,7 @@ def test_other_models_of_counts_are_scored(folder, model):
     assert known[:, :2].all() and np.isfinite(index["held_out_score"]).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:the best strength", "ignore:.*categories have no counts")
 @pytest.mark.parametrize("estimator", ["SoftmaxGLM", "SoftmaxGLMCV", "MultinomialGLM", "MultinomialGLMCV"])
 def test_models_of_classes_are_scored(folder, estimator):

@@ -88,6 +88,7 @@ def test_refused_first_submission_ends_the_run_with_the_message_of_sbatch(slurm,
     assert len(slurm.asked()) == 2
 
 
+@pytest.mark.thorough
 def test_later_refusal_is_reported_once_and_retried_with_growing_pauses(slurm, tmp_path):
     slurm.answer(NO_CONTROLLER, taken=1, queue="1|Resources")
     said = []
@@ -111,6 +112,7 @@ def wait_for(find):
     return find()
 
 
+@pytest.mark.thorough
 def test_reason_why_jobs_wait_is_reported(slurm, tmp_path):
     slurm.answer(queue="1|PartitionDown\n2|PartitionDown\n7|None")
     said = []

@@ -42,6 +42,7 @@ def index(batch):
     return pd.read_parquet(collect(batch.out).index).set_index("model")
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*folds without a spike")
 @pytest.mark.parametrize("name", CHOSEN)
 def test_strengths_and_scores_of_a_cross_validation_are_in_the_index(index, name):

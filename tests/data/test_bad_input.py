@@ -432,6 +432,7 @@ def test_a_neuron_with_one_huge_bin_is_fitted(link, solver):
     assert np.all(gap <= report.target + 1e-15 * np.abs(best.objective))
 
 
+@pytest.mark.thorough
 @every_solver
 def test_huge_strength_gives_the_null_model(solver):
     X, Y = recording()
@@ -449,6 +450,7 @@ def test_two_rows_are_enough(solver):
     assert np.all(np.abs(model.report_.objective - best.objective) <= model.report_.target)
 
 
+@pytest.mark.thorough
 @every_solver
 def test_all_counts_equal_give_the_null_model(solver):
     X, _ = recording()

@@ -107,6 +107,7 @@ def test_fourier_features():
     assert np.isnan(features[3]).all()
 
 
+@pytest.mark.thorough
 def test_raised_cosines_equal_those_of_nemos_and_of_the_oracle(loose_shapes):
     nmo = pytest.importorskip("nemos")
     at = np.linspace(0, 1, 20)

@@ -140,6 +140,7 @@ def session(rng):
     )
 
 
+@pytest.mark.thorough
 def test_a_whole_design_equals_the_oracle(session):
     bin_s, epochs = 0.1, [[1.0, 6.0], [8.0, 15.03]]
     log = {"kind": "raised_cosine_log", "n": 3, "window_s": 0.5}
@@ -553,6 +554,7 @@ def test_nwb_round_trip_respects_intervals(nwb):
     np.testing.assert_allclose(built.X[:3, 0], [0.5, 2.5, 4.5])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "message"),
     [

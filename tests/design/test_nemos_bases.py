@@ -39,6 +39,7 @@ def computed(basis, *values):
     return np.asarray(copy.deepcopy(basis).compute_features(*values))
 
 
+@pytest.mark.thorough
 @named(VALUES)
 def test_bases_of_values_give_the_features_of_nemos(theirs, rng):
     ours = from_nemos(theirs)
@@ -57,6 +58,7 @@ def test_bases_of_values_give_the_features_of_nemos(theirs, rng):
         np.testing.assert_array_equal(ours.on_grid(axis), computed(theirs, axis))
 
 
+@pytest.mark.thorough
 @named(KERNELS)
 def test_bases_of_kernels_give_the_features_of_nemos(theirs, rng):
     ours = from_nemos(theirs, bin_s=0.01)
@@ -71,6 +73,7 @@ def test_bases_of_kernels_give_the_features_of_nemos(theirs, rng):
     assert np.isnan(ours.on_grid([0.0, 0.015, 0.1, np.nan])).all()
 
 
+@pytest.mark.thorough
 def test_each_of_several_columns_is_a_term(rng):
     counts, x = rng.poisson(0.5, (50, 2)).astype(float), rng.uniform(0, 2, (50, 2))
     theirs = nb.BSplineEval(5, label="v", **BOUNDS) + nb.RaisedCosineLogConv(3, window_size=5, label="h")
@@ -99,6 +102,7 @@ def test_sums_and_products_give_the_features_of_nemos(rng):
     assert mixed.features(x, y, z, x / 2).shape == (40, 30)
 
 
+@pytest.mark.thorough
 def test_a_wave_of_two_inputs_is_penalised_by_its_frequency(rng):
     theirs = nb.FourierEval(3, ndim=2, bounds=[(0.0, 1.0), (0.0, 2.0)], label="grid")
     ours = from_nemos(theirs, penalty_order=1)
@@ -110,6 +114,7 @@ def test_a_wave_of_two_inputs_is_penalised_by_its_frequency(rng):
     assert ours.on_grid(*ours.axes(3)).shape == (9, 16)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_penalties_equal_those_of_our_bases(order):
     pairs = [
@@ -125,6 +130,7 @@ def test_penalties_equal_those_of_our_bases(order):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [nb.BSplineEval, nb.MSplineEval])
 def test_only_straight_lines_are_unpenalised(kind):
     basis = from_nemos(kind(8, order=4, bounds=(1.0, 3.0)))
@@ -141,6 +147,7 @@ def test_default_order_of_the_penalty():
     assert from_nemos(nb.RaisedCosineLogEval(5)).penalty_order == 0
 
 
+@pytest.mark.thorough
 def test_equal_bases_and_copies_compare_equal():
     one, two = (from_nemos(nb.FourierEval(n, label="v", **BOUNDS)) for n in (3, 4))
     assert one == copy.deepcopy(one) == from_nemos(nb.FourierEval(3, label="v", **BOUNDS)) and hash(one) == hash(one)

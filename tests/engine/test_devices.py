@@ -182,6 +182,7 @@ def test_invalid_devices_are_refused(devices):
         PopulationGLM(devices=devices).fit([[0.0], [1.0], [0.5]], [1, 0, 2])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("own", [False, True])
 def test_steps_on_a_gpu_do_not_wait_for_the_host(own, monkeypatch):
     """They lower for a GPU as one program without branches or loops whose length the host has to read."""
@@ -217,6 +218,7 @@ def newton_problem(X, Y, strength=1e-3, **more):
     return PopulationProblem(X, Y, more.pop("link", SOFTPLUS), penalty, devices=jax.devices(), **more)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("by_newton")
 @pytest.mark.parametrize("link", ["softplus", "exp"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -233,6 +235,7 @@ def test_newton_on_devices_gives_valid_bounds(link, dtype):
     assert np.all(solution.epochs <= 4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("room", [1e9, 1.0])  # bytes: for all fits at once, or one at a time
 def test_factors_are_those_of_the_inverse_hessians(room, monkeypatch):
     monkeypatch.setattr(device_newton, "_ROOM", room)
@@ -252,6 +255,7 @@ def test_factors_are_those_of_the_inverse_hessians(room, monkeypatch):
     assert resolved[every].all() and not factor[:, d + 1 :].any() and not factor[:, :, d + 1 :].any()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("by_newton")
 def test_features_on_the_device_are_used_there(monkeypatch):
     X, Y = recording(t=200)
@@ -268,6 +272,7 @@ def test_features_on_the_device_are_used_there(monkeypatch):
     np.testing.assert_array_equal(fitted.coef_, PopulationGLM(**given).fit(missing, Y).coef_)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("by_newton")
 @pytest.mark.parametrize("seed", range(5))
 def test_bounds_of_newton_hold_wherever_it_is_stopped(seed):
@@ -283,6 +288,7 @@ def test_bounds_of_newton_hold_wherever_it_is_stopped(seed):
     assert np.all(solution.status == Status.CONVERGED)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("by_newton")
 def test_fits_whose_hessian_is_singular_end_on_the_host():
     """Duplicates without a penalty, and a neuron that fires in one place only."""
@@ -296,6 +302,7 @@ def test_fits_whose_hessian_is_singular_end_on_the_host():
     assert np.all(np.abs(solution.objective - alone.objective)[1:] <= (solution.gap + alone.gap)[1:])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("by_newton")
 @pytest.mark.parametrize("kind", ["plain", "weighted", "far and duplicate"])
 def test_newton_gives_the_degrees_of_freedom_and_the_rank(kind):
@@ -408,6 +415,7 @@ def test_newton_is_chosen_on_a_gpu_if_it_is_affordable(n_rows, n_features, n_neu
     assert (choose_solver(problem) == "Newton") == chosen
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("by_newton")
 def test_recordings_of_similar_size_share_a_program():
     X, Y = recording(t=700, n=8)
@@ -418,6 +426,7 @@ def test_recordings_of_similar_size_share_a_program():
     assert compiled_programs() == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("named", [None, "ConjugateGradients"])
 def test_cross_validation_uses_newton_on_a_gpu_unless_another_is_named(named, monkeypatch):
     X, Y = recording(t=300)

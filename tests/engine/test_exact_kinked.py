@@ -57,6 +57,7 @@ def test_the_minimum_of_a_quadratic_plus_l1_meets_its_conditions(patient, rng, m
         assert missed(w, Q, c, labels, strength) <= 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("patient", [2, 0], ids=["first over groups that switch", "over all groups"])
 @pytest.mark.parametrize("near", [True, False])
 def test_the_minimum_of_a_quadratic_plus_norms_of_groups_meets_its_conditions(near, patient, rng, monkeypatch):

@@ -37,6 +37,7 @@ def test_correction_ruined_by_rounding_is_not_used():
     assert np.all(np.linalg.eigvalsh(found[2]) > 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [14, 28])
 def test_fits_that_diverge_along_unpenalised_features_end(seed):
     """Curvature falls by many orders of magnitude on the way, and so do the corrections."""

@@ -80,6 +80,7 @@ def test_sums_equal_those_over_all_rows(name, extras, rng):
             np.testing.assert_allclose(sums.square, square, rtol=10 * few)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fits", [[3], [0, 5, 7], [11, 2, 2, 9, 4, 1, 0, 3, 8]], ids=len)
 @pytest.mark.parametrize("extras", ["plain", "all"])
 def test_sums_of_some_fits_match_the_definition(fits, extras, rng):

@@ -154,6 +154,7 @@ def test_singular_matrix_does_not_change_the_others(rng):
     np.testing.assert_allclose(logs[[0, 2]], log[[0, 2]])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_search_ends_at_a_stationary_point_or_a_bound(kind, rng):
     space = space_of(kind, rng)

@@ -50,6 +50,7 @@ def fitted(data):
 # ---------------------------------------------------------------------------------------- oracles
 
 
+@pytest.mark.thorough
 def test_scores_match_newtons_method_in_numpy(data, fitted):
     X, y = data
     wide, Y = np.column_stack([X, np.ones(N)]), oracle.one_hot(y, K)
@@ -82,6 +83,7 @@ def test_scores_and_the_last_fit_match_separate_models_and_scikit_learn(data, fi
     assert model.report_.objective == pytest.approx(again.report_.objective, abs=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scoring", ["log-likelihood", "D2"])
 def test_scores_of_counts_match_separate_models(data, counts, scoring):
     X, offset = data[0], np.random.default_rng(3).normal(size=(N, K))
@@ -126,6 +128,7 @@ def test_the_order_of_strengths_and_how_folds_are_given_do_not_matter(data, fitt
         np.testing.assert_array_equal(model.coef_, fitted.coef_)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["labels", "counts"])
 def test_a_weight_of_two_equals_repeating_the_row_in_its_fold(data, counts, kind):
     X, y = data[0], data[1] if kind == "labels" else counts
@@ -196,6 +199,7 @@ def test_one_class_is_certain(data):
 # --------------------------------------------------------------------------------- strengths to try
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 50.0])
 def test_default_strengths_follow_the_feature_units_and_start_where_almost_nothing_is_learnt(data, scale):
     X, y = data
@@ -385,6 +389,7 @@ def test_epochs_are_folds_and_predictions_keep_their_times(data):
     np.testing.assert_allclose(found.t, t, rtol=0, atol=1e-9)  # pynapple rounds
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cv", [3, "splitter"])
 def test_files_keep_everything(data, fitted, counts, tmp_path, cv):
     X, y = data

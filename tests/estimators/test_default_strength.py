@@ -25,6 +25,7 @@ def near(strengths, expected, decades=0.02):
     return np.all(np.abs(np.log10(strengths) - np.log10(expected)) < decades)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("link", ["exp", "softplus"])
 @pytest.mark.parametrize("n_rows, n_features", [(400, 6), (30, 50)])
 def test_the_default_ridge_has_the_greatest_marginal_likelihood(rng, link, n_rows, n_features):
@@ -190,6 +191,7 @@ def test_a_default_strength_is_called_the_default(data):
         PopulationGLM(regularizer="Lasso").fit(X, Y)
 
 
+@pytest.mark.thorough
 def test_fits_that_have_not_moved_are_not_blamed_on_the_penalty(data):
     X, _ = data
     labels = (X[:, 0] > 0).astype(int)

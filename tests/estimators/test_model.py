@@ -101,6 +101,7 @@ except OSError as error:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OLD_CLASSES)
 def test_a_file_of_version_0_1_survives_loading_and_saving(tmp_path, name):
     X = np.linspace(-1, 1, 12).reshape(4, 3)

@@ -21,6 +21,7 @@ def alone(strength, X, Y, regularizer="Lasso", ratio=None, **more):
     return PopulationGLM(regularizer=regularizer, regularizer_strength=strength, tol=1e-9, **more).fit(X, Y, **given)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", "ElasticNet", "GroupLasso"])
 @pytest.mark.parametrize("link", ["softplus", "exp"])
 def test_every_fit_matches_a_separate_fit(regularizer, link, rows):

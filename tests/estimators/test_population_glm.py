@@ -80,6 +80,7 @@ def run_checks(model):
     assert len(results) > 40
 
 
+@pytest.mark.thorough
 def test_check_estimator_passes_except_for_the_expected_failures():
     run_checks(PopulationGLM(tol=1e-14))  # the checks compare fits to 1e-7, tighter than the default tolerance
 
@@ -188,6 +189,7 @@ def test_names_of_features_and_neurons_are_remembered_and_checked(data):
     assert named.report_.neuron == ["n9"]
 
 
+@pytest.mark.thorough
 def test_rows_with_nan_are_dropped_and_counted(data):
     X, Y = (a.copy() for a in data)
     X[3, 1] = X[100:110] = np.nan
@@ -682,6 +684,7 @@ def test_one_warning_counts_the_neurons_that_did_not_converge(data):
     assert not model.report_.converged.any()
 
 
+@pytest.mark.thorough
 def test_progress_is_shown_only_if_verbose(data, capsys):
     model = PopulationGLM(solver_name="SAGA", regularizer_strength=1e-3)
     model.fit(*data)
@@ -691,6 +694,7 @@ def test_progress_is_shown_only_if_verbose(data, capsys):
     assert "glmfit" in shown and "epoch" in shown and "100%" in shown
 
 
+@pytest.mark.thorough
 def test_an_interrupted_fit_warns_and_leaves_a_usable_model(data, monkeypatch):
     X, Y = data
     visit, calls = Walk.visit, []

@@ -353,6 +353,7 @@ def sparse(request, data):
     return PopulationGLMCV(regularizer=request.param, l1_ratio=0.7, cv=4, cv_tol=1e-10, tol=1e-7).fit(*data)
 
 
+@pytest.mark.thorough
 def test_groups_are_chosen_as_by_separate_fits(data):
     X, Y = data
     groups, labels = {"driven": [0, 1], "pair": [2, 3], "others": [4, 5]}, (0, 0, 1, 1, 2, 2)
@@ -374,6 +375,7 @@ def test_groups_are_chosen_as_by_separate_fits(data):
         assert np.array_equal(zero.all(axis=1), zero.any(axis=1))  # whole groups only
 
 
+@pytest.mark.thorough
 def test_features_in_no_group_have_no_penalty(data):
     X, Y = data
     model = PopulationGLMCV(regularizer="GroupLasso", groups=[0, 0, 1, 1, 2, -1], cv=3).fit(X, Y)

@@ -180,6 +180,7 @@ def test_unseen_stimuli_and_neurons_are_predicted_from_their_features():
     np.testing.assert_allclose(z, fit.linear_predictor() + bias[:, None], atol=1e-9)
 
 
+@pytest.mark.thorough
 def test_predictions_agree_with_the_formula(fitted):
     P, Q = fitted.stimulus_embedding_, fitted.neuron_embedding_
     z = P @ Q.T + fitted.stimulus_bias_[:, None] + fitted.neuron_bias_
@@ -190,6 +191,7 @@ def test_predictions_agree_with_the_formula(fitted):
     assert all(a.dtype == np.float64 for a in (P, Q, fitted.stimulus_bias_, fitted.neuron_bias_))
 
 
+@pytest.mark.thorough
 def test_embeddings_are_rotated_to_a_unique_form(fitted):
     P, Q = fitted.stimulus_embedding_, fitted.neuron_embedding_
     moment = P.T @ P + Q.T @ Q
@@ -253,6 +255,7 @@ def test_equal_responses_are_predicted():
     np.testing.assert_allclose(model().fit(M, N, np.full((M, N), 2.0)).predict(), 2.0, rtol=1e-2)
 
 
+@pytest.mark.thorough
 def test_simulation_is_reproducible_and_has_the_right_mean(fitted):
     counts = fitted.simulate(random_state=3)
     np.testing.assert_array_equal(counts, fitted.simulate(random_state=3))
@@ -266,6 +269,7 @@ def test_simulation_is_reproducible_and_has_the_right_mean(fitted):
 # ------------------------------------------------------------------------------------------- scores
 
 
+@pytest.mark.thorough
 def test_correlation_is_computed_per_neuron(data, fitted):
     held = data[3].copy()
     held[:, 0] = np.nan

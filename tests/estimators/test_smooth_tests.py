@@ -23,6 +23,7 @@ def imhof(value, weights, times):
     return 0.5 + found / np.pi
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("weights", [[1, 1, 1, 1.1, 0.3], [0.9, 0.8, 0.5, 0.2, 0.1, 0.01], [5.0, 5.0, 1.0, 1.0]])
 @pytest.mark.parametrize("share", [0.1, 0.7, 1.5, 3.0])
 def test_tails_match_the_characteristic_function(weights, share):
@@ -79,6 +80,7 @@ def test_the_statistic_matches_that_of_the_curve_at_the_rows():
     assert less.p_value == pytest.approx(scipy.stats.chi2.sf(less.statistic, 1), rel=1e-8)
 
 
+@pytest.mark.thorough
 def test_p_values_of_shrunken_terms_are_uniform_under_the_null_at_any_penalty():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(200, 5)) @ np.diag([1, 1, 2, 0.5, 0.1])
@@ -159,6 +161,7 @@ def test_curves_agree_with_mgcv(fitted):
         np.testing.assert_allclose(curve.standard_error[:, 0], mgcv[error], rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_p_values_are_about_uniform_for_unneeded_terms_and_small_for_needed_ones():
     rng = np.random.default_rng(3)
     T, n = 2000, 120

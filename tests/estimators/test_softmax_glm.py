@@ -761,6 +761,7 @@ def test_minibatches_learn(minibatch, data):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strength", [0.0, 1e-4, 1.0])
 def test_saturated_rows_do_not_stop_newton(strength, data, rng):
     X, y = data
@@ -780,6 +781,7 @@ def assert_solved(X, y, offset, strength):
     assert report.objective - best <= report.gap + 1e-9 * abs(best)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(8))
 def test_large_offsets_against_a_rare_class_do_not_stall_newton(seed):
     """Rows that are certain and wrong have no curvature; on two of these, Newton's steps alone make no progress."""
@@ -1015,6 +1017,7 @@ def test_a_sampled_fit_warns_that_it_gained_nothing():
     assert model.report_.status == Status.NO_GAIN
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step, advice", [(1e-7, "give a longer step or more epochs"), (1e3, "give a shorter step")])
 def test_a_fit_without_gain_says_whether_the_step_was_too_long_or_too_short(data, tmp_path, step, advice):
     X, y = data
@@ -1116,6 +1119,7 @@ def hard(rng, K=5, n=400):
     return Z @ np.array([[1, 1, 0, 0], [0, 0.1, 0, 0], [0, 0, 1e3, 0], [0, 0, 0, 1e-3]]) + 100, y
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["ImplicitSGD", "UMax"])
 def test_sampling_solvers_come_near_the_optimum_with_default_settings(solver, rng):
     X, y = hard(rng)
@@ -1252,6 +1256,7 @@ def test_rows_of_classes_unseen_in_the_fit_have_no_likelihood(unseen, rng):
             evaluate(X, counts)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["ImplicitSGD", "UMax", "SoftmaxProx"])
 def test_features_far_from_zero_are_no_harder_than_features_near_zero(solver, rng):
     X, y = hard(rng, n=600, K=4)
@@ -1270,6 +1275,7 @@ def test_a_constant_feature_may_be_the_only_intercept(rng):
         SoftmaxGLM(regularizer_strength=1e-2, fit_intercept=False).fit(np.column_stack([X, np.ones(len(X))]), y)
 
 
+@pytest.mark.thorough
 def test_small_shares_are_fitted_as_well_as_counts(rng):
     X, y = hard(rng, K=3)
     counts = rng.multinomial(5, [0.2, 0.3, 0.5], size=len(X)) + 2.0 * np.eye(3)[y]

@@ -129,6 +129,7 @@ def test_no_bound_is_below_the_true_gap(data, rng, name, offset):
     assert informative >= 2
 
 
+@pytest.mark.thorough
 def test_counts_weights_and_models_without_intercepts(data, rng):
     X, _ = data
     X = X - X.mean(axis=0)
@@ -195,6 +196,7 @@ def test_weak_penalties_are_proved_although_objectives_no_longer_resolve_steps(s
         assert report.converged and report.gap_is_bound
 
 
+@pytest.mark.thorough
 def test_known_scores_far_apart_do_not_stop_the_steps(data):
     X, y = data
     known = np.zeros((N, K))

@@ -163,6 +163,7 @@ def test_silent_neurons_and_one_neuron():
 # ------------------------------------------------------------------------------------------ checkpoints
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "how, regularizer",
     [
@@ -461,6 +462,7 @@ def test_small_mapped_files_are_loaded_in_any_layout(tmp_path):
         PopulationGLM(max_memory=SMALL).fit(mapped, Y)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("observation_model", ["Poisson", "NegativeBinomial", "Bernoulli", "Gaussian", "Gamma"])
 def test_masks_and_other_responses_match_fits_in_memory(observation_model):
     X, Y = make()
@@ -505,6 +507,7 @@ def test_exposures_per_neuron_rare_neurons_and_one_neuron_are_streamed(tmp_path)
     np.testing.assert_allclose(rare.coef_, PopulationGLM("exp", "Ridge", 1e-2).fit(X, Y).coef_, atol=5e-3)
 
 
+@pytest.mark.thorough
 def test_the_rows_that_guide_a_streamed_fit_may_span_several_tiles(tmp_path, monkeypatch):
     monkeypatch.setattr(tiles, "n_cores", lambda: 2)
     rng = np.random.default_rng(0)

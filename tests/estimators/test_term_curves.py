@@ -87,6 +87,7 @@ def test_intervals_match_the_full_posterior(model, data, name):
         assert np.array_equal(wide.rate_high, curve.rate_high, equal_nan=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["place", "phase", "history"])
 @pytest.mark.parametrize("with_mean", [False, True])
 def test_bands_contain_the_whole_curve_at_the_stated_level(model, data, name, with_mean):

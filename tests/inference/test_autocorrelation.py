@@ -39,6 +39,7 @@ def test_drifting_neurons_raise_a_warning_and_others_do_not(rng):
     assert "autocorrelated" not in str(drop_groups(alone, X, Y[:, 0], {"slow": [0, 1]}))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(5))
 def test_independent_counts_raise_no_warning(seed):
     """Rates from almost no spikes to two per bin, some overdispersed, and features as slow as drifts."""
@@ -53,6 +54,7 @@ def test_independent_counts_raise_no_warning(seed):
     assert not table.autocorrelated.any() and np.all(table.autocorrelation_p_value > 1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rate", [0.001, 0.01, 1.0])
 def test_false_positives_are_as_rare_as_the_level_states(rate):
     """At most 5 % of 1 000 independent neurons, plus four standard errors, have p < 0.05, even at five spikes each."""

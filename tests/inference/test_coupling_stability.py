@@ -88,6 +88,7 @@ def test_one_neuron_in_closed_form():
         assert simulate_recurrent(model, np.ones((1, 1)), 400, start=[[1000.0]]).diverged_at is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["Poisson", "Bernoulli"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_long_simulations_stay_below_the_bound_of_the_mean(family, seed):
@@ -106,6 +107,7 @@ def test_long_simulations_stay_below_the_bound_of_the_mean(family, seed):
     assert np.all(later.mean(axis=0) <= found.mean_bound + 4 * error)
 
 
+@pytest.mark.thorough
 def test_mean_counts_never_exceed_the_bound_of_a_bin():
     """From an empty past, the mean of every bin is below the bound: averages over many runs of the first bins."""
     model = coupled(scale=0.07)

@@ -87,6 +87,7 @@ def test_labels_that_the_fit_has_not_met_stay_impossible():
     assert np.all(found[:, 2] == 0) and np.isfinite(found).all()
 
 
+@pytest.mark.thorough
 def test_a_label_that_never_changes_follows_all_of_the_evidence(model):
     """Evidence of many thousand nats for one label is outweighed by more for another."""
     p = model.predict_log_proba([[20.0, 0.0], [-20.0, 0.0]])

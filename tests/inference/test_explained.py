@@ -256,6 +256,7 @@ def test_an_outlying_row_has_the_correct_loss(observation, link):
     assert np.all(difference[proved] <= (found.loss_off[..., 0] + 1e-6)[proved])
 
 
+@pytest.mark.thorough
 def test_a_rare_response_with_a_weak_ridge_does_not_abort_the_run():
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -269,6 +270,7 @@ def test_a_rare_response_with_a_weak_ridge_does_not_abort_the_run():
 # ---------------------------------------------------------------- tables and files
 
 
+@pytest.mark.thorough
 def test_tables_and_arrays_have_the_expected_shapes():
     X, Y = recording()
     more = {"order": ["b", "a"], "models": {"mine": ["a", "b"]}}

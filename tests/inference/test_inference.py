@@ -274,6 +274,7 @@ def test_intervals_rescaled_by_the_true_rates_are_uniform(spikes):
     assert scipy.stats.kstest(np.concatenate(found.uniform), "uniform").pvalue > 0.01
 
 
+@pytest.mark.thorough
 def test_intervals_rescaled_by_wrong_rates_are_not_uniform(spikes):
     counts, rate = spikes
     enough = counts.sum(axis=0) > 2000

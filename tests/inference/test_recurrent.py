@@ -46,6 +46,7 @@ def loop(model, counts, start, inputs):
     return eta
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rates_match_a_loop_and_draws_match_the_model(family):
     model = fitted(FAMILIES[family], family, more=2)
@@ -76,6 +77,7 @@ def test_features_match_convolution(link):
     assert not np.array_equal(other.counts, found.counts)
 
 
+@pytest.mark.thorough
 def test_a_self_exciting_neuron_has_the_mean_of_its_equation():
     """With the identity link, m = b + a m; a Gaussian model also has the variance of an autoregression."""
     y = np.random.default_rng(0).normal(size=400)

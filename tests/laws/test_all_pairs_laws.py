@@ -150,6 +150,7 @@ def test_1_3_4_objective_gradient_and_product_match_the_sum_over_every_pair(kwar
     close(flat(product), flat(true_product) + shrink * flat(direction), 1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["poisson", *(pytest.param(name, marks=pytest.mark.thorough) for name in (*LOSSES[:2], "poisson-exp"))]
 )

@@ -127,6 +127,7 @@ def test_certified_eigenvalues_scale_with_the_matrix(x64):
             )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scale", [1e-30, 1e-18, 1e20, 1e38])
 def test_certified_eigenvalues_hold_if_squares_overflow_or_underflow_in_single_precision(scale):
     values = np.linspace(0.1, 1, SIZE).astype(np.float32) * np.float32(scale)
@@ -137,6 +138,7 @@ def test_certified_eigenvalues_hold_if_squares_overflow_or_underflow_in_single_p
     assert bounds.bound_smallest_eigenvalue(alpha, beta, SIZE, 1e-3)[0] / scale <= 0.1
 
 
+@pytest.mark.thorough
 def test_higher_confidence_gives_a_larger_bound(x64):
     _, _, alpha, beta = spectra("random", np.float64)
     certified = [bounds.bound_largest_eigenvalue(alpha, beta, SIZE, p) for p in (0.5, 1e-2, 1e-4, 1e-8)]
@@ -429,6 +431,7 @@ def test_population_bound_covers_the_gap_with_a_lasso():
 # ------------------------------------------------------------------------- steps that must descend
 
 
+@pytest.mark.thorough
 @every_link
 def test_descent_step_descends_by_what_the_model_promises(link):
     """F(w + t v) <= F - [(1+z) log(1+z) - z] c/S^2, z = S a/c, from anywhere and for any direction, and NumPy = JAX."""

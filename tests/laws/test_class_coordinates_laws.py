@@ -91,6 +91,7 @@ def test_rows_that_dominate_the_variance_do_not_set_the_scale(rng):
     assert np.median(lengths) > 0.05 * np.median(plainly)  # 1e-9 of it with the plain variance
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", [SGD(2), UMax(2), UMax(2, alpha=1.0)], ids=["sgd", "umax", "umax, absolute"])
 @pytest.mark.parametrize("kind", ["scaled", "redundant", "no intercept"])
 def test_the_mean_step_is_the_gradient_of_the_user_s_objective(solver, kind, rng, x64):
@@ -139,6 +140,7 @@ def test_an_invertible_map_of_the_features_changes_nothing(solver, rng, x64):
     np.testing.assert_allclose(one, two, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("basis", ["spectral", "raw"])
 def test_coordinates_can_be_chosen(basis, rng):
     problem = make("scaled", rng, dtype=np.float32)

@@ -313,6 +313,7 @@ def test_a_strong_ridge_causes_no_second_look_up(monkeypatch):
     assert len(calls) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("intercept", [False, True])
 def test_sampled_softmax_with_all_classes_takes_steps_along_the_gradient(intercept, x64):
     """With batches of all rows, a step is a gradient step, including row weights and ridge."""
@@ -339,6 +340,7 @@ def test_the_first_step_of_sampled_softmax_depends_on_rows_and_classes():
     assert SampledSoftmax().first_step(twice) == pytest.approx(2 / share)
 
 
+@pytest.mark.thorough
 def test_single_rows_are_visited_on_a_cpu_whatever_the_default_device(monkeypatch, rng):
     y = rng.integers(0, 4, 30)
     problem = SoftmaxProblem(rng.normal(size=(30, 2)), Pairs(np.arange(30), y, np.ones(30)), 4, 1e-2)

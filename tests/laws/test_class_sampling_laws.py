@@ -201,6 +201,7 @@ def test_averaged_steps_are_the_mean_of_single_ones(solver, layout, features, rn
         np.testing.assert_allclose(u_new, np.mean([b for _, b in alone], axis=0), atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "solver",
     [SOLVERS["implicit"], pytest.param(SOLVERS["implicit, absolute"], marks=pytest.mark.slow)],
@@ -225,6 +226,7 @@ def test_shared_implicit_steps_are_the_mean_of_single_ones(solver, layout, featu
     np.testing.assert_allclose(u_new, np.mean([b for _, b in alone], axis=0), atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tile", [3, 100])
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_changes_at_repeated_places_add_up_on_every_device(shape, tile, monkeypatch, rng, x64):
@@ -250,6 +252,7 @@ def test_one_list_of_distinct_classes_adds_what_two_lists_add(rng, x64):
         np.testing.assert_allclose(jax.jit(add)(*map(jnp.asarray, (V, shared, own, push, pull, x))), wanted, atol=1e-14)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", [UMax(3, 4), ImplicitSGD(3, 4, "shared")], ids=["umax", "implicit"])
 def test_looking_up_all_steps_in_advance_gives_the_same_steps(solver, features, rng, x64):
     """With a ridge, whose scales are then also known in advance."""
@@ -268,6 +271,7 @@ def test_looking_up_all_steps_in_advance_gives_the_same_steps(solver, features, 
     assert np.all(ends[0][2][:-1] != 1)  # the ridge has shrunk something
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", [UMax(8, 16), ImplicitSGD(8, 16, "shared")], ids=["umax", "implicit"])
 def test_a_gpu_takes_all_steps_of_a_portion_without_asking_the_host(solver):
     """One loop of a known length, and nothing in it that the host has to decide."""

@@ -100,6 +100,7 @@ def counts(y):
     return np.bincount(y, minlength=K)
 
 
+@pytest.mark.thorough
 @every_alpha
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_one_row_with_distinct_negatives_is_unbiased(alpha, m, model, x64):
@@ -119,6 +120,7 @@ def test_one_row_with_distinct_negatives_is_unbiased(alpha, m, model, x64):
     np.testing.assert_allclose(scheme.touched, touched, atol=1e-13)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_negatives_with_replacement_are_unbiased(m, model, x64):
     X, y, W, v, offset, weight = model
@@ -135,6 +137,7 @@ def test_negatives_with_replacement_are_unbiased(m, model, x64):
     np.testing.assert_allclose(scheme.touched, touched, atol=1e-13)
 
 
+@pytest.mark.thorough
 @every_alpha
 @pytest.mark.parametrize("n, m", [(1, 2), (2, 2), (3, 1), (5, 4)])
 def test_rows_that_share_negatives_are_unbiased(alpha, n, m, model, x64):
@@ -160,6 +163,7 @@ def test_rows_that_share_negatives_are_unbiased(alpha, n, m, model, x64):
     np.testing.assert_allclose(scheme.touched, touched, atol=1e-13)
 
 
+@pytest.mark.thorough
 def test_the_estimators_called_biased_are_biased(model, x64):
     """OVE, NCE and sampled softmax do not have the softmax gradient as their mean; sizes as in the spec's table."""
     X, y, W, _, _, _ = model

@@ -59,6 +59,7 @@ def same(solution, at, alone):
     np.testing.assert_allclose(solution.params.coef[:, at], alone.params.coef, atol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("strength", [1e-3, 1e-6, 0.0])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -78,6 +79,7 @@ def test_order_groups_and_location_do_not_matter(link, devices):
     same(many, np.arange(N), solve(problem(X, Y, link, devices=devices), one_at_a_time))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("known", [False, True])
@@ -150,6 +152,7 @@ def test_the_objective_belongs_to_the_parameters_if_means_are_rounded(mean, name
     np.testing.assert_allclose(model.report_.objective, value, atol=1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strength", [1e-9, 0.0])
 @pytest.mark.parametrize("apart", [1e-5, 1e-3])
 def test_features_that_single_precision_cannot_tell_apart_give_no_false_bound(strength, apart, devices):
@@ -208,6 +211,7 @@ PENALTIES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PENALTIES)
 @pytest.mark.parametrize(
     "dtype, link, weighted, known",
@@ -229,6 +233,7 @@ def test_streamed_rows_give_the_fit_in_memory(name, dtype, link, weighted, known
     same(solve(streamed, LoopOptions(tol=1e-9, max_memory=1e5)), np.arange(N), whole)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PENALTIES)
 @pytest.mark.parametrize("n_problems", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_no_bound_of_streamed_rows_is_below_the_gap(name, n_problems):

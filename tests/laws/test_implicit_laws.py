@@ -71,6 +71,7 @@ def off(numbers, step):
     return pushes, np.abs(step.u - c * np.expm1(-step.u) - u - step.pull) / (1 + u + c + step.pull)
 
 
+@pytest.mark.thorough
 def test_both_equations_hold_to_rounding_for_ordinary_steps(x64, rng):
     """Identity 5: c in [1e-3, 1e3], scores to 100, mobilities to 5."""
     n, m = 20_000, 5

@@ -93,6 +93,7 @@ def test_the_sum_of_row_bounds_is_above_f_and_touches_it(variant, rng, monkeypat
             assert sum_of_bounds(problem, at.anchor, far)[0] >= problem.objective(far)
 
 
+@pytest.mark.thorough
 @every_variant
 def test_visiting_all_rows_at_once_is_a_step_of_the_batch_method(variant, rng, monkeypatch):
     monkeypatch.setattr(surrogates, "_FORCING", 1e-14)
@@ -149,6 +150,7 @@ def test_differences_add_up_and_are_recomputed_periodically(rng):
     assert after.age == 1 and after.passes == at.passes + 1
 
 
+@pytest.mark.thorough
 @every_variant
 def test_fits_end_at_the_optimum_with_a_proof(variant, rng):
     problem = make(rng, **VARIANTS[variant])

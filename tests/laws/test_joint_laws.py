@@ -142,6 +142,7 @@ def test_proximal_steps_never_raise_the_objective_whatever_the_first_step(x64):
                 before = result.objective
 
 
+@pytest.mark.thorough
 def test_proximal_steps_do_not_converge_if_nothing_is_finite(x64):
     result = proximal_gradient(lambda p: jnp.nan * p.sum(), lambda p, s: p, lambda p: 0.0, jnp.ones(3), 1e-8, 100)
     assert not result.converged

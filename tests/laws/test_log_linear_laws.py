@@ -77,6 +77,7 @@ def test_objective_and_gradient_are_those_of_the_definition(name, rng):
         np.testing.assert_allclose(problem.bound(theta).gradient, gradient, atol=1e-12)
 
 
+@pytest.mark.thorough
 @every_model
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_bound_is_above_the_objective_everywhere_and_touches_it(name, order, rng):
@@ -115,6 +116,7 @@ def test_a_step_follows_equation_2(rng):
     assert found.status == Status.MAX_EPOCHS and found.epochs == 1
 
 
+@pytest.mark.thorough
 @every_model
 @pytest.mark.parametrize("relaxation", RELAXATIONS)
 def test_no_step_raises_the_objective_from_any_start(name, relaxation, rng):
@@ -129,6 +131,7 @@ def test_no_step_raises_the_objective_from_any_start(name, relaxation, rng):
         assert values[-1] < values[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", ORDERS)
 @every_model
 def test_fits_end_at_the_optimum_with_a_proof(name, order, rng):

@@ -46,6 +46,7 @@ def formulas(model, xp):
     return jax.jit(everything) if xp is jnp else everything
 
 
+@pytest.mark.thorough
 @every_loss
 @every_namespace
 @every_dtype
@@ -63,6 +64,7 @@ def test_loss_and_derivatives_match_40_digits(name, xp, dtype, x64):
         np.testing.assert_allclose(one, alone, rtol=20 * eps, atol=eps)
 
 
+@pytest.mark.thorough
 @every_loss
 def test_third_derivative_is_below_the_constant_times_the_second(name, x64):
     model = LOSSES[name].model
@@ -71,6 +73,7 @@ def test_third_derivative_is_below_the_constant_times_the_second(name, x64):
     assert np.all(np.abs(third) <= model.constant * model.curvature(y, eta) * (1 + 1e-12) + 1e-15 * np.abs(y))
 
 
+@pytest.mark.thorough
 @every_loss
 @every_namespace
 @every_dtype
@@ -132,6 +135,7 @@ def test_the_log_probability_is_minus_the_loss_plus_a_term_in_the_response_alone
     np.testing.assert_allclose(rise, scale * fall, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.thorough
 @every_loss
 def test_samples_have_the_right_mean_and_are_valid_responses(name):
     model, eta = LOSSES[name].model, jnp.full(20_000, 0.7, jnp.float32)

@@ -83,6 +83,7 @@ def test_newton_is_finite_and_correct_on_batches_of_few_columns(n, d, c, x64):
         np.testing.assert_allclose(found, exact, atol=2e-5 * (1 + float(jnp.abs(exact).max())))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", SINGULAR)
 def test_newton_copes_with_a_singular_mobility_and_a_step_far_too_long(rows, x64):
     for seed in range(12):

@@ -81,6 +81,7 @@ def unit_of(name, y, v, offset):
 # ---------------------------------------------------------------- the oracle
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", responses.NAMES)
 def test_contributions_and_strengths_match_the_oracle(name):
     X, Y, more, (shares, v, offset) = recording(name, 0)
@@ -101,6 +102,7 @@ def test_contributions_and_strengths_match_the_oracle(name):
     assert found.n_proved.sum() > 0.7 * found.n_fits.sum() > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["exp", "Bernoulli"])
 @pytest.mark.parametrize("regularizer, ratio", [("Lasso", 1.0), ("ElasticNet", 0.5)])
 def test_losses_with_kinked_penalties_match_the_oracle(name, regularizer, ratio):
@@ -319,6 +321,7 @@ def same(one, other, neurons=slice(None), others=slice(None), **close):
         np.testing.assert_allclose(getattr(one, name)[..., neurons], getattr(other, name)[..., others], **close)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["softplus", "Bernoulli", "Gaussian", "NegativeBinomial"])
 def test_a_neuron_among_many_gives_the_same_result_as_alone(name):
     X, Y, _ = population(name=name)
@@ -342,6 +345,7 @@ def test_order_of_features_and_single_precision_do_not_matter_beyond_rounding():
         assert np.all(np.abs(other.loss - found.loss) <= other.loss_off + found.loss_off + 1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["softplus", "Gaussian"])
 def test_results_do_not_depend_on_the_number_of_threads(name, monkeypatch):
     X, Y, _ = population(name=name)
@@ -369,6 +373,7 @@ class Stopping:
         return self.function(*given, **named)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("null", [None, CircularShift(4), LinearShift(8, 3), CircularShift(2, of="features")])
 @pytest.mark.parametrize("at", [pytest.param(3, marks=pytest.mark.thorough), 9])
 def test_an_interrupted_run_continues_from_its_checkpoint(at, null, monkeypatch, tmp_path):
@@ -410,6 +415,7 @@ def test_a_checkpoint_of_another_problem_is_refused(tmp_path):
             explain(*other[:3], **given, **other[3])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["within", "designs", "n"])
 def test_a_checkpoint_of_another_null_is_refused(kind, tmp_path):
     X, Y, rng = population(n=2)
@@ -438,6 +444,7 @@ def by_hand(model, X, Y, number, strength, **more):
     return explain(model, X, Y, GROUPS, cv=folds_of(number, len(held)), strengths=[strength], **more).contribution
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["softplus", "Bernoulli", "Gaussian"])
 def test_draws_are_explained_like_the_recording(name):
     X, Y, _ = population(n=2, t=160, name=name)
@@ -459,6 +466,7 @@ def test_draws_are_explained_like_the_recording(name):
     assert np.all(found.n_draws == 3)
 
 
+@pytest.mark.thorough
 def test_linear_shifts_use_the_middle_rows_and_p_values_rank_among_half_the_shifts():
     X, Y, _ = population(n=2, t=200)
     null, number, model = LinearShift(20, 4), np.arange(200) * 4 // 200, estimator("softplus")
@@ -489,6 +497,7 @@ def test_permuted_sessions_keep_their_rows_in_order():
         np.testing.assert_allclose(found.null_statistic[k], moved, atol=5e-3, rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("as_iterator", [False, True])
 def test_given_designs_and_counts_replace_those_of_the_recording(as_iterator):
     X, Y, rng = population(n=2, t=160)

@@ -89,6 +89,7 @@ def test_derivatives_match_autodiff(model, x64):
     assert np.any(eta == 0.0)
 
 
+@pytest.mark.thorough
 @every_model
 def test_third_derivative_is_below_second(model, x64):
     y, eta = (a.ravel() for a in grid(jnp, np.float64))
@@ -97,6 +98,7 @@ def test_third_derivative_is_below_second(model, x64):
     assert np.all(np.abs(third) <= second * (1 + 1e-12) + 1e-15 * y)
 
 
+@pytest.mark.thorough
 @every_namespace
 def test_softplus_is_finite_for_extreme_predictors_in_float32(xp):
     model = PoissonSoftplus()
@@ -123,6 +125,7 @@ def test_softplus_is_finite_for_extreme_predictors_in_float32(xp):
     np.testing.assert_array_equal(values["log_rate"][:3, 0], eta[:3, 0])
 
 
+@pytest.mark.thorough
 def test_softplus_gradients_are_finite_for_extreme_predictors_in_float32():
     model = PoissonSoftplus()
     eta = jnp.asarray([-1e4, -89.0, -43.0, -30.0, 0.0, 50.0, 89.0, 1e4], dtype=jnp.float32)
@@ -274,6 +277,7 @@ def test_samples_have_the_requested_dtype():
     assert jax.eval_shape(lambda key, eta: PoissonExp().sample(key, eta, jnp.int32), key, eta).dtype == jnp.int32
 
 
+@pytest.mark.thorough
 @every_model
 @every_dtype
 @every_namespace

@@ -123,6 +123,7 @@ def test_redundant_features_can_be_fitted(name, dtype):
     assert np.all(value - best <= gap[-1] + 1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Ridge", "Lasso"])
 @pytest.mark.parametrize("seed", [13, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 5, 8))])
 def test_a_start_far_away_gives_no_false_proof(seed, name):

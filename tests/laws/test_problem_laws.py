@@ -150,6 +150,7 @@ def test_largest_change_on_the_device_is_the_definition(link, x64):
 # ------------------------------------------------------------------------- the metric
 
 
+@pytest.mark.thorough
 def test_a_metric_is_the_matrix_it_describes(x64):
     """Form ``M = S diag(scale) S'`` slowly and compare everything derived from it, in NumPy and JAX."""
     rng = np.random.default_rng(0)
@@ -361,6 +362,7 @@ def test_the_saga_estimator_averaged_over_every_draw_is_the_full_gradient(size, 
         np.testing.assert_allclose(mean, Z.T @ table / 7, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.thorough
 def test_the_saga_estimator_has_no_noise_once_the_table_is_at_the_optimum(x64):
     whole, rows, _, _ = tiny_rows(3, None, np.array([0.1, 0.3]))
     best = oracle.newton("softplus", whole.X, whole.Y, np.array([0.1, 0.3]))

@@ -42,6 +42,7 @@ def test_short_rows_count_as_much_as_long_ones():
     assert recedes(np.array([[-1e8, 0.0], [0.0, -1.0]])) is True
 
 
+@pytest.mark.thorough
 def test_thousands_of_inequalities_are_solved():
     """No single feature is low in all rows, but a combination is."""
     rows = np.random.default_rng(1).normal(size=(20_000, 40))
@@ -84,6 +85,7 @@ def test_rows_without_weight_do_not_decide_whether_there_is_an_optimum():
         assert fit(X, y, without).report_.status == Status.SEPARABLE
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n_rows", [7, 13, 50, 2000])
 @pytest.mark.parametrize("count", [1, 3])
 def test_one_indicator_of_silent_rows_leaves_no_optimum(n_rows, count):

@@ -93,6 +93,7 @@ def check_random_problem(name, seed):
         assert here - best <= report.target[n] + size or report.status[n] != Status.CONVERGED
 
 
+@pytest.mark.thorough
 @every_model
 def test_bounds_hold_on_random_problems(name):
     for seed in range(12):
@@ -157,6 +158,7 @@ def test_a_masked_bin_equals_one_that_was_not_recorded(name, regularizer):
         )  # fmt: skip
 
 
+@pytest.mark.thorough
 @every_model
 def test_folds_and_masks_can_be_combined(name):
     X, Y, more, rng = recording(name, 4)
@@ -179,6 +181,7 @@ def test_folds_and_masks_can_be_combined(name):
     )
 
 
+@pytest.mark.thorough
 @every_model
 def test_likelihoods_variances_and_quantiles_are_those_of_scipy(name):
     X, Y, more, _ = recording(name, 6)
@@ -213,6 +216,7 @@ def null_residuals(model, name, X, Y, more):
     return null.residuals(X, Y, kind="deviance", **more)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ridge", [0.0, 0.01])
 def test_the_dispersion_maximises_the_likelihood(ridge):
     X, Y, *_ = recording("NegativeBinomial", 8, t=1500, dispersion=0.4)
@@ -529,6 +533,7 @@ def test_results_do_not_depend_on_the_unit_of_measured_values(scale):
         np.testing.assert_allclose(with_offset.report_.pseudo_r2, plain.report_.pseudo_r2, atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_constant_responses_give_finite_numbers():
     X = np.random.default_rng(0).normal(size=(50, 2))
     for name in ("Gaussian", "Gamma"):
@@ -542,6 +547,7 @@ def test_constant_responses_give_finite_numbers():
             assert np.all(model.simulate(X) > 0)
 
 
+@pytest.mark.thorough
 def test_gamma_responses_of_any_dispersion_are_drawn_above_0():
     X, Y, *_ = recording("Gamma", 22, dispersion=40.0)
     model = make("Gamma", "Ridge", 1e-2).fit(X, np.maximum(Y, 1e-30))

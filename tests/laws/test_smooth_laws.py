@@ -239,6 +239,7 @@ def check_covariance(p, model, n, best):
         assert np.all(np.abs(smooth.covariance[name][n] - V[np.ix_(some, some)]) <= 0.1 * np.outer(size, size) + 1e-300)
 
 
+@pytest.mark.thorough
 @every_name
 def test_optima_degrees_and_covariances_match_the_oracle(name):
     compared = 0
@@ -434,6 +435,7 @@ def held_out_loss(p, n, strengths, folds):
     return total
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["exp", "Bernoulli", "Gaussian"])
 def test_strengths_by_cross_validation_predict_blocks_as_well_as_the_best_of_a_grid(name):
     p = curves(name, n=3, t=300)

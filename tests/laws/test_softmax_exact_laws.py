@@ -147,6 +147,7 @@ def test_step_lengths_and_curvature_estimated_from_some_rows_are_right_on_averag
     np.testing.assert_allclose(curvature, problem.totals @ (q * (1 - q)) / N, rtol=0.02)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strength", [0.0, 1e-4, 1e-2])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_fits_with_estimated_step_lengths_end_at_the_optimum(strength, dtype, rng, monkeypatch):
@@ -184,6 +185,7 @@ def test_probabilities_do_not_depend_on_a_common_shift(rng):
 # ---------------------------------------------------------------- fits and their bounds
 
 
+@pytest.mark.thorough
 @every_variant
 def test_fits_end_at_the_optimum_and_their_bound_holds_and_is_tight(variant, rng):
     problem = make(rng, **variant)
@@ -197,6 +199,7 @@ def test_fits_end_at_the_optimum_and_their_bound_holds_and_is_tight(variant, rng
     np.testing.assert_allclose(solution.params.coef.sum(axis=1), 0, atol=1e-10)
 
 
+@pytest.mark.thorough
 @every_variant
 def test_steps_descend_and_blocks_of_the_hessian_only_improve_them(variant, rng):
     problem = make(rng, **variant)
@@ -221,6 +224,7 @@ def test_steps_descend_and_blocks_of_the_hessian_only_improve_them(variant, rng)
         assert np.all(np.diff(own) <= 1e-13) and own[-1] <= shared[-1] + 1e-6 * shared[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strength", [0.0, 1e-7, 1e-3])
 def test_bounds_hold_all_the_way_and_are_tight_at_the_end(strength, rng):
     problem = make(rng, strength)
@@ -278,6 +282,7 @@ def test_a_nearly_saturated_fit_is_bounded_by_the_saturated_loss(rng):
     assert report.status == Status.CONVERGED and report.gap_is_bound
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strength, at", [(1e-6, 1), (1e-6, 6), (1e-2, 4)])
 def test_an_interrupted_fit_has_a_bound(strength, at, rng):
     problem = make(rng, strength)
@@ -317,6 +322,7 @@ def test_a_budget_that_is_too_small_is_respected_and_reported(epochs, rng):
     assert found.status[0] == Status.MAX_EPOCHS and found.epochs[0] == epochs
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "n_problems", [8, pytest.param(20, marks=pytest.mark.thorough), pytest.param(2000, marks=pytest.mark.slow)]
 )

@@ -279,6 +279,7 @@ def test_rising_outside_of_the_set_is_undone_and_the_radius_grows():
     assert np.all(walk.step < wild / 500) and np.all(walk.left == 1) and walk.n_certificates == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rate", [1.0, 1e3])
 def test_the_exponential_link_never_diverges_from_the_null_model(rate):
     rng = np.random.default_rng(8)
@@ -363,6 +364,7 @@ def test_fitting_neurons_and_strengths_together_equals_fitting_them_apart(solver
 POISON = {"1e38 counts": 1e38, "nan": np.nan, "inf": np.inf}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("poison", POISON)
 def test_a_poisoned_neuron_leaves_the_bits_of_the_others_alone(poison):
     """At every epoch of SAGA; the healthy neurons then converge and the poisoned one does not."""
@@ -522,6 +524,7 @@ def test_a_spent_budget_is_reported_with_an_honest_gap(solver="newton"):
     np.testing.assert_allclose(solution.objective - best.objective, gap, atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_newton_finishes_what_the_budget_of_saga_leaves():
     X, Y = recording("exp", size=1.0)
     solution = solve(SAGA(warmup=0), problem("exp", X, Y, strength=RIDGE), tol=1e-12, max_epochs=1)

@@ -313,6 +313,7 @@ def test_gradient_steps_can_be_tuned_but_majorization_has_no_step():
 # ------------------------------------------------------------------------------------------------ behaviour of a run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", [StochasticMajorization(), StochasticMajorization(rank=2), SoftmaxSGD()])
 def test_the_same_key_gives_the_same_answer_and_runs_can_be_resumed(solver):
     case = Case()

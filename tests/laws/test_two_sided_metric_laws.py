@@ -65,6 +65,7 @@ def test_the_metric_is_the_inverse_of_the_mean_curvature_of_an_entity(loss, prio
         np.testing.assert_allclose([1 / found.left.bias, 1 / found.right.bias], exact, rtol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_features_and_constants_count_as_often_as_they_occur():
     """If entities are alike, the curvature of a weight is that of an entity times the sum of its squared feature."""
@@ -83,6 +84,7 @@ def test_features_and_constants_count_as_often_as_they_occur():
     np.testing.assert_allclose(up, np.eye(K) / 40, rtol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_perceptrons_little_imputation_and_non_finite_numbers_have_no_metric():
     for omega in (0.0, 0.01):
@@ -95,6 +97,7 @@ def test_perceptrons_little_imputation_and_non_finite_numbers_have_no_metric():
     np.testing.assert_array_equal(broken.left.weight, np.eye(K))
 
 
+@pytest.mark.thorough
 def test_the_metric_saves_iterations(monkeypatch):
     """Positive pairs of left entities of different activity and right ones of different popularity, all others 0."""
     rng, (m, n) = np.random.default_rng(0), (120, 150)

@@ -329,6 +329,7 @@ def portions(monkeypatch):
     monkeypatch.setattr("glmfit.pairs.descent.in_portions", lambda theta: True)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("solver", [TowerLBFGS(), TowerAdam(n_steps=50)], ids=name_of)
 def test_steps_in_portions_equal_the_steps_one_by_one(solver, monkeypatch):
@@ -349,6 +350,7 @@ def test_steps_in_portions_equal_the_steps_one_by_one(solver, monkeypatch):
     assert np.all(np.diff(found.history["objective"]) <= 1e-12 * np.abs(found.start_objective))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("portions", "x64")
 @pytest.mark.parametrize("most", [7, 23])
 def test_portions_keep_to_the_budget_and_a_callback_sees_every_epoch(most):
@@ -364,6 +366,7 @@ def test_portions_keep_to_the_budget_and_a_callback_sees_every_epoch(most):
     assert found.evaluations >= most
 
 
+@pytest.mark.thorough
 def test_a_portion_never_asks_the_host():
     problem, theta = make(dtype=np.float32)
     state = TowerLBFGS().init_state(problem, theta, key=KEY)

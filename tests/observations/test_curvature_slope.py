@@ -64,6 +64,7 @@ def test_third_derivatives_match_differences_of_curvatures(name):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LOSSES)
 def test_numpy_and_jax_agree_and_shapes_broadcast(name):
     model, y = LOSSES[name].model, np.float32(LOSSES[name].responses[-1])

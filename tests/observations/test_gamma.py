@@ -24,6 +24,7 @@ def test_saturated_loss_and_deviance_match_the_formulas():
     assert MODEL.deviance(np.array([1, 2]), np.float32([0.0, 0.1])).dtype == np.float32
 
 
+@pytest.mark.thorough
 def test_log_likelihood_equals_that_of_scipy_and_samples_have_the_right_moments():
     y, eta = np.broadcast_arrays(RESPONSES, ETA[:, None])
     expected = scipy.stats.gamma.logpdf(y, SHAPE, scale=np.exp(eta) / SHAPE)

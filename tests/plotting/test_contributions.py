@@ -61,6 +61,7 @@ def fills(ax):
     return [~np.all(np.isclose(c.get_facecolors(), 1.0), axis=1) for c in scatters]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["nats", "bits per spike", "d2"])
 def test_points_are_contributions_with_standard_errors_in_the_unit(found, unit):
     ax = plotting.plot_contributions(found, unit=unit)
@@ -79,6 +80,7 @@ def test_points_are_contributions_with_standard_errors_in_the_unit(found, unit):
     assert texts(ax) == ["0", "1", "2"]
 
 
+@pytest.mark.thorough
 def test_points_of_discoveries_are_filled(found, without_null):
     each = [index(found, "unique", "place"), index(found, "unique", "speed")]
     level = float(found.q_value[each, [0, 1]].max())

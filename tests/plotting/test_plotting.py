@@ -616,6 +616,7 @@ def test_time_rescaling_refuses_unknown_neurons_and_labels_silent_ones(rng):
 # ------------------------------------------------------------------------- decoding
 
 
+@pytest.mark.thorough
 def test_confusion_is_the_percentage_of_each_true_class():
     true, decoded = ["b", "b", "a", "b", "a", "b"], ["b", "a", "a", "b", "a", "c"]
     ax = plotting.plot_confusion(true, decoded)
@@ -813,6 +814,7 @@ def counted(ax):
     return dict(zip(of.get_xdata(), of.get_ydata(), strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["Poisson", "NegativeBinomial", "Binomial"])
 def test_calibration_of_counts_shows_observed_and_expected_numbers(family, rng):
     X, y, given, model = drawn_from(family, rng)

@@ -417,6 +417,7 @@ def test_a_run_under_jit_is_traced(x64):
     np.testing.assert_allclose(params["w"], alone["w"], atol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_traced_run_takes_newton_steps_that_descend(dtype, x64):
     rng = np.random.default_rng(0)
@@ -693,6 +694,7 @@ def test_invalid_options_are_refused(kwargs, message):
         make(solver_kwargs=kwargs).fit(*data())
 
 
+@pytest.mark.thorough
 def test_tightest_tolerances_reach_the_limit_of_the_precision(x64):
     X, Y = data("Gamma")
     best = make(observation_model="Gamma", inverse_link_function="exp", solver="Newton[glmfit]")
@@ -798,6 +800,7 @@ def test_registration_can_be_repeated_and_importing_glmfit_does_not_import_nemos
 ENGINE = {"NonlinearCG": "ConjugateGradients", "Newton": "Newton", "ProximalNewton": "ProximalNewton"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", registry.SOLVERS)
 @pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
 def test_every_name_runs_its_own_solver_and_a_clone_keeps_it(algorithm, regularizer, x64):

@@ -87,6 +87,7 @@ def test_search_for_names_finds_those_in_use():
 # ------------------------------------------------------------------------ what a solver gets
 
 
+@pytest.mark.thorough
 def test_canary_losses_lead_to_their_model(rows):
     seen = []
 
@@ -102,6 +103,7 @@ def test_canary_losses_lead_to_their_model(rows):
     )
 
 
+@pytest.mark.thorough
 def test_loss_wrapped_in_functions_leads_to_its_model(rows):
     class Wrapping(solver.SAGA):
         def __init__(self, unregularized_loss, *args, **kwargs):
@@ -136,6 +138,7 @@ def test_loss_of_no_model_or_of_two_leads_to_none():
     assert view.model_of(of_two) is None
 
 
+@pytest.mark.thorough
 def test_parameters_other_than_coefficients_and_intercepts_are_fitted(rows):
     class Params(nmo.glm.params.GLMParams):
         width: jax.Array
@@ -207,6 +210,7 @@ def test_canary_a_feature_mask_is_where_we_look():
     )
 
 
+@pytest.mark.thorough
 def test_canary_groups_have_the_shape_of_the_coefficients(rows):
     mask = np.zeros((2, D, N))
     mask[0, :2], mask[1, 2:] = 1, 1
@@ -259,6 +263,7 @@ def test_canary_smooth_overrides_what_regularizers_have():
 # ------------------------------------------------------------------------ what NeMoS reads
 
 
+@pytest.mark.thorough
 def test_canary_nemos_reads_the_result_of_a_run(rows):
     info = nmo.solvers._abstract_solver.OptimizationInfo
     assert set(info.__annotations__) == {"function_val", "num_steps", "converged", "reached_max_steps"}, (

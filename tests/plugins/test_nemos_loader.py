@@ -103,6 +103,7 @@ def _slow(names, first):
     return [*names[:first], *(pytest.param(name, marks=pytest.mark.slow) for name in names[first:])]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", _slow([*LINKS], 1))
 @pytest.mark.parametrize("regularizer", _slow(["Ridge", "Lasso", "UnRegularized", "ElasticNet"], 2))
 def test_gaps_are_bounds_whatever_the_order(kind, regularizer, x64):
@@ -119,6 +120,7 @@ def test_gaps_are_bounds_whatever_the_order(kind, regularizer, x64):
     assert state.report.n_rows == T
 
 
+@pytest.mark.thorough
 def test_single_precision_is_proved_at_the_returned_parameters():
     X, Y = data()
     model = make()
@@ -131,6 +133,7 @@ def test_single_precision_is_proved_at_the_returned_parameters():
     assert found - float(best.solver_state_.function_val) <= state.report.gap.sum() + 1e-9
 
 
+@pytest.mark.thorough
 def test_masks_and_dictionaries_of_features(x64):
     X, Y = data()
     tree = nmo.pytrees.FeaturePytree(first=X[:, :1], rest=X[:, 1:])
@@ -198,6 +201,7 @@ class Once(Loader):
         return super().order() if self.n_passes == 1 else np.zeros(0, int)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [Less, Drawn, Changed, Once])
 def test_passes_over_different_rows_are_refused(kind):
     X, Y = data()
@@ -215,6 +219,7 @@ def test_responses_that_the_model_cannot_have_are_refused():
         fit(make(), Loader(X, Y))
 
 
+@pytest.mark.thorough
 def test_batches_may_have_one_row_or_none_and_loaders_no_count(x64):
     X, Y = (a[:150] for a in data())
     expected, _ = fit(make(), Loader(X, Y))
@@ -298,6 +303,7 @@ def test_callback_may_stop_the_fit_and_the_result_is_kept(event, x64):
     np.testing.assert_allclose(objective(make(), params, X, Y), float(state.function_val), rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_unknown_loss_decreases_and_is_not_proved(x64):
     X, Y = data("Gaussian")
     model = nmo.glm.PopulationGLM(

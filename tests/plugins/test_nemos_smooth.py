@@ -76,6 +76,7 @@ def objective(model, X, Y):
 # -- the regularizer
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(), (N,)])
 def test_penalty_and_proximal_operator(basis, shape):
     strengths, coef = strengths_of(shape), np.random.default_rng(3).normal(size=(31, N))
@@ -161,6 +162,7 @@ def test_an_unknown_model_is_fitted_without_a_proof(basis, design, counts):
     assert model.solver_state_.route == "proximal"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("terms", "strength", "message"),
     [
@@ -185,6 +187,7 @@ KINDS = [("Poisson", "softplus"), ("Gaussian", "identity"), ("Bernoulli", "logis
 KINDS = [pytest.param(*kind, marks=pytest.mark.thorough) for kind in [*KINDS, ("NegativeBinomial", "exp")]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("observation", "link"), [("Poisson", "exp"), *KINDS])
 def test_model_predicts_scores_and_is_cloned_like_one_fitted_by_nemos(basis, design, counts, observation, link):
     rng, (X, eta) = np.random.default_rng(4), design
@@ -208,6 +211,7 @@ def test_model_predicts_scores_and_is_cloned_like_one_fitted_by_nemos(basis, des
     assert report(again).objective == pytest.approx(report(model).objective, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_log_likelihoods_agree(basis, design, counts):
     model = nmo.glm.PopulationGLM()
     gam = fit_smooth(model, basis, design[0], counts)

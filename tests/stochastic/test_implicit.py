@@ -120,6 +120,7 @@ def test_log1p_sum_exp(x64):
     assert got[0] == 0 and got[4] == 0 and got[1] > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("uneven", [0.0, 1.0, 6.0])
 def test_the_start_from_equal_classes_is_near_and_its_bound_lies_on_the_left(uneven, rng, x64):
     """The bound is below the root; for equal classes, or a single one, it is the root itself."""
@@ -140,6 +141,7 @@ def test_the_start_from_equal_classes_is_near_and_its_bound_lies_on_the_left(une
     assert np.median(np.abs(np.log(of_alike / pull))) < 1
 
 
+@pytest.mark.thorough
 @every_dtype
 def test_a_count_step_with_almost_no_push_follows_the_pull_of_the_variable(dtype, x64):
     """The auxiliary variable is far above the scores, so that the sum of the pushes is below its rounding."""
@@ -151,6 +153,7 @@ def test_a_count_step_with_almost_no_push_follows_the_pull_of_the_variable(dtype
     assert np.all(np.asarray(push) >= 0) and np.all(np.asarray(push).sum(axis=1) < 1e-3)
 
 
+@pytest.mark.thorough
 def test_a_row_without_negatives_pushes_nothing(x64):
     none = jnp.full(4, -jnp.inf)
     for alike in (implicit.Alike.of(none, 0.5), implicit.Alike.of(none, jnp.ones(4))):
@@ -160,6 +163,7 @@ def test_a_row_without_negatives_pushes_nothing(x64):
     assert float(step.u) == pytest.approx(float(implicit.hsolve(jnp.asarray(2.0), jnp.asarray(1.0))), abs=1e-9)
 
 
+@pytest.mark.thorough
 @every_dtype
 def test_a_known_number_of_steps_suffices(dtype, monkeypatch, rng, x64):
     """GPUs take a fixed number of steps, without a test: ordinary numbers give the same, absurd ones finite results."""

@@ -90,6 +90,7 @@ def test_few_steps_are_tried_and_the_best_has_worse_neighbours(solver, problem):
     np.testing.assert_allclose(np.diff(np.log10(tuned.steps)), 0.5, rtol=1e-3)
 
 
+@pytest.mark.thorough
 def test_the_judge_is_the_objective_or_held_out_rows(problem):
     """With almost no ridge and few rows, the objective still falls when new rows are predicted worse."""
     rng = np.random.default_rng(0)
