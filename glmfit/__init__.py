@@ -19,7 +19,7 @@ __all__ = [
     "spike_identities", "__version__",
 ]  # fmt: skip
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = ("batch", "bounds", "demo", "design", "engine", "estimators", "inference", "observations", "pairs")
 _MODULES += ("penalties", "plotting", "plugins", "problems", "solvers", "stochastic")

@@ -57,7 +57,7 @@ def covariate_part(covariate: dict[str, Any], of: Recorded) -> Part:
     """Make the features of one covariate."""
     name, bins, table = covariate.get("name", covariate["signal"]), of.bins, covariate.get("basis")
     values, columns, how = _values(covariate, of)
-    prefixes = [f"{name}_{column}" for column in columns] or [name]
+    prefixes = [name if column == name else f"{name}_{column}" for column in columns] or [name]
     lags = covariate.get("lags", [round(lag / bins.bin_s) for lag in covariate.get("lags_s", [])])
     basis, ends = None, [""]
     if table is not None:

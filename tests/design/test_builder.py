@@ -185,6 +185,15 @@ def test_a_whole_design_equals_the_oracle(session):
     assert built.exposure is None and built.own is None
 
 
+def test_a_column_named_as_its_covariate_is_named_once(session):
+    basis = {"kind": "bspline", "n": 4, "order": 2, "range": [0, 10]}
+    y = {"signal": "place", "name": "y", "columns": ["y"]}
+    built = build(session, design_of(epochs="run", covariates=[y]), "PopulationGLM")
+    assert built.feature_names == ["y"]
+    built = build(session, design_of(epochs="run", covariates=[{**y, "basis": basis}]), "PopulationGAM")
+    assert built.feature_names == ["y_0", "y_1", "y_2", "y_3"] and list(built.smooth_terms) == ["y"]
+
+
 def test_exposure_of_the_last_bin(session):
     design = design_of(epochs="run", partial_bins="exposure", covariates=[{"signal": "speed"}])
     built = build(session, design, "PopulationGLM")
