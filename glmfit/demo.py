@@ -63,12 +63,7 @@ def run(
     MissingExtra
         If matplotlib or nitime is not installed.
     """
-    missing = [name for name in ("matplotlib", "nitime") if find_spec(name) is None]
-    if missing:
-        raise MissingExtra(
-            f"the demo needs {' and '.join(missing)}, not installed here: "
-            'run  python -m pip install -e ".[demo]"  in the checkout.'
-        )
+    _require("matplotlib", "nitime")
     start = time.perf_counter()
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -81,6 +76,16 @@ def run(
         print(f"  {path.name:<24} {_CAPTIONS[path.name]}")
     print(f"Done in {time.perf_counter() - start:.1f} s, compilation included.")
     return {"grasshopper": recording, "population": population, "scores": scores | more_scores, "figures": figures}
+
+
+def _require(*packages: str) -> None:
+    """Raise MissingExtra if a package is not installed."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise MissingExtra(
+            f"the demo needs {' and '.join(missing)}, not installed here: "
+            'run  python -m pip install -e ".[demo]"  in the checkout.'
+        )
 
 
 def _heading(text: str) -> None:
@@ -127,7 +132,13 @@ def load_grasshopper(duration_s: float = 10.0) -> Recording:
     -------
     Recording
         Arrays (time,): ``time``, s; ``level``, of the sound's envelope in dB, standardised; ``spikes``, counts.
+
+    Raises
+    ------
+    MissingExtra
+        If nitime, which has the recording, is not installed.
     """
+    _require("nitime")
     folder = Path(next(iter(find_spec("nitime").submodule_search_locations))) / "data"
     time_us, envelope = np.loadtxt(folder / "grasshopper_stimulus1.txt", unpack=True)
     spikes_us = np.loadtxt(folder / "grasshopper_spike_times1.txt")  # "#" begins a header line

@@ -117,6 +117,12 @@ def test_command_line_without_arguments_lists_the_commands():
     assert "info" in done.stderr
 
 
+def test_the_recording_says_which_extra_is_missing(monkeypatch):
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    with pytest.raises(demo.MissingExtra, match=r"nitime, not installed here.*\[demo\]"):
+        demo.load_grasshopper()
+
+
 def test_demo_says_which_extra_is_missing(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "nitime" else object())
     assert main(["demo", "--out", str(tmp_path / "out")]) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..data.arrays import numbers
 from ..display import Display, Summary, counted
 from ..estimators.parameters import read_seed
 from ..numerics import Seed
+from ..observations import Observation
 from .coupled import Coupled, read_coupled
 
 if TYPE_CHECKING:
@@ -21,11 +23,16 @@ if TYPE_CHECKING:
 
 # Means and draws in plain NumPy: a bin takes microseconds, and dispatch on types would take most of them.
 _MEAN: dict[str, Callable] = {
+    "exp": np.exp,
     "softplus": lambda eta: np.logaddexp(0.0, eta),
     "logistic": lambda eta: 0.5 + 0.5 * np.tanh(0.5 * eta),
     "squared": lambda eta: eta,
+    "negative-binomial": np.exp,
+    "gamma": np.exp,
 }
 _DRAW: dict[str, Callable] = {
+    "exp": lambda rng, mean, _: rng.poisson(mean),
+    "softplus": lambda rng, mean, _: rng.poisson(mean),
     "logistic": lambda rng, mean, _: rng.random(len(mean)) < mean,
     "negative-binomial": lambda rng, mean, spread: rng.poisson(_gamma(rng, mean, spread)),
     "gamma": lambda rng, mean, spread: _gamma(rng, mean, spread),
@@ -185,7 +192,7 @@ def _simulate(coupled: Coupled, start: np.ndarray, n_bins: int, limit: float, rn
     coef = coupled.coef.reshape(-1, n_neurons)
     base = np.broadcast_to(coupled.base, (n_bins, n_neurons))
     name, spread = coupled.observation.name, getattr(coupled.observation, "dispersion", None)
-    mean, draw = _MEAN.get(name, np.exp), _DRAW.get(name, lambda rng, mean, _: rng.poisson(mean))
+    mean, draw = _MEAN.get(name, coupled.observation.mean), _DRAW.get(name, partial(_by_quantile, coupled.observation))
     silent = coupled.silent if coupled.silent.any() else None
     with np.errstate(over="ignore", invalid="ignore"):
         for t in range(n_bins):
@@ -198,6 +205,13 @@ def _simulate(coupled: Coupled, start: np.ndarray, n_bins: int, limit: float, rn
                 return t, counts[lags:], rates
             counts[lags + t] = draw(rng, rate, spread)
     return n_bins, counts[lags:], rates
+
+
+def _by_quantile(observation: Observation, rng: np.random.Generator, mean: np.ndarray, _: Any) -> np.ndarray:
+    """Draw responses of any model, by its quantiles at uniform numbers; a mean of 0 has no other response."""
+    with np.errstate(divide="ignore"):
+        drawn = observation.quantile(rng.random(len(mean)), observation.link(mean))
+    return np.where(mean == 0, 0.0, drawn)
 
 
 def _gamma(rng: np.random.Generator, mean: np.ndarray, spread: Any) -> np.ndarray:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _EPS = float(np.finfo(np.float64).eps)
 _TINY = float(np.finfo(np.float64).smallest_normal)
-_STEEPEST = {"softplus": 1.0, "logistic": 0.25}  # slopes of inverse links; that of exp has no limit
+_STEEPEST = {"softplus": 1.0, "logistic": 0.25}  # slopes of inverse links
+_STEEP = ("exp", "negative-binomial", "gamma")  # these have slopes without a limit
 _REFUSED = {
     "squared": "Gaussian responses may be negative",
     "binomial": "trials of Binomial counts are not part of the model",
@@ -134,6 +135,9 @@ def coupling_stability(
     name = coupled.observation.name
     if name in _REFUSED:
         raise ValueError(f"coupling_stability is for counts: {_REFUSED[name]}, and no bound is known.")
+    if name not in (*_STEEPEST, *_STEEP):
+        known = ", ".join((*_STEEPEST, *_STEEP))
+        raise ValueError(f"the observation model is {name!r}; coupling_stability has proofs for {known}.")
     filters = coupled.filters
     excitation = _excitation(coupled, filters)
     alone = _rates_alone(coupled)

@@ -71,8 +71,9 @@ class Observation(eqx.Module):
     arrays (for which methods compute with NumPy) or JAX arrays. Methods work element by element and broadcast; the
     result has the broadcast shape and the dtype of eta, and float32 is never promoted. Losses are in nats.
 
-    A model defines `loss`, `derivative`, `curvature`, `curvature_bound`, `mean`, `link`, `log_likelihood`, `sample` and
-    `wrong`, and others for which it has better formulas. Its public methods except the last two are formulas: their
+    A model defines `loss`, `derivative`, `curvature`, `curvature_bound`, `mean`, `variance`, `link`, `log_likelihood`,
+    `quantile`, `cdf`, `sample` and `wrong`, and others for which it has better formulas: `curvature_slope` by
+    differences is too rough for single precision. Its public methods except the last two are formulas: their
     arguments have been brought to one namespace (`namespace(eta)`) and one floating dtype, and only arguments that are
     None are omitted.
     """
@@ -239,7 +240,7 @@ class Observation(eqx.Module):
 
     @abc.abstractmethod
     def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
-        """Compute a quantile of the response over an exposure, with SciPy, of the shape of eta."""
+        """Compute quantiles of the response over an exposure, with SciPy; levels and eta broadcast."""
 
     @abc.abstractmethod
     def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 
 from glmfit import PopulationGLM
 from glmfit.design import Convolution
-from glmfit.inference import coupling_stability, simulate_recurrent
+from glmfit.inference import coupling_stability, simulate_recurrent, stability
 from glmfit.inference.stability import bound_spectral_radius
 
 BASIS = np.exp(-np.arange(6)[:, None] / [1.0, 4.0])  # (lag, kernel)
@@ -163,6 +163,13 @@ def test_responses_that_may_be_negative_are_refused():
     model = PopulationGLM(observation_model="Gaussian", regularizer_strength=0.1)
     model.fit(Convolution(y, BASIS).to_array(), y)
     with pytest.raises(ValueError, match="Gaussian responses may be negative"):
+        coupling_stability(model, BASIS)
+
+
+def test_a_model_without_a_proof_is_refused(monkeypatch):
+    model = coupled()
+    monkeypatch.setattr(stability, "_STEEPEST", {"logistic": 0.25})
+    with pytest.raises(ValueError, match="'softplus'; coupling_stability has proofs for logistic, exp"):
         coupling_stability(model, BASIS)
 
 

@@ -7,7 +7,7 @@ from sklearn.exceptions import NotFittedError
 
 from glmfit import PopulationGAM, PopulationGLM, SoftmaxGLM
 from glmfit.design import Convolution, RaisedCosineLog
-from glmfit.inference import simulate_recurrent
+from glmfit.inference import recurrent, simulate_recurrent
 
 BASIS = np.exp(-np.arange(6)[:, None] / [1.0, 4.0])  # (lag, kernel)
 FAMILIES = {
@@ -44,6 +44,18 @@ def loop(model, counts, start, inputs):
             for k in range(inputs.shape[1]):
                 eta[t, j] += inputs[t, k] * model.coef_[N * n_kernels + k, j]
     return eta
+
+
+def test_every_other_model_is_drawn_by_its_own_quantiles(monkeypatch):
+    """A model that this file does not know is not Poisson."""
+    model = fitted("exp", "NegativeBinomial", dispersion=2.0)
+    model.coef_[:], model.intercept_[:] = 0.0, model._observation().link(np.array([0.3, 0.5, 0.8]))
+    monkeypatch.delitem(recurrent._MEAN, "negative-binomial")
+    monkeypatch.delitem(recurrent._DRAW, "negative-binomial")
+    drawn = simulate_recurrent(model, BASIS, 4000).counts
+    variance = model._observation().variance(model.intercept_)
+    np.testing.assert_allclose(drawn.mean(axis=0), [0.3, 0.5, 0.8], atol=5 * np.sqrt(variance.max() / 4000))
+    np.testing.assert_allclose(drawn.var(axis=0), variance, rtol=0.3)
 
 
 @pytest.mark.thorough

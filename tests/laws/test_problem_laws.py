@@ -20,6 +20,7 @@ from cases import (
     with_fit,
 )
 from oracles import population as oracle
+from oracles.penalties import smooth
 from sklearn.exceptions import ConvergenceWarning
 
 from glmfit import PopulationGLM, Status
@@ -73,7 +74,8 @@ def test_evaluation_is_the_definition(link, penalty, weighted, dtype):
     weights = WEIGHTS if weighted else None
     at = some_params(X)
     value = problem(link, X, Y, name, weights=weights, **numbers).evaluate(at)
-    ridge = numbers["strength"] * {"Ridge": 1, "ElasticNet": 1 - numbers.get("ratio", 0)}.get(name, 0)
+    given = numbers["strength"], numbers.get("ratio", 0.5)
+    ridge = np.array([2 * smooth(name, np.tile(e[:, None], Y.shape[1]), *given) for e in np.eye(X.shape[1])])
     expected = oracle.gradient(link, X, Y, *at, weights, ridge)
     np.testing.assert_allclose(value.grad_coef, expected[0], rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(value.grad_intercept, expected[1], rtol=1e-12, atol=1e-13)

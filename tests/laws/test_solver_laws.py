@@ -157,6 +157,23 @@ def test_a_ridge_per_coefficient_is_that_of_the_rescaled_features(solver):
     np.testing.assert_allclose(solution.params.coef, expected, atol=2e-3 * np.abs(expected).max())
 
 
+@pytest.mark.thorough
+@every_solver
+def test_many_fits_that_end_at_different_times_are_those_alone(solver):
+    """Groups of fits are split on the way: whatever a solver keeps for each fit is split with them."""
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(300, 4))
+    X[:, 3] += 3 * X[:, 2]
+    Y = rng.poisson(np.exp(X @ rng.normal(scale=0.4, size=(4, 150)) - 1)).astype(np.float64)
+    strength = np.where(np.arange(150) < 100, 10.0, 1e-5)
+    solution = solve(SOLVERS[solver], problem("softplus", X, Y, strength=strength))
+    assert np.all(solution.status == Status.CONVERGED) and solution.gap_is_bound.all()
+    for i in (0, 99, 100, 149):
+        alone = solve(SOLVERS[solver], problem("softplus", X, Y[:, [i]], strength=strength[[i]]))
+        apart = np.abs(solution.objective[i] - alone.objective[0])
+        assert apart <= solution.gap[i] + alone.gap[0]
+
+
 @pytest.mark.thorough(cases=1)
 @every_link
 def test_the_estimate_on_the_way_is_within_a_factor_of_two_of_the_gap(link):
