@@ -148,14 +148,16 @@ class ProximalDescent(Descent):
             features = features | ((step[:-1, fits] != 0) & which)
         size = features.sum(axis=0) + 1
         order, shares = np.argsort(size), []
-        most = _NUMBERS if np.sum(size**3) < _FEW_PRODUCTS else min(_NUMBERS, np.sum(size**2) // n_cores() + 1)
+        shared = np.sum(size**3) >= _FEW_PRODUCTS
+        most = min(_NUMBERS, np.sum(size**2) // n_cores() + 1) if shared else _NUMBERS
         while len(order):  # each takes as much room as the largest
             room = np.arange(1, len(order) + 1) * size[order] ** 2
             alike = (room <= most) & (size[order] <= 1.5 * size[order[0]] + 8)
             share, order = np.split(order, [max(1, np.count_nonzero(alike))])
             shares.append(share)
         together = functools.partial(self._minimise_together, fits, features, known)
-        list(self.rows.each(together, shares[::-1]) if most < _NUMBERS else map(together, shares))
+        for some in [shares[::-1]] if shared else [[share] for share in shares]:
+            list(self.rows.each(together, some))
 
     def _known_steps(self, fits) -> np.ndarray:
         """Which remembered steps inform the models of some fits, bool (step, fit)."""

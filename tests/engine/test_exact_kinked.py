@@ -106,6 +106,30 @@ def test_an_approximate_minimum_leaves_little_of_the_decrease(rng):
         assert value(near) - value(exact) <= 0.03 * total + 1e-9 * np.abs(c).max()
 
 
+@pytest.mark.parametrize("spread", [1e-2, 1e-3, 1e-4])
+def test_groups_of_features_that_nearly_repeat_each_other_have_their_minimum(spread, rng):
+    """Newton steps go far along directions that are almost flat, and little of them can be taken."""
+    for _ in range(10):
+        n = int(rng.integers(8, 70))
+        X = rng.normal(size=(300, 1)) + spread * rng.normal(size=(300, n))
+        Q = X.T @ X / 300 * (1 + 1e-7 * np.eye(n))
+        c = X.T @ (X[:, 0] + rng.normal(size=300)) / 300
+        labels = np.unique(rng.integers(-1, n // 4, n), return_inverse=True)[1] - 1
+        strength = np.full(labels.max() + 1, 10 ** rng.uniform(-4, -1) * np.abs(c).max())
+        w = least(Q, c, labels, strength, np.zeros(n))
+        assert missed(w, Q, c, labels, strength) <= 1e-6
+
+
+@pytest.mark.parametrize("start", [1e-17, 1e-100])
+def test_a_group_that_is_almost_zero_does_not_break_the_others(start):
+    """The curvature of its norm, 0 along a group of one, is larger than anything."""
+    Q = np.eye(3)
+    Q[0, 1] = Q[1, 0] = 0.3
+    given = Q, np.array([1.0, 2.0, 0.1]), np.array([0, 0, 1]), np.full(2, 0.5)
+    w = least(*given, np.array([0.3, 1.0, start]))
+    assert missed(w, *given) <= 1e-8 and w[2] == 0
+
+
 def test_a_quadratic_that_is_not_positive_definite_is_refused():
     n = kinked._SMALL + 1
     with pytest.raises(np.linalg.LinAlgError, match="positive definite"):

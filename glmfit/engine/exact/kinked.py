@@ -3,6 +3,7 @@
 Only what is not zero takes part in a linear system. Models differ in what is zero, and leave when they are done.
 """
 
+import contextlib
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,9 @@ _ROUNDING = 16 * float(np.finfo(float).eps)
 _GROUP_ROUNDS, _GROUP_PATIENT, _GROUP_PATIENCE, _SECULAR_STEPS = 200, 2, 20, 60
 _FAST = 0.1  # of the gradient before: a Newton step that leaves more of it does not converge fast yet
 _NEAR = 1e-9  # of the terms of the gradient: the step that has been taken from there leaves its square
-_SHORTEST = 1e-6  # part of a Newton step that is tried
+_DAMPED = 1e-6, 1e-3  # added to the diagonal, 1, of models whose Newton step is shortened a lot
+_SHORT = 0.02  # part of a Newton step
+_SHORTEST = 1e-12  # part of a Newton step that is tried: of a nearly singular system, little of it is a lot
 
 
 def least_of_models(Q, c, labels, strength, before, left=0.0):
@@ -88,23 +91,23 @@ def _times(Q, w):
     return (Q @ w[:, :, None])[:, :, 0]
 
 
-def _times(Q, w):
-    return (Q @ w[:, :, None])[:, :, 0]
-
-
 def _solve_inside(Q, right, inside, bend=None, unit=None, labels=None):
     """Solve for some variables of each quadratic with the others at zero; NaN if one is not positive definite.
 
     Group norms add the curvature ``bend`` in all directions within the group but ``unit``, (model, variable) each.
     """
-    right, n = np.where(inside, right, 0.0), right.shape[1]
+    right, n, diagonal = np.where(inside, right, 0.0), right.shape[1], np.einsum("nii->ni", Q)
+    if bend is not None:
+        diagonal = diagonal + bend * (1 - unit**2)  # exactly 0 more for a group of one
     if n <= _SMALL:
+        own = Q
         if bend is not None:
-            Q = Q - (labels[:, :, None] == labels[:, None]) * (bend * unit)[:, :, None] * unit[:, None]
-            np.einsum("nii->ni", Q)[:] += bend
+            own = Q - (labels[:, :, None] == labels[:, None]) * (bend * unit)[:, :, None] * unit[:, None]
+            np.einsum("nii->ni", own)[:] = diagonal
         outside = ~inside
-        own = np.where(outside[:, :, None] | outside[:, None, :], np.eye(n), Q)
-        return np.linalg.solve(own, right[:, :, None])[:, :, 0]
+        own = np.where(outside[:, :, None] | outside[:, None, :], np.eye(n), own)
+        with contextlib.suppress(np.linalg.LinAlgError):  # of one of them
+            return np.linalg.solve(own, right[:, :, None])[:, :, 0]
     for i, which in enumerate(inside):
         at = np.flatnonzero(which)
         if at.size:
@@ -112,7 +115,7 @@ def _solve_inside(Q, right, inside, bend=None, unit=None, labels=None):
             if bend is not None:
                 u, b, group = unit[i, at], bend[i, at], labels[i, at]
                 own -= (group[:, None] == group) * np.outer(b * u, u)
-                own.flat[:: len(at) + 1] += b
+                own.flat[:: len(at) + 1] = diagonal[i, at]
             _, right[i, at], failed = dposv(own, right[i, at], lower=True, overwrite_a=True)
             if failed:
                 right[i] = np.nan
@@ -143,9 +146,12 @@ def minimise_groups(Q, c, labels, strength, start, share=0.0):
     given = Q, c, labels, strength
     first = None
     for _ in range(_GROUP_ROUNDS):
-        after, missed, released, value, promised = _newton_of_groups(*given, w)
+        after, missed, released, value, promised, length = _newton_of_groups(*given, w)
+        if (short := length < _SHORT).any():
+            after[short] = _damped(*(values[short] for values in (*given, w, after)))
         first = value if first is None else first
-        done = ((missed <= _NEAR * size) | (promised < share * (first - value))) & ~released
+        enough = (length == 1) & (promised < share * (first - value))
+        done = ((missed <= _NEAR * size) | enough) & ~released
         since = np.where(missed < 0.5 * best, 0, since + 1)
         best = np.minimum(best, missed)
         ended = done | (since >= _GROUP_PATIENCE)
@@ -203,9 +209,11 @@ def _switch(groups, row, Q, c, w, everything) -> None:
     residual = c - _times(Q, w)
     for of in groups:
         place = row[of.quadratic]
-        b, active = of.slopes(slice(None), place, residual, w), w[place[:, None], of.at].any(axis=1)
-        switches = (of.strength > 0) & (active != (np.sum(b * b, axis=1) > of.strength**2))
-        chosen = np.flatnonzero((place >= 0) & (switches | everything[place]))
+        chosen = (place >= 0) & everything[place]
+        if not everything.all():
+            b, active = of.slopes(slice(None), place, residual, w), w[place[:, None], of.at].any(axis=1)
+            chosen |= (place >= 0) & (of.strength > 0) & (active != (np.sum(b * b, axis=1) > of.strength**2))
+        chosen = np.flatnonzero(chosen)
         turns = np.arange(len(chosen)) - np.searchsorted(place[chosen], place[chosen])  # one group of each at a time
         for turn in range(turns.max(initial=-1) + 1):
             some = chosen[turns == turn]
@@ -243,11 +251,28 @@ def _least_of_groups(values, b, strength):
     return np.where(free, b / values, b * t / (values * t + bound))
 
 
+def _damped(Q, c, labels, strength, w, after):
+    """Return the lowest of some points and those after damped Newton steps from w: some directions are almost flat."""
+    best = _values(Q, c, labels, strength, after)
+    for damping in _DAMPED:  # the same gradient at w, and an upper bound elsewhere
+        there = _newton_of_groups(Q + damping * np.eye(Q.shape[1]), c + damping * w, labels, strength, w)[0]
+        value = _values(Q, c, labels, strength, there)
+        after, best = np.where((value < best)[:, None], there, after), np.fmin(value, best)
+    return after
+
+
+def _values(Q, c, labels, strength, w):
+    """Objectives of quadratics plus norms, (quadratic,)."""
+    norms = np.stack([np.sum(w**2, axis=1, where=labels == g) for g in range(strength.shape[1])], axis=1) ** 0.5
+    return np.sum(w * (_times(Q, w) / 2 - c), axis=1) + np.sum(strength * norms, axis=1)
+
+
 def _newton_of_groups(Q, c, labels, strength, w):
     """Take a Newton step on the groups that are not zero, if it descends.
 
-    Returns w after the step as a new array, the largest entry of the gradient before it, and whether some group was
-    zero there that should not be, (quadratic,) each.
+    Returns w after the step as a new array and, (quadratic,) each: the largest entry of the gradient before it, whether
+    some group was zero there that should not be, the objective there, the decrease that the whole step promised, and
+    which part of it was taken.
     """
     shape = strength.shape
     place = (labels + shape[1] * np.arange(shape[0])[:, None]).ravel()
@@ -267,7 +292,8 @@ def _newton_of_groups(Q, c, labels, strength, w):
     inside = ~own(zero) & (labels < shape[1] - 1)
     slope = np.where(inside, gradient + own(strength) * unit, 0.0)
     step = _solve_inside(Q, slope, inside, bend, unit, labels)
-    step[~np.isfinite(step).all(axis=1)] = 0.0
+    failed = ~np.isfinite(step).all(axis=1)
+    step[failed] = 0.0
     push, bent = -np.sum(step * gradient, axis=1), np.sum(step * _times(Q, step), axis=1)
     length = np.ones(len(w))
     while True:
@@ -281,5 +307,5 @@ def _newton_of_groups(Q, c, labels, strength, w):
     length[length <= _SHORTEST] = 0.0
     value = np.sum(w * (gradient - c), axis=1) / 2 + np.sum(strength * norms, axis=1)
     missed = np.abs(slope).max(axis=1, initial=0.0)
-    promised = np.where(length == 1, np.sum(step * slope, axis=1) / 2, np.inf)
-    return w - length[:, None] * step, missed, released, value, promised
+    promised, length = np.sum(step * slope, axis=1) / 2, np.where(failed, 0.0, length)
+    return w - length[:, None] * step, missed, released, value, promised, length
