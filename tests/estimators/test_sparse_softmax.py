@@ -289,3 +289,15 @@ def test_what_does_not_go_together_is_refused(data, given, message):
 def test_streams_need_a_ridge(data):
     with pytest.raises(ValueError, match="partial_fit takes a ridge or no penalty"):
         SoftmaxGLM(regularizer="Lasso").partial_fit(*data)
+
+
+@pytest.mark.parametrize("strength", [3e-3, 3e-4])
+def test_groups_of_features_that_nearly_repeat_each_other_are_fitted_in_few_steps(strength):
+    """The models of the steps are minimised although they are almost flat in most directions."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 1)) + 1e-3 * rng.normal(size=(300, 12))
+    y = (X[:, :1] * rng.normal(size=6) + rng.gumbel(size=(300, 6))).argmax(axis=1)
+    given = {"regularizer": "GroupLasso", "groups": np.arange(12) // 3, "regularizer_strength": strength}
+    model = SoftmaxGLM(**given, max_epochs=60)
+    assert model.fit(X, y).report_.status == Status.CONVERGED
+    assert model.n_iter_ < 30
