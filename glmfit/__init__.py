@@ -21,7 +21,9 @@ __all__ = [
 
 __version__ = "0.2.0"
 
-_MODULES = ("batch", "bounds", "demo", "design", "engine", "estimators", "inference", "observations", "pairs")
-_MODULES += ("penalties", "plotting", "plugins", "problems", "solvers", "stochastic")
+_MODULES = (
+    "batch", "bounds", "demo", "design", "engine", "estimators", "inference", "observations", "pairs", "penalties",
+    "plotting", "plugins", "problems", "solvers", "stochastic",
+)  # fmt: skip
 
 __getattr__, __dir__ = _names_of_rooms(__name__, __all__, (".status", ".data.times", ".estimators"), _MODULES)

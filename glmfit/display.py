@@ -46,7 +46,7 @@ class Display(ABC):
         return f"<div>{_paragraph(head)}{rows}{_paragraph(tail)}</div>"
 
 
-def _style(table: pd.DataFrame) -> dict:
+def _style(table: pd.DataFrame) -> dict[str, Any]:
     numbered = table.index.nlevels == 1 and table.index.name is None
     return {"index": not numbered, "max_rows": _MOST_ROWS, "float_format": "{:.3g}".format, "na_rep": "nan"}
 
@@ -56,7 +56,7 @@ def _paragraph(lines: Sequence[str]) -> str:
     return f'<pre style="white-space: pre-wrap">{text}</pre>' if lines else ""
 
 
-def long_frame(neuron: list, second: str, names: list, values: dict) -> pd.DataFrame:
+def long_frame(neuron: list[Any], second: str, names: list[Any], values: dict[str, Any]) -> pd.DataFrame:
     """Rows of (second, neuron) arrays as a pandas DataFrame, one per neuron and name."""
     import pandas as pd
 

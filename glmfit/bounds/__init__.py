@@ -1,5 +1,7 @@
 """Guaranteed inequalities: smoothness, step sizes, eigenvalues and distances from the optimum."""
 
+from typing import NoReturn
+
 from .duality import DUALITY_THEOREM, ResidualSums, dual_gap
 from .log_partition import (
     LOG_PARTITION_THEOREM,
@@ -40,6 +42,6 @@ _GONE = {
 }
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> NoReturn:
     instead = f"; {_GONE[name]}" if name in _GONE else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}.")

@@ -116,7 +116,7 @@ def find(observation_model: Any, inverse_link: Any = None) -> Observation:
     )
 
 
-def from_inverse_link(inverse_link: str | Callable) -> Observation:
+def from_inverse_link(inverse_link: str | Callable[..., Any]) -> Observation:
     """Find the Poisson model of an inverse link.
 
     Parameters
