@@ -13,7 +13,7 @@ from scipy.linalg.lapack import dpotrf
 
 from ..penalties import Penalty
 from .cg import Descent, steps_of_a_hessian
-from .exact.kinked import least_of_models
+from .exact.kinked import least_of_models, times
 from .host import HostRows
 from .metric import SharedMetric
 from .population import select
@@ -156,8 +156,11 @@ class ProximalDescent(Descent):
             share, order = np.split(order, [max(1, np.count_nonzero(alike))])
             shares.append(share)
         together = functools.partial(self._minimise_together, fits, features, known)
-        for some in [shares[::-1]] if shared else [[share] for share in shares]:
-            list(self.rows.each(together, some))
+        if shared:
+            list(self.rows.each(together, shares[::-1]))
+        else:  # threads would wait for each other
+            for share in shares:
+                together(share)
 
     def _known_steps(self, fits) -> np.ndarray:
         """Which remembered steps inform the models of some fits, bool (step, fit)."""
@@ -183,14 +186,14 @@ class ProximalDescent(Descent):
 
         (Q, flat), before = self._models(fits, place, known, of), of(self.coef)
         g = np.where(flat, 0.0, of(self.gradient))
-        c = (Q @ before[:, :, None])[:, :, 0] - g
+        c = times(Q, before) - g
         labels = np.append(self._labels, [-1, len(self._strength)])[place]
         move = least_of_models(Q, c, labels, self._strength[:, fits].T, before, _LEFT) - before
         step = np.zeros((d + 2, n))
         step[place.T, np.arange(n)] = move.T
         kinks = [self._norms(coef) for coef in (self.coef[:, fits], self.coef[:, fits] + step[:d])]
         rise = np.sum(self._strength[:, fits] * (kinks[1] - kinks[0]), axis=0)
-        promised = -np.einsum("ni,ni->n", g, move) - np.sum(move * (Q @ move[:, :, None])[:, :, 0], axis=1) / 2 - rise
+        promised = -np.einsum("ni,ni->n", g, move) - np.sum(move * times(Q, move), axis=1) / 2 - rise
         self._moves[:, fits], self._promised[fits] = step[:-1], np.maximum(promised, 0.0)
 
     def _models(self, fits, place, known, of) -> tuple[np.ndarray, np.ndarray]:

@@ -239,7 +239,7 @@ class Observation(eqx.Module):
         return self.log_likelihood(y, eta)
 
     @abc.abstractmethod
-    def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         """Compute quantiles of the response over an exposure, with SciPy; levels and eta broadcast."""
 
     @abc.abstractmethod

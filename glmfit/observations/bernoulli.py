@@ -85,7 +85,7 @@ class Bernoulli(Observation):
         eta = jnp.asarray(eta)
         return jax.random.bernoulli(key, self.mean(eta)).astype(eta.dtype if dtype is None else dtype)
 
-    def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         from scipy.stats import binom
 
         return binom.ppf(level, exposure, self.mean(eta))

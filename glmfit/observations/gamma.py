@@ -83,7 +83,7 @@ class Gamma(Observation):
         drawn = jnp.maximum(drawn, jnp.finfo(eta.dtype).tiny)  # 0 is outside of this distribution
         return drawn.astype(eta.dtype if dtype is None else dtype)
 
-    def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         from scipy.stats import gamma
 
         return gamma.ppf(level, 1.0 / self._of(eta), scale=np.exp(eta) * self._of(eta))

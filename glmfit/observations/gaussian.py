@@ -73,7 +73,7 @@ class Gaussian(Observation):
     def draw(self, key: jax.Array, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         return eta + super().draw(key, np.zeros_like(eta))  # single precision is not enough for large means
 
-    def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         from scipy.stats import norm
 
         return norm.ppf(level, eta, np.sqrt(self._of(eta)))

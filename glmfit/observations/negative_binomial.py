@@ -106,7 +106,7 @@ class NegativeBinomial(Observation):
         counts = jax.random.poisson(of_count, jnp.minimum(rate, 2.0**30)).astype(eta.dtype)
         return counts.astype(eta.dtype if dtype is None else dtype)
 
-    def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         from scipy.stats import nbinom
 
         r = 1.0 / self._of(eta)

@@ -106,7 +106,7 @@ class Poisson(Observation):
         value = self.log_likelihood(y, eta) + (1 - exposure) * rate + scipy.special.xlogy(y, exposure)
         return np.where(np.isinf(rate), -np.inf, value)  # no count is that large
 
-    def quantile(self, level: float, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         from scipy.stats import poisson
 
         return poisson.ppf(level, exposure * self.mean(eta))

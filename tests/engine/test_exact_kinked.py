@@ -62,7 +62,7 @@ def test_the_minimum_of_a_quadratic_plus_l1_meets_its_conditions(patient, rng, m
 @pytest.mark.parametrize("near", [True, False])
 def test_the_minimum_of_a_quadratic_plus_norms_of_groups_meets_its_conditions(near, patient, rng, monkeypatch):
     """From a start with the right zeros, and from anywhere; some groups have no norm."""
-    monkeypatch.setattr(kinked, "_GROUP_PATIENT", patient)
+    monkeypatch.setattr(kinked, "_SWITCHING", patient)
     for trial in range(60):
         Q, c, labels, strength, start = grouped(rng, trial)
         if near:

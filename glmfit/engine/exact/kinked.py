@@ -1,4 +1,4 @@
-"""Minima of quadratics with an l1 norm or group norms, exactly, of several models at once.
+"""Minima of quadratics with an l1 norm or group norms, of several models at once.
 
 Only what is not zero takes part in a linear system. Models differ in what is zero, and leave when they are done.
 """
@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg.lapack import dposv
 
-_ROUNDS, _PATIENT = 40, 6
+_ROUNDS, _PATIENT = 40, 6  # per variable; rounds in which all variables switch at once
 _SMALL = 64  # variables of systems that are solved together
 _ROUNDING = 16 * float(np.finfo(float).eps)
-_GROUP_ROUNDS, _GROUP_PATIENT, _GROUP_PATIENCE, _SECULAR_STEPS = 200, 2, 20, 60
+_GROUP_ROUNDS, _SECULAR_STEPS = 200, 60
+_SWITCHING, _STUCK = 2, 20  # rounds without half the gradient: then all groups are minimised over; then it ends
 _FAST = 0.1  # of the gradient before: a Newton step that leaves more of it does not converge fast yet
 _NEAR = 1e-9  # of the terms of the gradient: the step that has been taken from there leaves its square
 _DAMPED = 1e-6, 1e-3  # added to the diagonal, 1, of models whose Newton step is shortened a lot
@@ -27,19 +28,17 @@ def least_of_models(Q, c, labels, strength, before, left=0.0):
     others ends in variables with the label n_groups, for which Q is the identity and c is 0. ``strength`` is (model,
     group). w has exact zeros. Group norms may stop when about a share ``left`` of the decrease is left.
     """
-    m, n_groups = strength.shape
     unit = 1 / np.sqrt(np.maximum(np.einsum("nii->ni", Q), np.finfo(float).tiny))
     labels = labels + 1  # those without a norm come first, those past the end last
     strength = np.pad(strength, ((0, 0), (1, 1)))
-    place = labels + (n_groups + 2) * np.arange(m)[:, None]
-    counts = np.bincount(place.ravel(), minlength=strength.size).reshape(strength.shape)
-    if single := counts[:, 1:-1].max(initial=0) <= 1:
-        strength = np.take_along_axis(strength, labels, 1) * unit
+    own = np.take_along_axis(strength, labels, 1)
+    if single := _sums(labels, np.ones(labels.shape), strength.shape)[:, 1:-1].max(initial=0) <= 1:
+        strength = own * unit
     else:  # the features of a group keep their proportions
-        least = np.full(strength.size, np.inf)
-        np.minimum.at(least, place, unit)
-        unit = np.where(strength.ravel()[place] > 0, least[place], unit)
-        strength = strength * np.where(np.isfinite(least), least, 0.0).reshape(strength.shape)
+        least = np.full(strength.shape, np.inf)
+        np.minimum.at(least, (np.arange(len(labels))[:, None], labels), unit)
+        unit = np.where(own > 0, np.take_along_axis(least, labels, 1), unit)
+        strength = strength * np.where(np.isfinite(least), least, 0.0)
     Q, c, before = Q * unit[:, None] * unit[:, :, None], c * unit, before / unit
     if single:
         return unit * minimise_l1(Q, c, strength, before)
@@ -70,7 +69,7 @@ def minimise_l1(Q, c, l1, start):
         else:
             crosses = wrong.any(axis=1)
             w, sign = _to_first_crossing(w, target, sign, wrong)
-        gradient = _times(Q, w) - c
+        gradient = times(Q, w) - c
         terms = size * np.sum(size * np.abs(w), axis=1, keepdims=True)  # at least |Q| |w|
         slack = 1e-10 * l1 + _ROUNDING * (terms + np.abs(c))  # each in its own units
         missed = ~free & (sign == 0) & ~wrong & (np.abs(gradient) > l1 + slack) & ~crosses[:, None]
@@ -87,8 +86,15 @@ def minimise_l1(Q, c, l1, start):
     return out
 
 
-def _times(Q, w):
+def times(Q, w):
+    """Multiply each matrix by its vector, (model, variable)."""
     return (Q @ w[:, :, None])[:, :, 0]
+
+
+def _sums(labels, values, shape):
+    """Sum values over the variables of each group, of the shape (quadratic, group)."""
+    place = labels + shape[1] * np.arange(shape[0])[:, None]
+    return np.bincount(place.ravel(), values.ravel(), shape[0] * shape[1]).reshape(shape)
 
 
 def _solve_inside(Q, right, inside, bend=None, unit=None, labels=None):
@@ -138,13 +144,12 @@ def minimise_groups(Q, c, labels, strength, start, share=0.0):
     w has groups of exact zeros; the first group is free, and the last past the end. Newton steps on the groups that are
     not zero, where the norms are smooth, are fast once the zeros are right. Where they are not, the objective is
     minimised over one group after the other: over those that should switch between zero and not, or over all if this
-    does not help. It never increases.
+    does not help. It never increases. It may stop when a Newton step promises less than a ``share`` of the decrease.
     """
     out, w, left, groups = start.copy(), start, np.arange(len(c)), None
     size = np.abs(c).max(axis=1, initial=0.0) + strength.max(axis=1, initial=0.0)
     best, since, before = np.full(len(c), np.inf), np.zeros(len(c)), np.full(len(c), np.inf)
-    given = Q, c, labels, strength
-    first = None
+    given, first = (Q, c, labels, strength), None  # the objective at the start
     for _ in range(_GROUP_ROUNDS):
         after, missed, released, value, promised, length = _newton_of_groups(*given, w)
         if (short := length < _SHORT).any():
@@ -154,13 +159,13 @@ def minimise_groups(Q, c, labels, strength, start, share=0.0):
         done = ((missed <= _NEAR * size) | enough) & ~released
         since = np.where(missed < 0.5 * best, 0, since + 1)
         best = np.minimum(best, missed)
-        ended = done | (since >= _GROUP_PATIENCE)
+        ended = done | (since >= _STUCK)
         slow = ~ended & (released | ~(missed <= _FAST * before))
         if slow.any():
             groups = groups or list(_groups(Q, labels, strength))
             row = np.full(len(out), -1)
             row[left[slow]] = np.flatnonzero(slow)
-            _switch(groups, row, *given[:2], after, since >= _GROUP_PATIENT)
+            _switch(groups, row, *given[:2], after, since >= _SWITCHING)
         w, before = np.where((ended & ~done)[:, None], w, after), missed
         out[left] = w
         if ended.all():
@@ -183,14 +188,12 @@ class _Groups(NamedTuple):
     def slopes(self, some, place, residual, w):
         """Slope at zero of some groups, in their eigenvectors; ``place`` has the rows of their quadratics."""
         turn, here = self.vectors[some].swapaxes(1, 2), (place[:, None], self.at[some])
-        return _times(turn, residual[here]) + self.values[some] * _times(turn, w[here])
+        return times(turn, residual[here]) + self.values[some] * times(turn, w[here])
 
 
 def _groups(Q, labels, strength):
     """Yield the groups of all quadratics, except those past the end, by size."""
-    m, n_groups = strength.shape
-    counts = np.bincount((labels + n_groups * np.arange(m)[:, None]).ravel(), minlength=m * n_groups)
-    counts = counts.reshape(m, n_groups)
+    counts = _sums(labels, np.ones(labels.shape), strength.shape).astype(int)
     order, first = np.argsort(labels, axis=1, kind="stable"), np.cumsum(counts, axis=1) - counts
     for size in np.unique(counts[:, :-1]):
         if size:
@@ -206,7 +209,7 @@ def _switch(groups, row, Q, c, w, everything) -> None:
     ``row`` has the place of every quadratic in Q, c and w, or -1; ``everything`` (place,) says where to minimise over
     all groups.
     """
-    residual = c - _times(Q, w)
+    residual = c - times(Q, w)
     for of in groups:
         place = row[of.quadratic]
         chosen = (place >= 0) & everything[place]
@@ -219,7 +222,7 @@ def _switch(groups, row, Q, c, w, everything) -> None:
             some = chosen[turns == turn]
             here, at = place[some], (place[some][:, None], of.at[some])
             b = of.slopes(some, here, residual, w)
-            new = _times(of.vectors[some], _least_of_groups(of.values[some], b, of.strength[some]))
+            new = times(of.vectors[some], _least_of_groups(of.values[some], b, of.strength[some]))
             residual[here] -= ((new - w[at])[:, None] @ Q[at])[:, 0]
             w[at] = new
 
@@ -263,8 +266,8 @@ def _damped(Q, c, labels, strength, w, after):
 
 def _values(Q, c, labels, strength, w):
     """Objectives of quadratics plus norms, (quadratic,)."""
-    norms = np.stack([np.sum(w**2, axis=1, where=labels == g) for g in range(strength.shape[1])], axis=1) ** 0.5
-    return np.sum(w * (_times(Q, w) / 2 - c), axis=1) + np.sum(strength * norms, axis=1)
+    norms = np.sqrt(_sums(labels, w**2, strength.shape))
+    return np.sum(w * (times(Q, w) / 2 - c), axis=1) + np.sum(strength * norms, axis=1)
 
 
 def _newton_of_groups(Q, c, labels, strength, w):
@@ -275,18 +278,15 @@ def _newton_of_groups(Q, c, labels, strength, w):
     which part of it was taken.
     """
     shape = strength.shape
-    place = (labels + shape[1] * np.arange(shape[0])[:, None]).ravel()
-
-    def sums(values):
-        return np.bincount(place, values.ravel(), strength.size).reshape(shape)
 
     def own(values):
-        return values.ravel()[place].reshape(w.shape)
+        """Values of the group of each variable."""
+        return np.take_along_axis(values, labels, 1)
 
-    gradient = _times(Q, w) - c
-    norms = np.sqrt(sums(w**2))
+    gradient = times(Q, w) - c
+    norms = np.sqrt(_sums(labels, w**2, shape))
     smooth, zero = (norms > 0) & (strength > 0), (norms == 0) & (strength > 0)
-    released = np.any(zero & (np.sqrt(sums(gradient**2)) > strength * (1 + 1e-10)), axis=1)
+    released = np.any(zero & (np.sqrt(_sums(labels, gradient**2, shape)) > strength * (1 + 1e-10)), axis=1)
     unit = w / own(np.where(norms > 0, norms, 1.0))
     bend = own(np.where(smooth, strength / np.where(smooth, norms, 1.0), 0.0))
     inside = ~own(zero) & (labels < shape[1] - 1)
@@ -294,11 +294,11 @@ def _newton_of_groups(Q, c, labels, strength, w):
     step = _solve_inside(Q, slope, inside, bend, unit, labels)
     failed = ~np.isfinite(step).all(axis=1)
     step[failed] = 0.0
-    push, bent = -np.sum(step * gradient, axis=1), np.sum(step * _times(Q, step), axis=1)
+    push, bent = -np.sum(step * gradient, axis=1), np.sum(step * times(Q, step), axis=1)
     length = np.ones(len(w))
     while True:
         # The objective after a part of the step minus that before, without the rounding of either.
-        moved = np.sqrt(sums((w - length[:, None] * step) ** 2)) - norms
+        moved = np.sqrt(_sums(labels, (w - length[:, None] * step) ** 2, shape)) - norms
         change = length * (push + length / 2 * bent) + np.sum(strength * moved, axis=1)
         high = ~(change < 0) & (length > _SHORTEST) & step.any(axis=1)
         if not high.any():
