@@ -1,20 +1,21 @@
 """Fits of population GLMs on an accelerator, and epochs of SAGA compared with the two ceilings of the device.
 
-    python benchmarks/gpu_population.py [--sections p1,p2,designs,cv,large] [--designs FOLDER]
+    python benchmarks/gpu_population.py [--sections p1,p2,designs,cv,large,steps] [--designs FOLDER]
 
 P1 and P2 (100 000 bins, 192 features, 32 and 128 neurons) are fitted by every solver that runs there, and SAGA's
 epochs are timed. Recorded designs, which are not shipped, are fitted by "auto", and one by cross-validation;
 `python benchmarks/_designs.py RECORDINGS FOLDER` makes their files, on a machine with NeMoS. The large problem
 (2 000 000 bins, 512 features, 512 neurons, single precision) is drawn on the device, 12 GB with its table, and its
-epochs are timed.
+epochs are timed. So is a population of 2 000 neurons (1 000 000 bins, 200 features, counts in one byte, 20 GB), whose
+steps of conjugate gradients are timed, ten in one program.
 
 Ceilings, with T rows, D = d + 1 columns and N neurons. An epoch visits T rows: it multiplies Z v and Z'r, 2 T D N
-floating-point operations times two, 4 T D N in all (what is done per entry of eta is not counted). It must move
-at least Z once, counts and table once each, and the table back: 4 (T D + 3 T N) bytes. Divided by the rates of the
-device, measured in the same run by a product of two 8 192 x 8 192 matrices (in full single precision, which the fits
-use, and in the device's default precision, TF32 on NVIDIA's) and by a copy of 2 GB, they give two lower bounds of the
-time of an epoch. The maker's specifications are in the figures if known. It also runs on a CPU, with smaller sizes
-(--scale).
+floating-point operations times two, 4 T D N in all (what is done per entry of eta is not counted), and so does a step.
+An epoch must move at least Z once, counts and table once each, and the table back: 4 (T D + 3 T N) bytes; a step Z
+once, counts once, and eta there and back: 4 (T D + 2 T N) + T N bytes. Divided by the rates of the device, measured in
+the same run by a product of two 8 192 x 8 192 matrices (in full single precision, which the fits use, and in the
+device's default precision, TF32 on NVIDIA's) and by a copy of 2 GB, they give two lower bounds of the time of an epoch.
+The maker's specifications are in the figures if known. It also runs on a CPU, with smaller sizes (--scale).
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from _common import Section, median, run_sections, timed
 from _models import fit_quietly
 
 from glmfit import PopulationGLM, PopulationGLMCV, observations, penalties
+from glmfit.compilation import full_precision
+from glmfit.engine.devices import descent, shards
+from glmfit.engine.devices.descent import Metric as Descending
 from glmfit.engine.population import PopulationProblem
 from glmfit.saga.spectral_rows import Metric, Rows, saga_epoch
 from glmfit.saga.walk import SpectralView, Walk
@@ -40,6 +44,7 @@ from glmfit.solvers import SAGA
 # Bytes per second, and operations per second in single precision and TF32 without sparsity, by the makers.
 SAID = {"H100": (3.35e12, 6.7e13, 4.95e14), "H200": (4.8e12, 6.7e13, 4.95e14), "A100": (2.04e12, 1.95e13, 1.56e14)}
 LARGE = 2_000_000, 512, 512
+WIDE = 1_000_000, 200, 2000
 NAMES = (
     "w_maze_place", "w_maze_place_and_history", "open_field_place", "open_field_coupling", "motor_cortex_coupling",
 )  # fmt: skip
@@ -86,14 +91,14 @@ def epoch_seconds(rows: Rows, table, v, metric: Metric, step, repeats: int = 5) 
     return median(spent[1:])
 
 
-def compare(section: Section, n_rows: int, d: int, n: int, seconds: float, limits) -> None:
-    """Compare an epoch with the two ceilings."""
+def compare(section: Section, n_rows: int, d: int, n: int, seconds: float, limits, moved: float | None = None) -> None:
+    """Compare an epoch, or a step that moves other bytes, with the two ceilings."""
     bandwidth, full, default = limits
-    flops, moved = 4.0 * n_rows * (d + 1) * n, 4.0 * n_rows * (d + 1 + 3 * n)
+    flops, moved = 4.0 * n_rows * (d + 1) * n, moved or 4.0 * n_rows * (d + 1 + 3 * n)
     section.note(
         seconds_per_epoch=seconds, epochs_per_second=1 / seconds, flops=flops, bytes=moved,
-        share_of_bandwidth=moved / bandwidth / seconds, share_of_single_precision=flops / full / seconds,
-        share_of_default_precision=flops / default / seconds,
+        share_of_both=(moved / bandwidth + flops / full) / seconds, share_of_bandwidth=moved / bandwidth / seconds,
+        share_of_single_precision=flops / full / seconds, share_of_default_precision=flops / default / seconds,
     )  # fmt: skip
 
 
@@ -203,6 +208,55 @@ def large(_cache, scale: float, section: Section) -> None:
         del Z, Y, rows
 
 
+def steps(_cache, scale: float, section: Section) -> None:
+    """1 000 000 bins, 200 features, 2 000 neurons: steps of conjugate gradients compared with the device's ceilings."""
+    limits = ceilings(scale, section)
+    (n_rows, d, n), softplus = WIDE, observations.from_inverse_link("softplus")
+    n_rows = max(8192, int(n_rows * scale))
+    blocks, size = shards.Layout(jax.devices()[:1], n_rows, np.float32).shape
+    wide, padded = shards.filled_up(d + 1), shards.filled_up(d + 1, shards.PADDED)
+
+    @jax.jit
+    def draw(key):
+        keys = jax.random.split(key, 3)
+        here = (jnp.arange(blocks * size) < n_rows).reshape(blocks, size, 1)
+        x = jax.random.normal(keys[0], (blocks, size, wide), jnp.float32) * (jnp.arange(wide) < d) * here
+        x = x.at[:, :, d].set(here[..., 0])
+        coef = 0.1 * jax.random.normal(keys[1], (wide, n), jnp.float32)
+        rate = jax.nn.softplus(jnp.einsum("btm,mn->btn", x, coef) - 2)
+        bits = jax.random.bits(keys[2], (blocks, size, n), jnp.uint8)  # counts of 0 or 1 of these probabilities
+        return x, (bits < 256 * jnp.minimum(rate, 1)).astype(jnp.uint8), here.astype(jnp.float32)
+
+    x, y, weight = draw(jax.random.key(0))
+    rows = shards.Shards(x, y, weight, None, None, jnp.asarray(1 / n_rows, jnp.float32))
+    gradient = jnp.zeros((padded, n), jnp.float32)
+    metric = Descending(jnp.eye(padded, dtype=jnp.float32), jnp.full((padded, n), 4.0, jnp.float32))
+    ridge = jnp.full((padded, n), 1e-4, jnp.float32).at[d:].set(0)
+    eta = jnp.full((blocks, size, n), -2.0, jnp.float32) * weight
+    r, _ = jax.jit(lambda rows, eta: rows.derivatives(softplus, eta))(rows, eta)
+    gradient = jax.jit(full_precision(lambda rows, r: rows.gather(r)))(rows, r)
+    del r
+    towards = metric.solve(gradient)
+    norm, nothing = jnp.sum(gradient * towards, axis=0), jnp.zeros(n, jnp.float32)
+    params, none = jnp.zeros_like(gradient).at[d].set(-2.0), jnp.zeros_like(gradient)
+    given = (norm, nothing, jnp.ones(n, bool), jnp.zeros(n, jnp.int32), nothing)
+    point = descent.Point(params, none, gradient, towards, none, *given)
+    spent = []
+    for _ in range(4):
+        left = jnp.full(n, 100, jnp.int32) + point.taken
+        seconds, (eta, point, _) = timed(
+            lambda e=eta, p=point, m=left: jax.block_until_ready(
+                descent._advance(softplus, rows, metric, ridge, nothing, m, e, p)
+            )
+        )
+        spent.append(seconds / descent._STEPS)
+    fallen = float(jnp.median(point.squared_norm / norm))
+    compare(section, n_rows, d, n, median(spent[1:]), limits, 4.0 * n_rows * (d + 1 + 2 * n) + n_rows * n)
+    section.note(norm_after_forty_steps_over_first=fallen)
+    share = section.figures["share_of_both"]
+    section.require("share of both ceilings", share, 1.0, limit=0.6, against="all", unit="", at_least=True, aim=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--designs", type=Path, help="folder of recorded designs")
@@ -213,6 +267,7 @@ if __name__ == "__main__":
         "designs": partial(designs, folder=options.designs),
         "cv": partial(cross_validation, folder=options.designs),
         "large": large,
+        "steps": steps,
     }
     for name, function in (("designs", designs), ("cv", cross_validation)):
         SECTIONS[name].__doc__ = function.__doc__

@@ -199,10 +199,10 @@ def place(values: Any, bad: np.ndarray, *axes: str, first_row: int = 0) -> str:
     return ", ".join(f"{axis} {at}" for axis, at in zip(axes, (row + first_row, *column), strict=False))
 
 
-def rows_with_nan(values: Any) -> np.ndarray:
-    """Find the rows of an array or CSR matrix that have a NaN, bool (row,)."""
+def rows_with_nan(values: Any, length: float = np.nan) -> np.ndarray:
+    """Find the rows of an array or CSR matrix that have a NaN, bool (row,): none if the `length_of` is finite."""
     bad = np.zeros(values.shape[0], bool)
-    if _is_finite(entries_of(values)):
+    if np.isfinite(length) or _is_finite(entries_of(values)):
         return bad
     if not scipy.sparse.issparse(values):
         return np.isnan(values).reshape(len(values), -1).any(axis=1)
@@ -215,22 +215,27 @@ def _is_finite(entries: np.ndarray) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
         if entries.dtype.kind != "f":
             return entries.dtype.kind in "iub"
-        return bool(np.isfinite(_length(entries)) or np.isfinite(np.sum(entries)))
+        return bool(np.isfinite(length_of(entries)) or np.isfinite(np.sum(entries)))
 
 
-def _length(entries: np.ndarray) -> float:
-    """Root of the sum of squares: no magnitude is above it, and BLAS is fast."""
-    flat = entries.ravel(order="K")
-    return math.sqrt(np.dot(flat, flat))
-
-
-def refuse_infinity(values: Any, name: str, column: str) -> None:
-    """Raise for infinite values, saying where the first is; NaN is allowed."""
+def length_of(values: Any) -> float:
+    """Root of the sum of squares: no magnitude is above it, and BLAS is fast; NaN for other than floats."""
     entries = entries_of(values)
-    if entries.dtype.kind == "f" and not _is_finite(entries):
+    if entries.dtype.kind != "f":
+        return np.nan
+    flat = entries.ravel(order="K")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.sqrt(np.dot(flat, flat))
+
+
+def refuse_infinity(values: Any, name: str, column: str) -> float:
+    """Raise for infinite values, saying where the first is; NaN is allowed. Returns the length (`length_of`)."""
+    entries, length = entries_of(values), length_of(values)
+    if entries.dtype.kind == "f" and not np.isfinite(length) and not np.isfinite(np.sum(entries)):
         advice = "Drop such rows, or use NaN where nothing is known."
         text = f"Input {name} contains infinity: {{n}} infinite values (first at {{at}}). {advice}"
         refuse_some(np.isinf(entries), values, column, text)
+    return length
 
 
 def refuse_some(bad: np.ndarray, values: Any, column: str, text: str, first_row: int = 0) -> None:
@@ -240,12 +245,11 @@ def refuse_some(bad: np.ndarray, values: Any, column: str, text: str, first_row:
         raise ValueError(text.format(n=int(bad.sum()), at=at, first=entries_of(values)[bad][0]))
 
 
-def refuse_large(values: Any, name: str, limit: float, why: str) -> None:
-    """Raise for values whose magnitude is above a limit."""
+def refuse_large(values: Any, name: str, limit: float, why: str, length: float = np.nan) -> None:
+    """Raise for values whose magnitude is above a limit; a `length_of` up to it shows that none is."""
     entries = entries_of(values)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if entries.dtype.kind == "f" and _length(entries) <= limit:
-            return
+    if length <= limit or length_of(values) <= limit:
+        return
     largest = max(float(np.fmax.reduce(entries, None, initial=0.0)), -float(np.fmin.reduce(entries, None, initial=0.0)))
     if largest > limit:
         raise ValueError(f"{name} has values up to {largest:.1e}, {why}; rescale them to about 1.")

@@ -48,6 +48,7 @@ class Recording:
     neurons: TimeAxis | None  # y's axis when it was a pynapple object
     neuron_names: list
     own: Any  # weights of single responses (time, neuron), bool if there is only a mask
+    lengths: tuple[float, float]  # of X and Y as given (`arrays.length_of`)
 
     def take(self, rows) -> Self:
         """Take some rows, indices or bool (time,)."""
@@ -97,11 +98,12 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, epochs, res
     check_exposure(exposure, observation, estimator.observation_model)
     check_same_rows(X, y, sample_weight=sample_weight, offset=offset, exposure=exposure)
     axis = time_axis(X) or time_axis(y)
+    length, small = np.nan, isinstance(X, RowSource)
     if isinstance(X, RowSource):
         features.check_columns(estimator, X, reset)
     else:
-        X = features.read_features(estimator, X, reset)
-    counts = y if isinstance(y, RowSource) else _read_counts(y, small=isinstance(X, RowSource))
+        X, length = features.read_measured(estimator, X, reset)
+    counts, length_y = (y, np.nan) if isinstance(y, RowSource) else _read_counts(y, small)
     features.refuse_lengths(X, counts)
     one_neuron = y.one_column if isinstance(y, RowSource) else counts.ndim == 1
     counts = counts[:, None] if len(counts.shape) == 1 else counts
@@ -122,7 +124,8 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, epochs, res
     if epochs is not None:
         seen = mask_of_epochs(epochs, axis, names)
         own = seen if own is None else np.where(seen, own, 0.0)
-    return Recording(X, counts, weights, offset, exposure, one_neuron, time_axis(y), names, own)
+    lengths = length, length_y
+    return Recording(X, counts, weights, offset, exposure, one_neuron, time_axis(y), names, own, lengths)
 
 
 def read_training(
@@ -146,8 +149,8 @@ def read_training(
     if len(rows) < 2:
         what = f"{len(rows)} usable rows (time bins) after dropping {n_dropped} with NaN"
         raise ValueError(f"Found array with n_samples = {what}; a fit needs at least 2, of positive weight.")
-    arrays.refuse_large(data.X, "X", _LARGEST, "too large for single precision")
-    arrays.refuse_large(data.Y, "y", _SQUARES, "whose squares cannot be summed")
+    arrays.refuse_large(data.X, "X", _LARGEST, "too large for single precision", data.lengths[0])
+    arrays.refuse_large(data.Y, "y", _SQUARES, "whose squares cannot be summed", data.lengths[1])
     if reset:
         features.warn_if_turned(data.X, data.Y)
         features.warn_of_constant(data.X)
@@ -234,16 +237,15 @@ def _refuse_wrong(observation: Observation, Y, first_row: int = 0) -> None:
     )  # fmt: skip
 
 
-def _read_counts(y, small: bool) -> np.ndarray:
-    """Return counts as an array, (time,) or (time, neuron), in double or single precision, or in their own integers."""
+def _read_counts(y, small: bool) -> tuple[np.ndarray, float]:
+    """Return counts, (time,) or (time, neuron), as floats or in their own integers, and their length."""
     arrays.refuse_mistakes(y, "y", _NEEDS)
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 0:
         raise ValueError(f"y has shape {y.shape}: no neuron. It needs (time,) or (time, neuron).")
     kinds: Any = "numeric" if small else [np.float64, np.float32]
     with arrays.no_overflow("y"):
         Y = check_array(plain(y), dtype=kinds, ensure_2d=False, ensure_all_finite=False, input_name="y")
-    arrays.refuse_infinity(Y, "y", "neuron")
-    return Y
+    return Y, arrays.refuse_infinity(Y, "y", "neuron")
 
 
 def warn_of_fractions(fraction: np.ndarray, Y=None, name: str = "y") -> None:
@@ -298,9 +300,10 @@ def _without_nan(data: Recording, neutral: float) -> tuple[np.ndarray, Recording
 
     Returns indices and data, which are not copied if these are all rows.
     """
-    complete = not arrays.rows_with_nan(data.Y).any()
+    complete = not arrays.rows_with_nan(data.Y, data.lengths[1]).any()
     missing = np.zeros(data.Y.shape, bool) if complete else np.isnan(data.Y)
-    lacks = [arrays.rows_with_nan(a) for a in (data.X, data.offset) if a is not None]
+    lacks = [arrays.rows_with_nan(data.X, data.lengths[0])]
+    lacks += [] if data.offset is None else [arrays.rows_with_nan(data.offset)]
     bad = np.logical_or.reduce([*lacks, missing.all(axis=1)])
     if bad.all() and len(bad):
         columns = [f"feature {j}" for j in np.flatnonzero(np.isnan(data.X).all(axis=0))]

@@ -21,6 +21,11 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
 
     A fit sets ``n_features_in_`` and, for named columns, ``feature_names_in_`` of the estimator. Sparse X becomes CSR.
     """
+    return read_measured(estimator, X, reset, sparse)[0]
+
+
+def read_measured(estimator, X, reset: bool, sparse: bool = False) -> tuple[Any, float]:
+    """Check features as `read_features` does; return them and their length (`arrays.length_of`)."""
     whole = as_features(X, "X", f"features, ({'row' if sparse else 'time'}, feature)", sparse)
     shape = getattr(whole, "shape", ())
     if not reset and len(shape) == 2 and shape[1] != estimator.n_features_in_ == shape[0]:
@@ -32,7 +37,7 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
             estimator, whole, reset, accept_sparse="csr" if sparse else False, accept_large_sparse=False,
             dtype=KINDS, ensure_all_finite=False, ensure_min_samples=2 if reset and not sparse else 1, order="C",
         )  # fmt: skip
-    arrays.refuse_infinity(X, "X", "feature")
+    length = arrays.refuse_infinity(X, "X", "feature")
     if scipy.sparse.issparse(X):
         X = arrays.as_csr(X)
         n_nan = int(np.isnan(X.data).sum())
@@ -45,7 +50,7 @@ def read_features(estimator, X, reset: bool, sparse: bool = False):
         if largest > 2.0**53:  # clocks in nanoseconds
             what = f"X has whole numbers up to {largest:.3g}, which float64 rounds (it is exact up to {2.0**53:.3g})"
             warn_user(f"{what}: first subtract the minimum of each column.")
-    return X
+    return X, length
 
 
 def _validated(estimator, X, reset: bool, ensure_min_samples: int, **how):

@@ -227,6 +227,17 @@ def rough_standard(X, weights) -> tuple[np.ndarray, np.ndarray]:
     return np.where(np.ptp(sample, axis=0) == 0, sample[0], mean), scale
 
 
+def ranges_of(X, weights: np.ndarray | None) -> np.ndarray:
+    """Ranges of features over the rows that count, (feature,)."""
+
+    def ends(rows):
+        x = X[rows] if weights is None else X[rows][weights[rows] > 0]
+        return x.min(axis=0, initial=np.inf), x.max(axis=0, initial=-np.inf)
+
+    low, high = (np.array(list(of)) for of in zip(*over_tiles(ends, len(X), rows_at_once(X)), strict=True))
+    return high.max(axis=0).astype(np.float64) - low.min(axis=0)
+
+
 def _scale(variance, mean, n_rows):
     """Return standard deviations, 1 for constant columns, and which columns are constant up to rounding."""
     constant = variance <= (1e-15 * np.abs(mean)) ** 2 * n_rows

@@ -3,13 +3,19 @@
 They use NumPy and BLAS, whatever jax's precision mode is; nothing is compiled.
 """
 
+from typing import Any
+
 import numpy as np
 
 from ..bounds import ResidualSums
+from ..numerics import namespace
 from ..observations import Observation
 from .tiles import column_sums, over_tiles, weighted
 
 _NEWTON_STEPS = 100
+N_TERMS = 4  # of `pearson_terms`
+KURTOSIS = 2.0  # variance of the square of a standard normal variable
+LEAST_VARIANCE = 1e-3  # of a response, over the number of rows: rarer ones say little about their variance
 _quietly = np.errstate(invalid="ignore", over="ignore")  # the caller sees non-finite results
 
 
@@ -129,6 +135,20 @@ def fit_intercept(Y, weights, observation: Observation, offset):
         moving &= np.abs(after - b) > 1e-13 * (1 + np.abs(b))
         b = np.where(moving, after, b)
     return b, loss, curvature
+
+
+def pearson_terms(observation: Observation, y, eta, w, exposure, kurtosis: Any, least: Any) -> tuple:
+    """Terms of Pearson's statistic and of its variance, arrays of NumPy or jax: rows of weight 0 may hold anything.
+
+    They are weighted squared residuals over their variance v; weights per unit of exposure; their squares times the
+    variance of such a square, ``kurtosis + 1 / v`` for counts, v at least ``least``; and which responses count.
+    """
+    xp, counts = namespace(eta), w > 0
+    mean, variance = observation.mean_and_variance(eta)
+    units = w / xp.where(exposure > 0, exposure, 1.0)
+    square = xp.where(counts, (y - mean) ** 2 / xp.maximum(variance, 1e-300) * w, 0)
+    noise = xp.where(counts, (kurtosis + 1 / xp.maximum(exposure * variance, least)) * units**2, 0)
+    return square, units, noise, counts
 
 
 def predictor(X, coef, intercept) -> np.ndarray:

@@ -19,12 +19,13 @@ from ..penalties import Penalty
 from ..status import Status
 from . import passes
 from .exact.neuron import OneNeuron
-from .metric import SpectralBasis, basis_of, rough_standard
+from .metric import SpectralBasis, basis_of, ranges_of, rough_standard
 from .problem import Evaluation, Params
 from .tiles import Columns, over_tiles, rows_at_once, tiles_of, weighted
 
 _FAR_FROM_0 = 8.0  # standard deviations of a feature
 _ENTRIES = 1 << 18  # responses that a thread looks at
+_SOME_ROWS, _LEAST_ROWS, _SOME_RESPONSES = 16_384, 2048, 400_000  # over which the report takes a statistic
 _ANY = 0.5  # mean response of a neuron without data: a value for which every model has an optimum
 
 
@@ -83,6 +84,7 @@ class PopulationProblem(OneNeuron):
         self.neuron, self.fold, self.own, self.scale = np.arange(self.n_neurons), None, own, None
         self.found, self.found_of = {}, defaultdict(dict)
         self.degrees: np.ndarray | None = None  # of freedom, effective, if known, (neuron,)
+        self.pearson_sums: list[np.ndarray] | None = None  # of `passes.pearson_terms` at the solution, if known
         if own is not None:
             self._weigh_own()
 
@@ -118,6 +120,16 @@ class PopulationProblem(OneNeuron):
         if self.in_memory:
             return self.of_design("standard", lambda: rough_standard(self.X, self.weights))
         return self.basis.mean, self.basis.deviation  # single rows are slow to read
+
+    @property
+    def every(self) -> int:
+        """Distance of the rows over which the report takes Pearson's statistic: some thousand in all."""
+        return max(1, self.n_rows // min(_SOME_ROWS, max(_LEAST_ROWS, _SOME_RESPONSES // self.n_neurons)))
+
+    @property
+    def ranges(self) -> np.ndarray:
+        """Ranges of the features, (feature,)."""
+        return self.of_design("ranges", lambda: ranges_of(self.X, None))
 
     @property
     def shift(self) -> np.ndarray | None:

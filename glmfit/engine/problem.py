@@ -22,6 +22,10 @@ class Params(NamedTuple):
     coef: np.ndarray
     intercept: np.ndarray
 
+    def of(self, which) -> "Params":
+        """Return the parameters of some neurons."""
+        return Params(self.coef[:, which], self.intercept[which])
+
 
 class Evaluation(NamedTuple):
     """Objective and gradient of the smooth part at some parameters, in float64.

@@ -14,6 +14,7 @@ from .devices import DeviceNewton, Judgement, layout_of, newton_serves
 from .devices.newton import STEPS
 from .exact.least_squares import LeastSquaresRun
 from .loop import Run
+from .passes import N_TERMS
 from .problem import Params
 from .result import LoopOptions, Solution
 
@@ -183,13 +184,16 @@ class NewtonOnDevices(NewtonRun):
     """Run of all neurons at once on devices; those without a proof there end on the host."""
 
     def run(self) -> Solution:
-        """Fit, and keep the degrees of freedom if all Hessians resolve theirs."""
+        """Fit, and keep what is known then: degrees of freedom, if Hessians resolve them, and sums for the report."""
         self.degrees = np.where(self.open, np.nan, 1.0)  # a neuron without a fit has the intercept
-        if self.epochs.any():  # Hessians of fits that a checkpoint ended are not formed again
-            self.degrees[:] = np.nan
-        solution = super().run()
+        self.described = np.where(self.open, np.nan, np.zeros((1 + N_TERMS, len(self.open))))
+        if self.epochs.any():  # fits that a checkpoint ended are not looked at again
+            self.degrees[:], self.described[:] = np.nan, np.nan
+        solution, problem = super().run(), self.problem
         if np.isfinite(self.degrees).all():
-            self.problem.degrees = self.degrees
+            problem.degrees = self.degrees
+        if np.isfinite(self.described).all():
+            problem.saturated_loss, *problem.pearson_sums = self.described
         return solution
 
     def _fit(self, fits: np.ndarray) -> None:
@@ -210,6 +214,9 @@ class NewtonOnDevices(NewtonRun):
         self.problem.of_design("rank", there.rank if self.problem.own is None else lambda: self.problem.basis.rank)
         for fit in fits[self.open[fits] & np.isnan(self.gap[fits])]:  # no budget was left for these
             self._finish(int(fit))
+        if self.problem.fold is None:  # others have no report of their own
+            self.described[:, fits], ranges = there.describe(self.params.of(fits))
+            self.problem.of_design("ranges", lambda: ranges)
 
     def _judge(self, fits: np.ndarray, found: Judgement, ended: np.ndarray) -> None:
         """Store some fits, and bound their gaps by Hessians formed nearby, allowing for their change since."""

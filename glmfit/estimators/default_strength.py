@@ -12,9 +12,10 @@ from scipy.stats import chi2
 from ..checks import warn_user
 from ..data.counts import Training, weights_of
 from ..data.standard_form import StandardForm
+from ..engine.metric import ranges_of
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
-from ..engine.tiles import over_tiles, rows_at_once
+from ..engine.tiles import over_tiles
 
 _PRIOR = 1.5  # one over the variance of the linear predictor that the weakest prior allows
 _SMALLEST = 0.1  # of the median range of the features: smaller ones count as that, because other rows may vary more
@@ -34,17 +35,6 @@ def units_of(X, weights: np.ndarray | None) -> np.ndarray:
     if not varies.size:
         return np.ones(len(half))
     return np.maximum(half, _SMALLEST * varies[(len(varies) - 1) // 2])
-
-
-def ranges_of(X, weights: np.ndarray | None) -> np.ndarray:
-    """Ranges of features over the rows that count, (feature,)."""
-
-    def ends(rows):
-        x = X[rows] if weights is None else X[rows][weights[rows] > 0]
-        return x.min(axis=0, initial=np.inf), x.max(axis=0, initial=-np.inf)
-
-    low, high = (np.array(list(of)) for of in zip(*over_tiles(ends, len(X), rows_at_once(X)), strict=True))
-    return high.max(axis=0).astype(np.float64) - low.min(axis=0)
 
 
 def default_ridge(problem: PopulationProblem, data: Training, units: np.ndarray, form: StandardForm) -> np.ndarray:

@@ -11,9 +11,10 @@ from scipy.special import digamma, polygamma
 
 from ..checks import shorten
 from ..data.counts import Training, weights_of
+from ..engine.passes import KURTOSIS, LEAST_VARIANCE, pearson_terms
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
-from ..engine.tiles import over_tiles, rows_at_once, weighted
+from ..engine.tiles import over_tiles, rows_at_once
 from ..observations import Gaussian, NegativeBinomial, Observation
 from ..status import Status
 
@@ -22,7 +23,6 @@ _SETTLED, _MOVED = 1e-4, 5e-4  # change of the logarithm from one fit to the nex
 _ROUGH, _FINE = 1e-3, 1e-8  # tolerances of the fits, first and later
 _MOST_FITS, _MOST_STEPS = 30, 60
 _TABLE = 2000  # largest count whose number of bins is counted
-_SOME_ROWS, _LEAST_ROWS, _SOME_RESPONSES = 16_384, 2048, 400_000  # over which the statistic is taken for the report
 _RUN = 256  # neighbours among them where rows are read
 _REFUTED, _NOTICED = 4.0, 1.1  # standard errors of the statistic under the model; smaller excesses matter little
 _ROUNDING, _TINY = 1e-14, 1e-300
@@ -71,7 +71,7 @@ def scale_of(problem: PopulationProblem, data: Training, observation: Observatio
     if isinstance(observation, Gaussian):
         spread = 2 * loss
     else:
-        spread, _, _ = _statistic(data, observation, params, np.arange(len(data.X)))
+        spread, _, _ = _statistic(_sums(data, observation, params, np.arange(len(data.X))))
     # Responses that do not vary also have a distribution, as wide as rounding.
     least = (_ROUNDING * np.abs(params.intercept)) ** 2 + _TINY if isinstance(observation, Gaussian) else _ROUNDING
     return np.maximum(spread, least) * n_seen / np.maximum(n_seen - degrees(problem, params.coef), 1.0)
@@ -89,7 +89,10 @@ def pearson(
     if observation.has_scale:  # which is this statistic
         unknown = np.isin(status, _NO_FIT)
         return np.where(unknown, np.nan, 1.0), np.zeros(len(unknown), bool)
-    mean, error, n_rows = _statistic(data, observation, params, _some_rows(data))
+    sums = problem.pearson_sums
+    if sums is None or type(observation) is not type(problem.observation) or data.exposure is not None:
+        sums = _sums(data, observation, params, _some_rows(problem, data))
+    mean, error, n_rows = _statistic(sums)
     n_seen = problem.n_counted - data.n_masked
     left = np.maximum(1 - degrees(problem, params.coef) / np.maximum(n_seen, 1), 1 / np.maximum(n_seen, 1))
     value = np.where(np.isin(status, _NO_FIT) | (n_rows == 0), np.nan, mean / left)
@@ -97,38 +100,39 @@ def pearson(
         return value, (value > 1 + _REFUTED * error) & (value > _NOTICED) & observation.counts
 
 
-def _some_rows(data: Training) -> np.ndarray:
+def _some_rows(problem: PopulationProblem, data: Training) -> np.ndarray:
     """Choose rows spread over the recording: some thousand, or short runs of a twentieth if they are read on demand."""
-    n = len(data.X)
-    some = min(_SOME_ROWS, max(_LEAST_ROWS, _SOME_RESPONSES // data.Y.shape[1]))
-    if isinstance(data.X, np.ndarray):
-        return np.arange(0, n, max(1, n // some))
+    n, distance = len(data.X), problem.every
+    if problem.in_memory:
+        return np.arange(0, n, distance)
     length = max(1, min(_RUN, n // 400))
-    starts = np.linspace(0, n - length, max(1, min(some, n // 20) // length)).astype(int)
+    starts = np.linspace(0, n - length, max(1, min(n // distance, n // 20) // length)).astype(int)
     return np.unique(starts[:, None] + np.arange(length))
 
 
-def _statistic(data: Training, observation: Observation, params: Params, chosen: np.ndarray):
+def _statistic(sums) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the weighted mean of squared residuals over variances, its standard error for counts, rows that count."""
-    heavy = 2 + 6 * observation.dispersion if isinstance(observation, NegativeBinomial) else 2.0
+    square, units, noise, n = sums
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return square / units, np.sqrt(noise) / units, n
+
+
+def _sums(data: Training, observation: Observation, params: Params, chosen: np.ndarray) -> np.ndarray:
+    """Add up the terms of Pearson's statistic over some rows, (4, neuron)."""
+    kurtosis = KURTOSIS + 6 * observation.dispersion if isinstance(observation, NegativeBinomial) else KURTOSIS
 
     def tile(part):
         at = chosen[part]
         y, x = np.asarray(data.Y[at], np.float64), np.asarray(data.X[at], np.float64)
         eta = x @ params.coef + params.intercept
         eta = eta if data.offset is None else eta + data.offset[at]
-        mean, variance = observation.mean_and_variance(eta)
-        w = weights_of(data, at)  # of rows, or of responses
-        e = 1.0 if data.exposure is None else data.exposure[at].reshape(len(at), -1)
-        units = w / np.where(e > 0, e, 1.0)
-        square = weighted((y - mean) ** 2 / np.maximum(variance, 1e-300), w)
-        noise = weighted(heavy + 1 / np.maximum(e * variance, 1e-3 / len(data.X)), np.square(units))
-        sums = [part.sum(axis=0) for part in (square, units, noise, w > 0)]
-        return np.stack(np.broadcast_arrays(*sums))
+        e = np.ones(1) if data.exposure is None else data.exposure[at].reshape(len(at), -1)
+        least = LEAST_VARIANCE / len(data.X)
+        terms = pearson_terms(observation, y, eta, weights_of(data, at), e, kurtosis, least)
+        return np.stack(np.broadcast_arrays(*(term.sum(axis=0) for term in terms)))
 
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        square, units, noise, n = sum(over_tiles(tile, len(chosen)))
-        return square / units, np.sqrt(noise) / units, n
+        return sum(over_tiles(tile, len(chosen)))
 
 
 # ---------------------------------------------------------------------- of a negative binomial

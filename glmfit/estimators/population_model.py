@@ -19,7 +19,6 @@ from ..engine.tiles import tiles_of
 from ..numerics import ArrayOrTsd, DataLike, PerRow, Seed
 from ..observations import Observation
 from ..status import Status
-from .default_strength import ranges_of
 from .dispersion import pearson, scale_of
 from .model import Model, rows_of_coefficients
 from .parameters import read_verbose
@@ -372,7 +371,7 @@ def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarra
     These are a few nats from 0, all else being equal, or their effect nearly cancels with that of others.
     """
     X = problem.X
-    effect = np.abs(coef) * ranges_of(X, None)[:, None]
+    effect = np.abs(coef) * problem.ranges[:, None]
     some = np.flatnonzero((effect > _RUNAWAY).any(axis=0))
     if not len(some):
         return {}

@@ -20,13 +20,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 from glmfit import PopulationGLM, PopulationGLMCV, Status, observations, penalties
 from glmfit.compilation import compiled_programs
-from glmfit.engine import solvers
+from glmfit.engine import population, solvers
 from glmfit.engine.devices import descent as device_cg
 from glmfit.engine.devices import layout_of, shards
 from glmfit.engine.devices import newton as device_newton
 from glmfit.engine.metric import basis_of
 from glmfit.engine.population import PopulationProblem
-from glmfit.estimators import choose_solver, cv_fits
+from glmfit.estimators import choose_solver, cv_fits, dispersion
 from glmfit.solvers import LoopOptions, Newton
 
 SOFTPLUS = observations.from_inverse_link("softplus")
@@ -365,6 +365,50 @@ def test_newton_on_devices_resumes_from_a_checkpoint_and_returns_partial_results
     solution = Newton().run(made, solution.params, options=one_at_a_time)
     assert solution.interrupted
     np.testing.assert_allclose(solution.objective, made.evaluate(solution.params).objective, rtol=1e-13)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("by_newton")
+@pytest.mark.parametrize("given", ["plain", "weights", "masks", "offset", "exposure", "groups", "gamma"])
+def test_report_of_newton_on_devices_is_that_of_the_host(given, rng):
+    X, Y = recording(t=3000)
+    Y[:, 1], more, how, kind = 0, {}, {"regularizer_strength": 1e-3, "tol": 1e-12}, {}
+    if given == "weights":
+        more["sample_weight"] = rng.uniform(0, 2, 3000) * (rng.uniform(size=3000) < 0.9)
+    elif given == "masks":
+        more["sample_weight"] = rng.uniform(size=Y.shape) < 0.8
+    elif given == "offset":
+        more["offset"] = rng.normal(size=3000) / 2
+    elif given == "exposure":
+        more["exposure"] = rng.uniform(0.5, 1, 3000)
+    elif given == "groups":
+        how["max_memory"] = 1.0  # a neuron at a time
+    elif given == "gamma":
+        Y, kind = rng.gamma(2.0, size=Y.shape), {"observation_model": "Gamma"}
+    there = PopulationGLM(solver_name="Newton", devices=jax.devices(), **how, **kind).fit(X, Y, **more).report_
+    here = PopulationGLM(solver_name="ConjugateGradients", **how, **kind).fit(X, Y, **more).report_
+    for name in "dispersion", "pseudo_r2":
+        np.testing.assert_allclose(getattr(there, name), getattr(here, name), rtol=1e-3, atol=1e-6, err_msg=name)
+    np.testing.assert_array_equal(there.is_overdispersed, here.is_overdispersed)
+    assert np.isnan(there.dispersion[1]) or given == "gamma"
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("by_newton")
+def test_newton_on_devices_leaves_nothing_of_the_report_to_the_host(monkeypatch):
+    X, Y = recording(t=3000)
+
+    def never(*_):
+        raise AssertionError("summed on the host")
+
+    for where, name in (
+        (dispersion, "_sums"),
+        (population, "ranges_of"),
+        (population.PopulationProblem, "_mean_of_counts"),
+    ):
+        monkeypatch.setattr(where, name, never)
+    model = PopulationGLM(solver_name="Newton", regularizer_strength=1e-3, devices=jax.devices()).fit(X, Y)
+    assert np.isfinite(model.report_.dispersion).all() and np.isfinite(model.report_.pseudo_r2).all()
 
 
 def test_iteration_of_newton_on_a_gpu_does_not_wait_for_the_host(monkeypatch):

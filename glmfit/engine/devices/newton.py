@@ -15,6 +15,7 @@ import numpy as np
 from ...bounds import descent_step
 from ...compilation import jit
 from ..metric import rank_of
+from ..passes import KURTOSIS, LEAST_VARIANCE, pearson_terms
 from ..problem import Params
 from .shards import ALIGNED, Layout, Shards, filled_up, layout_of
 
@@ -63,7 +64,7 @@ class Judgement(NamedTuple):
 
     def of(self, which: np.ndarray) -> Self:
         """Return the results of some fits."""
-        return Judgement(Params(*(a[..., which] for a in self.params)), *(a[which] for a in self[1:]))
+        return Judgement(self.params.of(which), *(a[which] for a in self[1:]))
 
 
 class DeviceNewton:
@@ -71,17 +72,24 @@ class DeviceNewton:
 
     def __init__(self, problem, layout: Layout, fits: np.ndarray, params: Params):
         self._observation, self._n, self._d = problem.observation, len(fits), problem.n_features
+        self._layout, self._distance = layout, problem.every
         self._mean, self._scale = problem.standard
         self._every = np.minimum(np.arange(filled_up(self._n, max(_TOGETHER))), self._n - 1)  # the last fit fills up
         ridge = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), (self._d, problem.n_neurons))
-        coef, scale = np.asarray(params.coef[:, fits], np.float64), self._scale[:, None]
         given, there = problem.rows_of(fits), problem.there
         if there is not None and len(layout.devices) == 1 and there.devices() == set(layout.devices):
             given["X"] = there
         with jax.enable_x64(True):
             self._rows, self._known = self._lay_rows_out(layout, **given)
-            self._ridge = layout.everywhere(self._columns(ridge[:, fits] / scale**2, np.zeros(self._n)))
-            self._at = layout.everywhere(self._columns(coef * scale, params.intercept[fits] + self._mean @ coef))
+            self._moments = _moments(self._rows.x)
+            ridge = ridge[:, fits] / self._scale[:, None] ** 2
+            self._ridge = layout.everywhere(self._columns(ridge, np.zeros(self._n)))
+            self._at = self._standardised(params.of(fits))
+
+    def _standardised(self, params: Params) -> jax.Array:
+        """Put parameters of the fits on the devices, as those of standardised features."""
+        coef, scale = np.asarray(params.coef, np.float64), self._scale[:, None]
+        return self._layout.everywhere(self._columns(coef * scale, params.intercept + self._mean @ coef))
 
     def _columns(self, of_features: np.ndarray, of_intercepts: np.ndarray) -> np.ndarray:
         """Put values of features and intercepts into columns."""
@@ -99,9 +107,9 @@ class DeviceNewton:
         if own is not None:  # of every fit
             weight = weight if rows is None else weight[:, rows]
             weight, rows = weight * own[:, neuron] * scale, np.arange(len(neuron))
+        x = (_padded(X, layout.shape),) if isinstance(X, jax.Array) else layout.pieces(X)
         weight = layout.put(weight, dtype=weight.dtype)
-        x = _padded(X, layout.shape) if isinstance(X, jax.Array) else layout.put(X, dtype=X.dtype)
-        x, weight = _standardise(x, weight, self._mean, 1 / self._scale)
+        x, weight, self._ranges = _standardise(x, weight, self._mean, 1 / self._scale)
         made = Shards(
             x=x,
             y=layout.put_counts(Y, neurons, filled_up(len(neurons), max(_TOGETHER)), Y.dtype),
@@ -116,9 +124,8 @@ class DeviceNewton:
 
     def rank(self) -> int:
         """Count the directions that the features distinguish."""
-        with jax.enable_x64(True):
-            moments = np.asarray(_moments(self._rows.x))
-        (*sums, total), d = moments[self._d, : self._d + 1], self._d
+        moments, d = np.asarray(self._moments), self._d
+        *sums, total = moments[d, : d + 1]
         mean = np.array(sums) / total
         return rank_of(mean, moments[:d, :d] / total - np.outer(mean, mean), total)
 
@@ -126,10 +133,20 @@ class DeviceNewton:
         """Form all Hessians, take some steps with each, and judge the result."""
         with jax.enable_x64(True):
             self._at, *judged = _iterate(self._observation, self._rows, self._known, self._ridge, self._at)
-            at, *judged = jax.device_get((self._at, *judged))  # the wait
+        at, *judged = jax.device_get((self._at, *judged))  # the wait
         coef = at[: self._d, : self._n] / self._scale[:, None]
         params = Params(coef, at[self._d, : self._n] - self._mean @ coef)
         return Judgement(params, *(a[: self._n] for a in judged))
+
+    def describe(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
+        """Return sums for the report of the fits at some parameters, and the ranges of the features.
+
+        The sums are saturated losses, and those of `passes.pearson_terms` over some rows, (1 + N_TERMS, fit).
+        """
+        with jax.enable_x64(True):
+            given = self._rows, self._known, self._standardised(params), self._distance
+            sums, ranges = jax.device_get((_describe(self._observation, *given), self._ranges))
+        return sums[:, : self._n], ranges.astype(np.float64)
 
 
 @partial(jit, static_argnums=1)
@@ -139,15 +156,17 @@ def _padded(x, shape: tuple[int, int]):
 
 
 @jit
-def _standardise(x, weight, mean, inverse):
-    """Rows ``[(x - mean) / scale, 1]``, 0 where no fit has weight, padded with columns of zeros; and the weights.
+def _standardise(pieces, weight, mean, inverse):
+    """Rows ``[(x - mean) / scale, 1]``, 0 where no fit has weight, padded with columns of zeros; weights; ranges of x.
 
-    Both in double precision.
+    Rows and weights are in double precision.
     """
-    counts = jnp.any(weight > 0, axis=-1, keepdims=True)
+    x, counts = jnp.concatenate(pieces), jnp.any(weight > 0, axis=-1, keepdims=True)
+    ends = jnp.where(counts, x, -jnp.inf).max(axis=(0, 1)), jnp.where(counts, x, jnp.inf).min(axis=(0, 1))
     z = jnp.where(counts, (x.astype(mean.dtype) - mean[None, None]) * inverse[None, None], 0)
     z = jnp.concatenate([z, counts.astype(z.dtype)], axis=-1)
-    return jnp.pad(z, ((0, 0), (0, 0), (0, -z.shape[-1] % ALIGNED))), weight.astype(mean.dtype)
+    z = jnp.pad(z, ((0, 0), (0, 0), (0, -z.shape[-1] % ALIGNED)))
+    return z, weight.astype(mean.dtype), ends[0] - ends[1]
 
 
 @jit
@@ -201,6 +220,18 @@ def _iterate(observation, rows: Shards, known, ridge, at):
     radius_squared = jnp.max(jnp.sum(rows.x * rows.x, axis=-1)) * inverse.sum(axis=1)
     degrees = jnp.sum(inverse > 0, axis=1) - jnp.sum(inverse * ridge.T, axis=1)
     return at, value, decrement, rows.reach(eta - start), radius_squared, resolved, degrees, moved
+
+
+@partial(jit, static_argnums=0)
+def _describe(observation, rows: Shards, known, at, distance):
+    """Saturated losses, and terms of Pearson's statistic summed over every ``distance``-th row."""
+    eta = rows.predict(at) if known is None else rows.predict(at) + known
+    y, weights = rows.y[..., rows.neuron].astype(at.dtype), jnp.broadcast_to(rows.weights(), eta.shape)
+    saturated = rows.mean(jnp.where(weights > 0, observation.saturated_loss(y) * weights, 0))
+    index = jnp.arange(math.prod(eta.shape[:2])).reshape(*eta.shape[:2], 1)
+    some = jnp.where(index % distance == 0, weights, 0)
+    terms = pearson_terms(observation, y, eta, some, jnp.ones(()), KURTOSIS, LEAST_VARIANCE * rows.share)
+    return jnp.stack([saturated, *(term.sum(axis=(0, 1), dtype=at.dtype) for term in terms)])
 
 
 def _factors(rows: Shards, c, ridge):

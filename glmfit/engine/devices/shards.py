@@ -19,6 +19,7 @@ ALIGNED = 16  # columns and fits are padded to a multiple of this: products on G
 PADDED = 32  # columns of small arrays: otherwise XLA pads them in every product
 _BLOCK = 1024  # rows whose terms are added up one after the other; sums of blocks then lose little in single precision
 _FEW_BLOCKS = 8  # whose size is chosen for the rows, to avoid too much padding
+_PIECES = 16  # most arrays in which features are sent
 _NUMBERS = 1 << 20  # that a thread copies at a time
 _LEAST_WORK = 1e8  # rows times features times fits: below it, the host finishes before a GPU's programs are compiled
 
@@ -93,6 +94,18 @@ class Layout:
         list(over_tiles(fill, self.n_rows, max(ROWS_OF_A_TILE, _NUMBERS // width)))
         return self._lay(whole)
 
+    def pieces(self, X: np.ndarray) -> tuple[jax.Array, ...]:
+        """Lay out features as few arrays of whole blocks; on one device, all but the last full one are not copied."""
+        (n_blocks, size), d = self.shape, X.shape[1]
+        if len(self.devices) > 1 or not X.flags.c_contiguous:
+            return (self.put(X, dtype=X.dtype),)
+        step = -(-n_blocks // _PIECES) * size
+        whole, n_rows = len(X) // step, n_blocks * size
+        rest = np.zeros((n_rows - whole * step, d), X.dtype)
+        rest[: len(X) - whole * step] = X[whole * step :]
+        parts = [X[i * step : (i + 1) * step] for i in range(whole)] + [rest]
+        return tuple(jax.device_put([part.reshape(-1, size, d) for part in parts if len(part)], self.devices[0]))
+
     def put_counts(self, Y: np.ndarray, neurons: np.ndarray, width: int | None = None, dtype=None) -> jax.Array:
         """Lay out the responses of some neurons, in the smallest integers that hold counts; others in ``dtype``."""
         width, other = len(neurons) if width is None else width, np.dtype(self.dtype if dtype is None else dtype)
@@ -112,6 +125,8 @@ class Layout:
     def everywhere(self, array: np.ndarray) -> jax.Array:
         """Put a copy on every device."""
         whole = jax.sharding.NamedSharding(self.sharding.mesh, jax.sharding.PartitionSpec())
+        if self.sharding.is_fully_addressable:
+            return jax.device_put(array, whole)
         return jax.make_array_from_callback(array.shape, whole, lambda index: array[index])
 
     def _lay(self, whole: np.ndarray) -> jax.Array:
