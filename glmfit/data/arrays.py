@@ -231,7 +231,7 @@ def length_of(values: Any) -> float:
 def refuse_infinity(values: Any, name: str, column: str) -> float:
     """Raise for infinite values, saying where the first is; NaN is allowed. Returns the length (`length_of`)."""
     entries, length = entries_of(values), length_of(values)
-    if entries.dtype.kind == "f" and not np.isfinite(length) and not np.isfinite(np.sum(entries)):
+    if entries.dtype.kind == "f" and not np.isfinite(length) and not _is_finite(entries):
         advice = "Drop such rows, or use NaN where nothing is known."
         text = f"Input {name} contains infinity: {{n}} infinite values (first at {{at}}). {advice}"
         refuse_some(np.isinf(entries), values, column, text)

@@ -300,6 +300,8 @@ def _without_nan(data: Recording, neutral: float) -> tuple[np.ndarray, Recording
 
     Returns indices and data, which are not copied if these are all rows.
     """
+    if np.isfinite(data.lengths).all() and data.offset is None:
+        return np.arange(len(data.X)), data
     complete = not arrays.rows_with_nan(data.Y, data.lengths[1]).any()
     missing = np.zeros(data.Y.shape, bool) if complete else np.isnan(data.Y)
     lacks = [arrays.rows_with_nan(data.X, data.lengths[0])]
