@@ -1,13 +1,13 @@
 """Fits of population GLMs on an accelerator, and epochs of SAGA compared with the two ceilings of the device.
 
-    python benchmarks/gpu_population.py [--sections p1,p2,designs,cv,large,steps] [--designs FOLDER]
+    python benchmarks/gpu_population.py [--sections p1,p2,designs,cv,large,wide,steps] [--designs FOLDER]
 
 P1 and P2 (100 000 bins, 192 features, 32 and 128 neurons) are fitted by every solver that runs there, and SAGA's
 epochs are timed. Recorded designs, which are not shipped, are fitted by "auto", and one by cross-validation;
 `python benchmarks/_designs.py RECORDINGS FOLDER` makes their files, on a machine with NeMoS. The large problem
 (2 000 000 bins, 512 features, 512 neurons, single precision) is drawn on the device, 12 GB with its table, and its
-epochs are timed. So is a population of 2 000 neurons (1 000 000 bins, 200 features, counts in one byte, 20 GB), whose
-steps of conjugate gradients are timed, ten in one program.
+epochs are timed. So are those of a population of 2 000 neurons (1 000 000 bins, 200 features, 20 GB), and its steps of
+conjugate gradients, ten in one program, with counts in one byte.
 
 Ceilings, with T rows, D = d + 1 columns and N neurons. An epoch visits T rows: it multiplies Z v and Z'r, 2 T D N
 floating-point operations times two, 4 T D N in all (what is done per entry of eta is not counted), and so does a step.
@@ -180,10 +180,21 @@ def fitted(name: str):
     return section_of
 
 
-def large(_cache, scale: float, section: Section) -> None:
-    """2 000 000 bins, 512 features, 512 neurons in single precision: epochs compared with the device's ceilings."""
-    limits = ceilings(scale, section)
-    n_rows, d, n = (LARGE[0], *LARGE[1:]) if scale == 1.0 else (max(8192, int(LARGE[0] * scale)), *LARGE[1:])
+def epochs(shape: tuple[int, int, int]):
+    """Section that times epochs of SAGA on data drawn on the device."""
+
+    def section_of(_cache, scale: float, section: Section) -> None:
+        draw_epochs(section, max(8192, int(shape[0] * scale)), *shape[1:], ceilings(scale, section))
+
+    bins, d, n = (f"{size:,}".replace(",", " ") for size in shape)
+    section_of.__doc__ = (
+        f"{bins} bins, {d} features, {n} neurons in single precision: epochs compared with the device's ceilings."
+    )
+    return section_of
+
+
+def draw_epochs(section: Section, n_rows: int, d: int, n: int, limits) -> None:
+    """Draw a problem on the device, time epochs in batches of three sizes, and compare them with the ceilings."""
     for batch in (4096, 16384, 65536):
         n_blocks = n_rows // batch
         if n_blocks < 2:
@@ -206,6 +217,8 @@ def large(_cache, scale: float, section: Section) -> None:
         compare(part, n_blocks * batch, d, n, seconds, limits)
         section.figures[f"batch {batch}"] = part.figures
         del Z, Y, rows
+    share = max(part["share_of_both"] for name, part in section.figures.items() if name.startswith("batch"))
+    section.require("share of both ceilings", share, 1.0, limit=0.6, against="all", unit="", at_least=True, aim=True)
 
 
 def steps(_cache, scale: float, section: Section) -> None:
@@ -266,7 +279,8 @@ if __name__ == "__main__":
         "p2": fitted("P2"),
         "designs": partial(designs, folder=options.designs),
         "cv": partial(cross_validation, folder=options.designs),
-        "large": large,
+        "large": epochs(LARGE),
+        "wide": epochs(WIDE),
         "steps": steps,
     }
     for name, function in (("designs", designs), ("cv", cross_validation)):
