@@ -50,7 +50,7 @@ NOT_RUN = {
     "python -m pytest": "this is it",
     "python -m glmfit.batch run manifest.toml --out fits --scheduler slurm": "needs SLURM: tests/batch",
     "sbatch fits/array.sh": "needs SLURM: tests/batch",
-    "JAX_PLATFORMS=cuda python benchmarks/gpu_population.py --sections p1,p2,large": "needs a GPU",
+    "JAX_PLATFORMS=cuda python benchmarks/gpu_population.py --sections p1,large,wide,steps": "needs a GPU",
     "python -m glmfit.batch run manifest.toml --out fits --gpus": "needs GPUs",
     "ruff check": "style: .ci/run",
     "ruff format": "style: .ci/run",
