@@ -101,6 +101,8 @@ def _refuse_trials(value: Any, name: str, needs: str) -> None:
     else:
         return
     advice = f"If these are trials, concatenate them: numpy.concatenate({name})."
+    if hasattr(value, "dims"):
+        advice = "glmfit.design.Trials(X, y) lays trials out as rows: fit(**Trials(X, y).given)."
     raise ValueError(f"{name} {what}; it needs {needs}. {advice}")
 
 

@@ -11,6 +11,7 @@ from .sessions import Session
 from .sources import as_source, hstack
 from .splines import BSpline, CyclicBSpline, Fourier
 from .terms import Term
+from .trials import Trials
 
 __all__ = [
     "BSpline",
@@ -24,6 +25,7 @@ __all__ = [
     "RowSource",
     "Session",
     "Term",
+    "Trials",
     "as_source",
     "build",
     "from_nemos",
