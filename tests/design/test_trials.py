@@ -114,7 +114,7 @@ def test_history_stays_within_trials_and_nulls_permute_them(rng):
     assert np.isnan(history.to_array()).any(axis=1)[trials.starts].all()
     null = Permutation(within=trials.trial, n=19)
     found = explain(
-        PopulationGLM(), trials.X, trials.y, {"a": ["a"], "rest": ["b", "c"]}, cv=trials.folds(2), null=null
+        PopulationGLM(), trials.X, trials.y, {"a": ["a"], "rest": ["b", "c"]}, cv=trials.folds(3), null=null
     )
     assert np.isfinite(found.p_value).any() and found.n_draws.max() <= 19
 
