@@ -143,7 +143,7 @@ def test_the_demo_says_where_it_cannot_write(tmp_path, capsys):
     assert "taken: File exists; choose a writable folder" in capsys.readouterr().err
 
 
-@pytest.mark.thorough
+@pytest.mark.slow  # CI runs the whole demo
 def test_small_demo_converges(tmp_path, capsys):
     result = demo.run(tmp_path, n_neurons=8, n_bins=4_000, recording_s=4.0)
     assert {path.name for path in result["figures"]} == FIGURES

@@ -213,7 +213,17 @@ def test_every_kernel_belongs_to_an_area(monkeypatch):
     assert modules == {module for of in AREAS.values() for module in of}
 
 
+@pytest.fixture
+def quickly():
+    """Compile with few optimisations: what runs does not matter here, only what is asked for."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.mark.thorough
+@pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("area", AREAS, ids=lambda area: area.__name__)
 def test_kernels_multiply_in_full_precision(area, monkeypatch):
     watched = watch(monkeypatch)

@@ -41,7 +41,7 @@ def test_sixty_fits_finish_although_workers_are_killed_five_times(make_batch):
     batch.check(60)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_restarted_driver_does_only_the_missing_fits(make_batch):
     batch = make_batch([{"seed": k, "sleep_s": 0.2} for k in range(40)])
     driver = batch.command("--workers", "2")

@@ -290,7 +290,14 @@ with open_client("local", workers=2, out=Path("out").absolute()) as client:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGHUP)),
+        signal.SIGKILL,
+    ],
+)
 def test_a_driver_that_is_stopped_leaves_nothing_behind(importable, tmp_path, number):
     handler = {signal.SIGINT: "signal.default_int_handler", signal.SIGKILL: None}.get(number, "signal.SIG_DFL")
     # The parent of the tests may ignore the signal (nohup does), and so would its children.

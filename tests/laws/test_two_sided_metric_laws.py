@@ -97,7 +97,7 @@ def test_perceptrons_little_imputation_and_non_finite_numbers_have_no_metric():
     np.testing.assert_array_equal(broken.left.weight, np.eye(K))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_metric_saves_iterations(monkeypatch):
     """Positive pairs of left entities of different activity and right ones of different popularity, all others 0."""
     rng, (m, n) = np.random.default_rng(0), (120, 150)
