@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..checks import check_whole, shorten
+from ..checks import check_whole
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -24,16 +25,18 @@ class Trials:
     Parameters
     ----------
     X : xarray.DataArray or xarray.Dataset
-        Features. An array has the dimension ``feature``; a dataset has one variable per feature.
+        Features. An array has the dimension ``feature``; a dataset has one variable per feature. A variable that has
+        the name of its dimension is no feature, since xarray takes it for labels: rename it.
     y : xarray.DataArray, optional
-        Responses, with the dimension ``neuron`` if there are several. All its other dimensions are those of the rows;
-        without it, these are the dimensions of X.
+        Responses. All its dimensions but ``neuron`` are those of the rows; without y, these are the dimensions of X.
     sample_weight, offset, exposure : xarray.DataArray, optional
         As in :meth:`glmfit.PopulationGLM.fit`, of any dimensions of the rows, and of neurons if they have their own.
     trial : str, optional
-        Dimension of trials, default "trial", or the first of the rows' if none has this name.
-    feature, neuron : str
-        Dimensions of features and neurons.
+        Dimension of trials, default "trial", or the only one of the rows.
+    feature : str
+        Dimension of features.
+    neuron : str or None
+        Dimension of neurons; None if y has the responses of one, or labels of classes.
 
     Attributes
     ----------
@@ -41,7 +44,7 @@ class Trials:
         Arguments of ``fit`` and ``score``: X and y, and the others that were given.
     X, y : pandas.DataFrame, numpy.ndarray, or None
         (row, feature) and (row, neuron) or (row,); frames if the dimension has labels. The rows of a trial are
-        neighbours.
+        neighbours. They may share memory with the arrays given.
     trial : numpy.ndarray
         Number of each row's trial, (row,).
     starts : numpy.ndarray
@@ -53,12 +56,14 @@ class Trials:
     TypeError
         If X is neither a DataArray nor a Dataset, or another argument is not a DataArray.
     ValueError
-        If a dimension is missing or is not one of the rows, or has different labels or lengths in two arrays.
+        If a dimension is missing or is not one of the rows, has different labels or lengths in two arrays, or must be
+        named; for variables that are not numbers.
 
     Notes
     -----
-    Trials that differ in length end in NaN: rows with a NaN in X are dropped by a fit, and those in y masked. All
-    arrays are loaded into memory. It needs xarray, of the extra ``batch``.
+    Trials that differ in length end in NaN: rows with a NaN in X are dropped by a fit, those in y masked, and weights
+    and exposures that are NaN there count as 0. All arrays are loaded into memory. It needs xarray, of the extra
+    ``batch``.
 
     Examples
     --------
@@ -66,12 +71,12 @@ class Trials:
     >>> from glmfit import PopulationGLM
     >>> from glmfit.design import Trials
     >>> rng = np.random.default_rng(0)
-    >>> X = xr.Dataset({"contrast": ("trial", rng.uniform(size=40)), "time": ("bin", np.arange(10) / 10)})
-    >>> rate = np.exp(X.contrast - X.time)
+    >>> X = xr.Dataset({"contrast": ("trial", rng.uniform(size=40)), "time_s": ("bin", np.arange(10) / 10)})
+    >>> rate = np.exp(X.contrast - X.time_s)
     >>> y = xr.DataArray(rng.poisson(rate), dims=("trial", "bin"))
-    >>> trials = Trials(X, y)
+    >>> trials = Trials(X, y, neuron=None)
     >>> trials.X.shape, list(trials.X.columns)
-    ((400, 2), ['contrast', 'time'])
+    ((400, 2), ['contrast', 'time_s'])
     >>> model = PopulationGLM("exp").fit(**trials.given)
     >>> trials.unstack(model.predict(trials.X)).sizes["trial"]
     40
@@ -87,61 +92,67 @@ class Trials:
         exposure: xr.DataArray | None = None,
         trial: str | None = None,
         feature: str = "feature",
-        neuron: str = "neuron",
+        neuron: str | None = "neuron",
     ):
-        if type(X).__name__ == "Dataset" and hasattr(X, "to_dataarray"):
-            X = X.to_dataarray(feature)
-        known = {"X": X, "y": y, "sample_weight": sample_weight, "offset": offset, "exposure": exposure}
+        known = {"y": y, "X": _as_array(X, feature), "sample_weight": sample_weight}
+        known |= {"offset": offset, "exposure": exposure}
         known = {name: array for name, array in known.items() if name == "X" or array is not None}
         for name, array in known.items():
             _check_array(name, array)
-        if feature not in X.dims:
-            raise ValueError(
-                f"X has the dimensions {_listed(X.dims)}; name that of the features, for example "
-                f"feature={str(X.dims[-1]) if X.dims else feature!r}."
-            )
-        of_rows = known["y" if "y" in known else "X"]
-        dims = [dim for dim in of_rows.dims if dim not in (feature, neuron)]
-        trial = trial or ("trial" if "trial" in dims or not dims else str(dims[0]))
-        if trial not in dims:
-            raise ValueError(f"trial is {trial!r}; the dimensions of the rows are {_listed(dims)}.")
-        dims = [trial, *(dim for dim in dims if dim != trial)]
-        columns = {"X": (feature,), "y": (neuron,)}
-        for name, array in known.items():
-            _check_dims(name, array, dims, columns.get(name, (neuron,)))
+        columns = (feature,) if neuron is None else (feature, neuron)
+        self._dims = _dims_of_rows(known, trial, columns)
+        _check_dims(known, self._dims, *columns)
         _check_labels(known)
-        self._neuron, self._dims = neuron, dims
-        self._sizes = [_size(dim, known) for dim in dims]
-        self._coords = _coordinates(known, dims)
-        self._neurons = _coordinates({"y": y} if y is not None else {}, [neuron])
-        n_trials = self._sizes[0]
-        size = math.prod(self._sizes[1:])
-        self.trial, self.starts = np.repeat(np.arange(n_trials), size), np.arange(0, n_trials * size, size or 1)
-        self.X = self._rows(X, feature)
+        self._neuron = "neuron" if neuron is None else neuron
+        self._sizes = [next(a.sizes[dim] for a in known.values() if dim in a.dims) for dim in self._dims]
+        n_trials, size = self._sizes[0], math.prod(self._sizes[1:])
+        if n_trials * size == 0:
+            raise ValueError(f"there is no row: {self._shape}. Labels that differ by rounding share none.")
+        self.trial, self.starts = np.repeat(np.arange(n_trials), size), np.arange(0, n_trials * size, size)
+        self._labels = [_labels(array, [*self._dims, self._neuron]) for array in known.values()]
+        self.X = self._rows(known["X"], feature)
         self.y = None if y is None else self._rows(y, neuron)
         factors = {name: np.asarray(self._rows(known[name], neuron)) for name in _FACTORS if name in known}
-        self.given = {"X": self.X} | ({} if y is None else {"y": self.y}) | factors
+        self.given = {"X": self.X} | ({} if y is None else {"y": self.y}) | self._without_nan(factors)
+
+    @property
+    def _shape(self) -> str:
+        return " x ".join(f"{size} {dim}" for dim, size in zip(self._dims, self._sizes, strict=True))
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.trial)
 
     def __repr__(self) -> str:
-        sizes = " x ".join(f"{size} {dim}" for dim, size in zip(self._dims, self._sizes, strict=True))
-        return f"<Trials: {len(self)} rows ({sizes}), {self.X.shape[1]} features>"
+        return f"<Trials: {len(self)} rows ({self._shape}), {self.X.shape[1]} features>"
 
-    def _rows(self, array: Any, column: str) -> Any:
+    def _rows(self, array: Any, column: str | None) -> Any:
         """Lay an array out as (row,), or (row, column): a frame if the columns have labels."""
-        several = column in array.dims
-        sizes = dict(zip(self._dims, self._sizes, strict=True))
-        missing = {dim: size for dim, size in sizes.items() if dim not in array.dims}
-        array = array.expand_dims(missing).transpose(*self._dims, *((column,) if several else ()))
-        values = np.ascontiguousarray(array.values).reshape(len(self), *array.shape[len(self._dims) :])
-        if not several or column not in array.coords:
+        bare = array.drop_vars(list(array.coords))
+        missing = {dim: n for dim, n in zip(self._dims, self._sizes, strict=True) if dim not in array.dims}
+        of_columns = [column] if column in array.dims else []
+        bare = bare.expand_dims(missing).transpose(*self._dims, *of_columns)
+        values = np.ascontiguousarray(bare.values).reshape(len(self), *bare.shape[len(self._dims) :])
+        if not of_columns or column not in array.indexes:
             return values
         import pandas as pd
 
-        return pd.DataFrame(values, columns=[str(label) for label in array.coords[column].values], copy=False)
+        return pd.DataFrame(values, columns=[str(label) for label in array.indexes[column]], copy=False)
+
+    def _without_nan(self, factors: dict) -> dict:
+        """Set weights and exposures of bins without features or responses to 0 if they are unknown."""
+        for name in {"sample_weight", "exposure"} & set(factors):
+            factor = np.asarray(factors[name], np.float64)
+            if not np.isnan(factor).any():
+                continue
+            lacks = np.isnan(np.asarray(self.X, np.float64)).any(axis=1)
+            absent = np.zeros((len(self), 1), bool)
+            if self.y is not None and np.asarray(self.y).dtype.kind == "f":
+                absent = np.isnan(np.asarray(self.y)).reshape(len(self), -1)
+            absent = absent | lacks[:, None]
+            absent = absent if factor.ndim == 2 else absent.all(axis=1)
+            factors[name] = np.where(np.isnan(factor) & absent, 0.0, factor)
+        return factors
 
     def folds(self, n: int = 5, random_state: int | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
         """Split into folds of whole trials, the ``cv`` of cross-validating estimators.
@@ -166,7 +177,7 @@ class Trials:
         """
         n_trials = len(self.starts)
         if not 2 <= check_whole("n", n) <= n_trials:
-            raise ValueError(f"n is {n}; with {n_trials} trials it must be from 2 to {n_trials}.")
+            raise ValueError(f"n is {n}; it must be at least 2 and at most {n_trials}, the number of trials.")
         order = np.arange(n_trials)
         if random_state is not None:
             order = np.random.default_rng(check_whole("random_state", random_state, 0)).permutation(n_trials)
@@ -190,49 +201,105 @@ class Trials:
         Returns
         -------
         xarray.DataArray
-            With the labels of the trials and bins.
+            With the coordinates of trials and bins: their labels, and others such as the stimulus of each trial.
 
         Raises
         ------
         ValueError
-            If there is another number of rows, or of labels.
+            If there is another number of rows or of labels, or if the columns have the name of a dimension of the rows.
         """
         import xarray as xr
 
         values = np.asarray(values)
         if values.ndim not in (1, 2) or len(values) != len(self):
             raise ValueError(f"values has shape {values.shape}; it needs ({len(self)},) or ({len(self)}, column).")
-        dims, coords = list(self._dims), dict(self._coords)
-        if values.ndim == 2:
-            dims.append(self._neuron if columns is None else columns)
-            if labels is not None:
-                if len(labels) != values.shape[1]:
-                    raise ValueError(f"labels has {len(labels)} entries; values has {values.shape[1]} columns.")
-                coords[dims[-1]] = np.asarray(labels)
-            elif columns is None and self._neurons and self._neurons[self._neuron].size == values.shape[1]:
-                coords |= self._neurons
-        return xr.DataArray(values.reshape(*self._sizes, *values.shape[1:]), dims=dims, coords=coords)
+        several = values.ndim == 2
+        n_columns = values.shape[1] if several else 0
+        if labels is not None and len(labels) != n_columns:
+            raise ValueError(f"labels has {len(labels)} entries; values has {n_columns} columns.")
+        if several and columns in self._dims:
+            raise ValueError(f"columns is {columns!r}, a dimension of the rows ({_listed(self._dims)}); name another.")
+        dims = [*self._dims, *([columns or self._neuron] if several else [])]
+        array = xr.DataArray(values.reshape(*self._sizes, *values.shape[1:]), dims=dims)
+        for known in self._labels:
+            fits = [n for n, c in known.coords.items() if all(array.sizes.get(d) == k for d, k in c.sizes.items())]
+            new = [name for name in fits if name not in array.coords]
+            if labels is not None or columns not in (None, self._neuron):
+                new = [name for name in new if dims[-1] not in known[name].dims]
+            array = array.assign_coords(known.drop_vars([name for name in known.coords if name not in new]).coords)
+        return array if labels is None else array.assign_coords({dims[-1]: np.asarray(labels)})
+
+
+def _as_array(X: Any, feature: str) -> Any:
+    """Turn a dataset into an array of features."""
+    xarray = sys.modules.get("xarray")
+    if xarray is None or not isinstance(X, xarray.Dataset):
+        return X
+    if feature in X.dims:
+        raise ValueError(
+            f"X is a Dataset with a dimension {feature!r}; name that of its variables: feature='variable'."
+        )
+    wrong = [f"{name!r} ({v.dtype})" for name, v in X.data_vars.items() if v.dtype.kind not in "biuf"]
+    if wrong:
+        raise ValueError(f"X has variables that are not numbers: {', '.join(wrong)}. Encode or drop them.")
+    if not X.data_vars:
+        raise ValueError("X is a Dataset without variables; it needs one for each feature (labels do not count).")
+    return X.to_dataarray(feature)
 
 
 def _check_array(name: str, array: Any) -> None:
-    if not (hasattr(array, "dims") and hasattr(array, "expand_dims") and hasattr(array, "values")):
-        kinds = "an xarray DataArray or Dataset" if name == "X" else "an xarray DataArray"
-        what = f"an array of shape {array.shape}" if isinstance(array, np.ndarray) else shorten(array)
-        raise TypeError(
-            f"{name} is {what}, without names of dimensions; it must be {kinds}, for example "
-            f"xarray.DataArray({name}, dims=('trial', 'time', {'feature' if name == 'X' else 'neuron'!r}))."
+    xarray = sys.modules.get("xarray")
+    if xarray is not None and isinstance(array, xarray.DataArray):
+        return
+    shape = f" of shape {tuple(array.shape)}" if hasattr(array, "shape") else ""
+    dims = ["trial", "time", "feature" if name == "X" else "neuron"]
+    if len(getattr(array, "shape", dims)) == 2:
+        del dims[1]
+    raise TypeError(
+        f"{name} is a {type(array).__name__}{shape}; it must be an xarray DataArray{' or Dataset' * (name == 'X')}, "
+        f"for example xarray.DataArray({name}, dims={tuple(dims)})."
+    )
+
+
+def _dims_of_rows(known: dict, trial: str | None, columns: tuple) -> list[str]:
+    """Dimensions of the rows, that of trials first."""
+    X, of_rows = known["X"], next(iter(known.values()))
+    feature, *neuron = columns
+    if feature not in X.dims:
+        raise ValueError(
+            f"X has the dimensions {_listed(X.dims)}, none of features: name it (feature=...), or for a single feature "
+            f"pass X.expand_dims({feature!r})."
         )
+    y = known.get("y")
+    if neuron and y is not None and y.ndim > 1 and neuron[0] not in y.dims:
+        raise ValueError(
+            f"y has the dimensions {_listed(y.dims)}, none named {neuron[0]!r}: pass the name of that of neurons, "
+            "neuron=..., or neuron=None if y is of a single neuron or has labels."
+        )
+    dims = [str(dim) for dim in of_rows.dims if dim not in columns]
+    if not dims:
+        raise ValueError(f"{'X' if y is None else 'y'} has no dimension of trials, only {_listed(of_rows.dims)}.")
+    if trial is None and "trial" not in dims and len(dims) > 1:
+        raise ValueError(f"none of the dimensions of the rows ({_listed(dims)}) is 'trial'; pass its name, trial=...")
+    trial = trial or ("trial" if "trial" in dims else dims[0])
+    if trial not in dims:
+        raise ValueError(f"trial is {trial!r}; the dimensions of the rows are {_listed(dims)}.")
+    return [trial, *(dim for dim in dims if dim != trial)]
 
 
-def _check_dims(name: str, array: Any, dims: list, columns: tuple) -> None:
+def _check_dims(known: dict, dims: list, feature: str, neuron: str | None = None) -> None:
     """Raise for dimensions that the rows do not have."""
-    for dim in array.dims:
-        if dim not in (*dims, *columns):
-            what = "y has not" if name == "X" else "neither rows nor neurons have"
-            raise ValueError(
-                f"{name} has the dimension {dim!r}, which {what}; the rows have {_listed(dims)}. Select from it or "
-                "average over it first, or give y that dimension."
-            )
+    for name, array in known.items():
+        for dim in array.dims:
+            if dim in dims or dim == (feature if name == "X" else neuron):
+                continue
+            if name == "X" and dim == neuron:
+                advice = "Features are shared by all neurons; fit each neuron to its own, with neuron=None."
+            elif dim == feature:
+                advice = "That is the dimension of the features: select one of them, or rename it."
+            else:
+                advice = "Select from it, average over it, or give y that dimension."
+            raise ValueError(f"{name} has the dimension {dim!r}, but the rows have {_listed(dims)}. {advice}")
 
 
 def _check_labels(known: dict) -> None:
@@ -247,26 +314,32 @@ def _check_labels(known: dict) -> None:
                     f"{name} has {length} entries along {dim!r}, but {other} has {expected}. Select those of both: "
                     f"xarray.align({other}, {name}, join='inner') if both have labels."
                 )
-        for dim in set(array.dims) & set(array.coords):
-            other, labels = first.setdefault((dim, "labels"), (name, array.coords[dim].values))
-            given = array.coords[dim].values
-            if not np.array_equal(labels, given):
-                at = int(np.argmax(labels != given))
-                raise ValueError(
-                    f"{other} and {name} have different labels along {dim!r} (first at {at}: {labels[at]} and "
-                    f"{given[at]}). Align them: xarray.align({other}, {name}, join='inner')."
-                )
+            if dim not in array.indexes:
+                continue
+            other, labels = first.setdefault((dim, "labels"), (name, array.indexes[dim]))
+            given = array.indexes[dim]
+            if labels.equals(given):
+                continue
+            at = next(i for i, (a, b) in enumerate(zip(labels, given, strict=True)) if a != b and (a == a or b == b))
+            join = "inner"
+            if labels.dtype.kind == given.dtype.kind == "f" and np.allclose(labels, given, rtol=1e-6, equal_nan=True):
+                join = "override"  # rounding
+            raise ValueError(
+                f"{other} and {name} have different labels along {dim!r} (first at {at}: {labels[at]} and "
+                f"{given[at]}). Align them: xarray.align({other}, {name}, join={join!r})."
+            )
 
 
-def _size(dim, known: dict) -> int:
-    return next(array.sizes[dim] for array in known.values() if dim in array.dims)
-
-
-def _coordinates(known: dict, dims: list) -> dict:
-    """Labels of dimensions, from the first array that has them."""
-    found = {dim: next((a.coords[dim] for a in known.values() if dim in a.coords), None) for dim in dims}
-    return {dim: labels for dim, labels in found.items() if labels is not None}
+def _labels(array: Any, dims: list) -> Any:
+    """Coordinates along some dimensions, as a dataset; a name that a dimension has must be its labels."""
+    known = array.coords.to_dataset()
+    wrong = [
+        name
+        for name, c in known.coords.items()
+        if not c.dims or not set(c.dims) <= set(dims) or (name in dims and c.dims != (name,))
+    ]
+    return known.drop_vars(wrong)
 
 
 def _listed(dims) -> str:
-    return ", ".join(map(repr, dims)) or "none"
+    return ", ".join(repr(str(dim)) for dim in dims) or "none"

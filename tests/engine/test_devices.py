@@ -6,6 +6,7 @@ Also what a GPU would have to do, as far as this is known without one.
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -395,6 +396,22 @@ def test_report_of_newton_on_devices_is_that_of_the_host(given, rng):
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("by_newton")
+@pytest.mark.parametrize("memory", [1e9, 1.0])  # bytes: for all neurons, or one at a time
+def test_ranges_from_devices_are_those_of_all_rows(memory, rng):
+    X, Y = rng.normal(size=(900, 4)).astype(np.float32), rng.poisson(1.0, (900, 4)).astype(float)
+    X[:, 0], X[:30, 0], Y[:30, 1] = 0, 1, 0  # neuron 1 has no spikes where feature 0 is not 0
+    Y[:30, 0] = np.nan
+    how = {"regularizer_strength": 1e-10, "tol": 1e-12, "max_memory": memory}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        there = PopulationGLM(solver_name="Newton", devices=jax.devices(), **how).fit(X, Y).report_.runaway
+        here = PopulationGLM(solver_name="Newton", **how).fit(X, Y).report_.runaway
+    assert list(here["neuron"]) == ["1"] and list(there["neuron"]) == ["1"]
+    np.testing.assert_allclose(there["coef"], here["coef"], rtol=1e-2)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("by_newton")
 def test_newton_on_devices_leaves_nothing_of_the_report_to_the_host(monkeypatch):
     X, Y = recording(t=3000)
 
@@ -468,6 +485,23 @@ def test_recordings_of_similar_size_share_a_program():
     for some, neurons in (slice(0, 690), slice(0, 8)), (slice(0, 680), slice(0, 5)), (slice(0, 700), slice(2, 8)):
         Newton().run(newton_problem(X[some], Y[some, neurons]))
     assert compiled_programs() == before
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pieces_of_features_have_shapes_of_the_layout(dtype, rng):
+    X = rng.normal(size=(43_656, 3)).astype(dtype)
+    shapes = set()
+    with jax.enable_x64(True):
+        for n_rows in (43_656, 42_500, 43_008, 43_009):
+            layout = shards.Layout(jax.devices()[:1], n_rows, dtype)
+            pieces = layout.pieces(X[:n_rows])
+            shapes.add((layout.shape, *(piece.shape for piece in pieces)))
+            whole = np.concatenate(pieces).reshape(-1, 3)
+            np.testing.assert_array_equal(whole[:n_rows], X[:n_rows])
+            assert not whole[n_rows:].any() and len(pieces) <= 16 and whole.dtype == dtype
+            turned = np.asfortranarray(X[:n_rows])
+            np.testing.assert_array_equal(np.concatenate(layout.pieces(turned)).reshape(-1, 3), whole)
+    assert len(shapes) == 1
 
 
 @pytest.mark.thorough

@@ -109,7 +109,7 @@ class DeviceNewton:
             weight, rows = weight * own[:, neuron] * scale, np.arange(len(neuron))
         x = (_padded(X, layout.shape),) if isinstance(X, jax.Array) else layout.pieces(X)
         weight = layout.put(weight, dtype=weight.dtype)
-        x, weight, self._ranges = _standardise(x, weight, self._mean, 1 / self._scale)
+        x, weight, self._ranges = _standardise(x, weight, n_rows, self._mean, 1 / self._scale)
         made = Shards(
             x=x,
             y=layout.put_counts(Y, neurons, filled_up(len(neurons), max(_TOGETHER)), Y.dtype),
@@ -156,13 +156,14 @@ def _padded(x, shape: tuple[int, int]):
 
 
 @jit
-def _standardise(pieces, weight, mean, inverse):
+def _standardise(pieces, weight, n_rows, mean, inverse):
     """Rows ``[(x - mean) / scale, 1]``, 0 where no fit has weight, padded with columns of zeros; weights; ranges of x.
 
-    Rows and weights are in double precision.
+    Rows and weights are in double precision; ranges are over all rows that are not padding.
     """
     x, counts = jnp.concatenate(pieces), jnp.any(weight > 0, axis=-1, keepdims=True)
-    ends = jnp.where(counts, x, -jnp.inf).max(axis=(0, 1)), jnp.where(counts, x, jnp.inf).min(axis=(0, 1))
+    real = jnp.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], 1) < n_rows
+    ends = jnp.where(real, x, -jnp.inf).max(axis=(0, 1)), jnp.where(real, x, jnp.inf).min(axis=(0, 1))
     z = jnp.where(counts, (x.astype(mean.dtype) - mean[None, None]) * inverse[None, None], 0)
     z = jnp.concatenate([z, counts.astype(z.dtype)], axis=-1)
     z = jnp.pad(z, ((0, 0), (0, 0), (0, -z.shape[-1] % ALIGNED)))

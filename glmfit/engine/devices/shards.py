@@ -95,16 +95,20 @@ class Layout:
         return self._lay(whole)
 
     def pieces(self, X: np.ndarray) -> tuple[jax.Array, ...]:
-        """Lay out features as few arrays of whole blocks; on one device, all but the last full one are not copied."""
+        """Lay out features as few arrays of whole blocks: on one device, rows that fill theirs are not copied first."""
         (n_blocks, size), d = self.shape, X.shape[1]
         if len(self.devices) > 1 or not X.flags.c_contiguous:
             return (self.put(X, dtype=X.dtype),)
-        step = -(-n_blocks // _PIECES) * size
-        whole, n_rows = len(X) // step, n_blocks * size
-        rest = np.zeros((n_rows - whole * step, d), X.dtype)
-        rest[: len(X) - whole * step] = X[whole * step :]
-        parts = [X[i * step : (i + 1) * step] for i in range(whole)] + [rest]
-        return tuple(jax.device_put([part.reshape(-1, size, d) for part in parts if len(part)], self.devices[0]))
+
+        def blocks(first: int, last: int) -> np.ndarray:
+            part = X[first * size : last * size]
+            if len(part) < (last - first) * size:
+                part = np.concatenate([part, np.zeros(((last - first) * size - len(part), d), X.dtype)])
+            return part.reshape(-1, size, d)
+
+        step = -(-n_blocks // _PIECES)
+        parts = [blocks(first, min(first + step, n_blocks)) for first in range(0, n_blocks, step)]
+        return tuple(jax.device_put(parts, self.devices[0]))
 
     def put_counts(self, Y: np.ndarray, neurons: np.ndarray, width: int | None = None, dtype=None) -> jax.Array:
         """Lay out the responses of some neurons, in the smallest integers that hold counts; others in ``dtype``."""
