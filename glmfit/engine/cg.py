@@ -20,6 +20,10 @@ _MEMORY = 8  # last steps that are remembered
 _NO_CURVATURE = 1e-12  # of the product of the lengths of a step and of its change of the gradient
 LOOK_BACK = 3  # steps over which contraction is measured
 _STALLED = 4  # steps without a smaller estimate: rounding
+_FEW = 0.7  # of the fits: passes of fewer take less time than passes of all
+_SAMPLE = 16  # rows per parameter in a metric of some rows
+_MUCH = 4  # times as many rows are needed to be worth a sample
+_MOST_SAMPLES = 8  # of a fit; then metrics are of all rows
 _LONG = 8  # steps whose smallest estimate is compared with that of the same number before
 
 
@@ -28,8 +32,9 @@ class Descent:
 
     of_fits: ClassVar[tuple[str, ...]] = (  # arrays whose last axis is the fits
         "fits", "at", "ridge", "gradient", "towards", "squared_norm", "gained", "n_steps", "hessian_cost",
-        "aims", "proofs",
+        "aims", "proofs", "n_samples",
     )  # fmt: skip
+    samples: ClassVar[bool] = True  # whether metrics may be of some rows
     first_order = False  # whether bounds in memory are by duality
     extensions = 3  # times a step may be made longer
     aim = 0.3  # of the target: an estimate below it asks for a proof
@@ -43,6 +48,7 @@ class Descent:
         self.own: list[OwnMetric | None] = [None] * n
         self.gained, self.n_steps = np.zeros(n), np.zeros(n, int)  # an estimate: decrease of F since the start
         self.aims, self.proofs = np.full(n, self.aim), np.zeros(n, int)  # proofs attempted so far
+        self.n_samples = np.zeros(n, int)  # metrics of some rows so far
         self.trace: list[np.ndarray] = []  # estimates of the last steps, (fit,) each; inf before a metric was renewed
         self.looks = 0  # how often they were evaluated in float64
         self.by_duality: np.ndarray | None = None  # bounds at the last look, if the penalty has kinks
@@ -91,17 +97,34 @@ class Descent:
         return z
 
     def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
-        """Give some fits the Hessian at their current point as their metric.
+        """Give some fits the Hessian at their current point, or an estimate of it from some rows, as their metric.
 
         Fits of one ``kin`` (fit,), such as the folds of a neuron, share the metric of the first of them.
         """
         kin = np.arange(len(self.own)) if kin is None else kin
         _, first, which = np.unique(kin[fits], return_index=True, return_inverse=True)
-        matrices = self.rows.hessians(fits[first], scale)
-        metrics = [self.metric_of(m, k, scale) for m, k in zip(matrices, fits[first], strict=True)]
+        few = self._may_be_sampled[fits[first]]
+        matrices: dict[int, np.ndarray] = {}
+        if not few.all():
+            some = fits[first[~few]]
+            matrices |= zip(some, self.rows.hessians(some, scale), strict=True)
+        if few.any():
+            some = fits[first[few]]
+            matrices |= zip(some, self.rows.sampled_hessians(some, scale, _SAMPLE * len(self.at)), strict=True)
+        metrics = list(self.rows.each(lambda k: self.metric_of(matrices[k], k, scale), list(fits[first])))
         for k, i in zip(fits, which, strict=True):
             self.own[k] = metrics[i]
+        self.n_samples[fits] += few[which]
         self.judge()
+
+    @property
+    def _may_be_sampled(self) -> np.ndarray:
+        """Whether the next metric of each fit may be of some rows, bool (fit,).
+
+        Without a ridge, directions that they do not show would be flat.
+        """
+        sampled = self.samples and self.rows.selects and _MUCH * _SAMPLE * len(self.at) <= self.rows.n_rows
+        return sampled & (self.n_samples < _MOST_SAMPLES) & np.all(self.ridge[:-1] > 0, axis=0)
 
     def forget(self) -> None:
         """Forget past steps: the next direction is the gradient in the metric."""
@@ -142,9 +165,15 @@ class Descent:
         """Take a step of the moving fits, bool (fit,); subclasses may take some, up to ``goal`` or ``most_steps``."""
         p, slope = self.choose()
         p = np.where(moving, p, 0.0)
-        bend = self.rows.along(p) + self.inner(self.ridge * p, p)
+        some = np.flatnonzero(moving) if self.rows.selects and moving.mean() < _FEW else None
+        if some is None:
+            bend = self.rows.along(p)
+        else:
+            bend = np.zeros(len(moving))
+            bend[some] = self.rows.along(p[:, some], some)
+        bend = bend + self.inner(self.ridge * p, p)
         length = np.where(moving & (slope < 0), self.first_length(slope, bend), 0.0)
-        self._go(p, slope, bend, np.where(np.isfinite(length), length, 0.0))
+        self._go(p, slope, bend, np.where(np.isfinite(length), length, 0.0), some)
         self.n_steps += moving
         self.trace.append(self.estimate)
 
@@ -163,10 +192,14 @@ class Descent:
         """Mean slope of the penalty without its ridge, on the way to lengths along p."""
         return 0.0
 
-    def _go(self, p: np.ndarray, slope, bend, length) -> None:
-        """Go along a direction, and correct the lengths of fits whose slopes at the end require it."""
+    def _go(self, p: np.ndarray, slope, bend, length, some: np.ndarray | None = None) -> None:
+        """Go along a direction, all fits or some; correct lengths of those whose slopes at the end require it."""
         start, rise = self.inner(self.ridge * self.at, p), self.inner(self.ridge * p, p)
-        loss = self.rows.move(length)
+        if some is None:
+            loss = self.rows.move(length)
+        else:
+            loss = self.gradient - self.ridge * self.at
+            loss[:, some] = self.rows.move(length[some], some)
         end = self.inner(loss, p) + start + length * rise + self.rise_of_kinks(p, length)
         lengths, low, high = length.copy(), np.zeros_like(length), np.full_like(length, np.inf)
         at, sure = np.arange(len(length)), np.zeros_like(length)
@@ -253,13 +286,20 @@ class Descent:
         with np.errstate(divide="ignore", invalid="ignore"):
             fall = np.log(self.trace[-1 - LOOK_BACK] / self.estimate) / LOOK_BACK  # per step
             ahead = np.log(self.estimate / (self.aims * target)) / np.maximum(fall, 1e-2)
-        return moving & np.isfinite(ahead) & (ahead > 3 + self.hessian_cost * moving.mean())
+        cost = np.where(self._may_be_sampled, _cost_of_a_sample(len(self.coef), self.rows.n_rows), self.hessian_cost)
+        return moving & np.isfinite(ahead) & (ahead > 3 + cost * moving.mean())
 
 
 def steps_of_a_hessian(n_features: int, n_in_it=None):
     """Return how many steps of a fit cost as much as its Hessian, in all features or in some, by flops."""
     n_in_it = n_features if n_in_it is None else n_in_it
     return n_in_it * (n_in_it + 8) / (4 * n_features + 150)
+
+
+def _cost_of_a_sample(n_features: int, n_rows: int) -> float:
+    """Return how many steps of a fit cost as much as its Hessian in some rows, which are looked up one by one."""
+    share = _SAMPLE * (n_features + 1) / n_rows
+    return share * n_features * (n_features + 40) / (4 * n_features + 150) + 0.2
 
 
 def inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -33,6 +33,8 @@ class HostRows(Tiles):
     threads while the rows are entered as a context; BLAS keeps to one thread meanwhile.
     """
 
+    selects = True  # whether passes of some fits, and Hessians of some rows, take less time
+
     def _allocate(self) -> None:
         shape = self.n_rows, len(self.neuron)
         self._every = np.array_equal(self.neuron, np.arange(self.Y.shape[1]))  # then counts are views
@@ -61,16 +63,28 @@ class HostRows(Tiles):
         self.passes += 0.5 * bool(moves)
         return self._sum(self._over(tile))
 
-    def along(self, p) -> np.ndarray:
-        """Keep the predictors of a direction as D; return the mean of curvature times their squares, (fit,)."""
+    def along(self, p, at: np.ndarray | None = None) -> np.ndarray:
+        """Keep the predictors of a direction as D; return the mean of curvature times their squares, (fit,).
+
+        Of the fits ``at`` if given.
+        """
         coef, base = p[:-1].astype(self.dtype), self._base(p).astype(self.dtype)
 
         def tile(rows):
-            self._predict(rows, coef, base, self.D[rows])
-            return self._bend(rows)
+            if at is None:
+                self._predict(rows, coef, base, self.D[rows])
+                return self._bend(rows)
+            D = np.empty((rows.stop - rows.start, len(at)), self.dtype)
+            self._predict(rows, coef, base, D)
+            self.D[rows, at] = D
+            return np.einsum("tn,tn,tn->n", D, D, np.take(self.curvature[rows], at, axis=1))
 
-        self.passes += 0.5
-        return self._mean(self._over(tile))
+        self.passes += 0.5 * self._share(at)
+        return self._mean(self._over(tile, None if at is None else len(at)))
+
+    def _share(self, at: np.ndarray | None) -> float:
+        """Share of the fits."""
+        return 1.0 if at is None else len(at) / len(self.neuron)
 
     def _predict(self, rows: slice, coef, base, out) -> None:
         """Write the predictors of some rows to ``out``."""
@@ -96,7 +110,7 @@ class HostRows(Tiles):
             self.eta[rows, at], self.curvature[rows, at] = eta, c
             return r.T @ self._x(rows), column_sums(r)
 
-        return self._sum(self._over(tile, None if at is None else len(at)))
+        return self._sum(self._over(tile, None if at is None else len(at)), self._share(at))
 
     def _slopes_of(self, rows: slice):
         """Store the curvature at eta, and sum the derivatives of some rows."""
@@ -143,9 +157,9 @@ class HostRows(Tiles):
 
         return self._sum(self._over(tile))
 
-    def _sum(self, parts) -> np.ndarray:
-        """Mean over the rows of sums over tiles."""
-        self.passes += 0.5
+    def _sum(self, parts, share: float = 1.0) -> np.ndarray:
+        """Mean over the rows of sums over tiles, of a share of the fits."""
+        self.passes += 0.5 * share
         return self._centred(*(self._mean(part) for part in zip(*parts, strict=True)))
 
     def _mean(self, parts) -> np.ndarray:
@@ -202,6 +216,27 @@ class HostRows(Tiles):
 
         furthest, spread = zip(*self._over(tile), strict=True)
         return float(np.sqrt(np.max(furthest))) * (1 + 1e-4), self._mean(spread) * (1 + 1e-4)
+
+    def sampled_hessians(self, fits, scale, n: int) -> list[np.ndarray]:
+        """Estimate Hessians of some fits, see `hessians`, from n rows of each, drawn in proportion to its curvature.
+
+        The rows are at equal distances in the sum of the curvature over the rows before; the same ones every time.
+        """
+        inverse, d = (1 / scale).astype(self.dtype), len(scale)
+        X, mean = (self._fast, self.mean) if self._shift is None else (self.X, self._shift)
+        mean = mean.astype(X.dtype)
+
+        def estimate(fit: int) -> np.ndarray:
+            total = np.cumsum(self.curvature[:, fit], dtype=np.float64)
+            if not (np.isfinite(total[-1]) and total[-1] > 0):
+                return np.zeros((d + 1, d + 1))
+            at = np.searchsorted(total, (np.arange(n) + 0.5) * (total[-1] / n))
+            z = np.ones((n, d + 1), self.dtype)
+            z[:, :-1] = (np.take(X, at, axis=0, mode="clip") - mean) * inverse
+            return (z.T @ z).astype(np.float64) * (total[-1] / n / self.n_rows)
+
+        shared = n * (d + 1) ** 2 * len(fits) > _FEW_PRODUCTS
+        return list(self.each(estimate, list(fits)) if shared else map(estimate, fits))
 
     def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
         """Hessians of some fits in centred features over ``scale``, or in ``columns`` of each, intercept last."""

@@ -45,6 +45,7 @@ class ProximalDescent(Descent):
         *Descent.of_fits, "_curvature", "_strength", "_moves", "_stale", "_formed", "_promised", "_slope",
     )  # fmt: skip
     first_order = True
+    samples = False
     extensions = 0  # slopes between two points of a kink show when to stop, not where the minimum is
     aim = 1e-2  # bounds by duality are of first order
 

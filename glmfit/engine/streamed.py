@@ -31,6 +31,7 @@ class StreamedRows(Workers):
     """
 
     waiting = 2
+    selects = False
 
     def __init__(
         self, X, Y, guide: HostRows, share=1.0, weights=None, offset=None, own=None, scale=None, max_bytes=np.inf

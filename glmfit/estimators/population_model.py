@@ -15,7 +15,7 @@ from ..data.features import check_columns, read_features, read_offset, read_resp
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..engine.result import LoopOptions
-from ..engine.tiles import tiles_of
+from ..engine.tiles import over_tiles, tiles_of
 from ..numerics import ArrayOrTsd, DataLike, PerRow, Seed
 from ..observations import Observation
 from ..status import Status
@@ -375,25 +375,33 @@ def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarra
     some = np.flatnonzero((effect > _RUNAWAY).any(axis=0))
     if not len(some):
         return {}
-    eta = np.asarray(X @ coef[:, some].astype(X.dtype), np.float64) + intercept[some]
-    if problem.offset is not None:
-        eta += problem.offset[:, some if problem.offset.shape[1] > 1 else [0]]
-    with np.errstate(over="ignore", invalid="ignore"):
-        curvature = problem.observation.curvature(np.asarray(problem.Y[:, some], np.float64), eta)
+    centre = problem.standard[0]
+
+    def tile(rows):
+        x = np.asarray(X[rows], np.float64)
+        eta = x @ coef[:, some] + intercept[some]
+        if problem.offset is not None:
+            eta += problem.offset[rows][:, some if problem.offset.shape[1] > 1 else [0]]
+        curvature = problem.observation.curvature(np.asarray(problem.Y[rows][:, some], np.float64), eta)
         if problem.row_weights is not None:
-            weights = problem.row_weights[:]
+            weights = problem.row_weights[rows]
             curvature = curvature * (weights if weights.shape[1] == 1 else weights[:, some])
-        centred = X - np.asarray(X.mean(axis=0), np.float64)
-        mean = centred.T @ curvature / np.maximum(curvature.sum(axis=0), np.finfo(float).tiny)
-        held = (np.square(centred).T @ curvature - curvature.sum(axis=0) * mean**2) * coef[:, some] ** 2
-    loose = (held < _HELD) | (effect[:, some] > _CANCELS * np.ptp(eta, axis=0))
+        x -= centre
+        return curvature.sum(axis=0), x.T @ curvature, np.square(x).T @ curvature, eta.max(axis=0), eta.min(axis=0)
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        *sums, high, low = zip(*over_tiles(tile, len(X)), strict=True)
+        total, first, second = map(sum, sums)
+        mean = first / np.maximum(total, np.finfo(float).tiny)
+        held = (second - total * mean**2) * coef[:, some] ** 2
+    loose = (held < _HELD) | (effect[:, some] > _CANCELS * (np.max(high, axis=0) - np.min(low, axis=0)))
     feature, place = np.nonzero((effect[:, some] > _RUNAWAY) & loose)
     if not len(feature):
         return {}
-    neuron = some[place]
+    neuron, X = some[place], X[:, feature]
     return {
         "neuron": np.array([str(neurons[n]) for n in neuron]),
         "feature": np.array([str(features[j]) for j in feature]),
         "coef": coef[feature, neuron],
-        "n_rows": np.count_nonzero(X != np.median(X, axis=0), axis=0)[feature],
+        "n_rows": np.count_nonzero(X != np.median(X, axis=0), axis=0),
     }

@@ -11,7 +11,7 @@ from cases import solve
 from oracles import population as oracle
 
 from glmfit import PopulationGLM, Status, engine, observations, penalties
-from glmfit.engine import Newton, solvers
+from glmfit.engine import Newton, cg, solvers
 from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
 from glmfit.engine.cg import Descent, inner
 from glmfit.engine.devices.rows import DeviceRows
@@ -37,13 +37,21 @@ def recording(seed=0, link="softplus", t=T, d=D, n=N):
     return X, Y
 
 
-@pytest.fixture(params=["host", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("devices", "newton"))])
+@pytest.fixture(
+    params=["host", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("sampled", "devices", "newton"))]
+)
 def devices(request, monkeypatch):
-    """Location of the rows: in memory, or on all devices, there also for Newton's method."""
+    """Location of the rows: in memory, with metrics of some rows as soon as possible, or on all devices.
+
+    There also for Newton's method.
+    """
+    if request.param == "sampled":
+        monkeypatch.setattr(cg, "_MUCH", 0)
+        monkeypatch.setattr(cg, "_cost_of_a_sample", lambda *_: -np.inf)
     if request.param == "newton":
         monkeypatch.setattr(solvers, "newton_serves", lambda problem: bool(problem.devices))
         monkeypatch.setattr(engine, "ConjugateGradients", lambda curved=None: Newton())
-    return None if request.param == "host" else jax.devices()
+    return None if request.param in ("host", "sampled") else jax.devices()
 
 
 def problem(X, Y, link="softplus", strength=1e-3, **more):
@@ -417,6 +425,66 @@ def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean, de
         moved = rows.move(np.array([0.1]), np.array([2]))
         g_coef, g_intercept = oracle.gradient("softplus", X, Y, *after, weights)
         np.testing.assert_allclose(moved[-1], g_intercept[[2]], atol=2e-6)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_passes_of_some_fits_are_those_of_all(weighted, rng):
+    X, Y = recording(5, t=9000)
+    weights = rng.uniform(0, 2, 9000) if weighted else None
+    made, some, step = problem(X, Y, weights=weights), np.array([0, 3]), np.linspace(0.1, 0.2, N)
+    coef, p = 0.1 * rng.normal(size=(D, N)), rng.normal(size=(D + 1, N))
+    of_all, of_some = (descent_at(made, coef, np.full(N, -0.1)).rows for _ in range(2))
+    for rows in of_all, of_some:
+        with rows:
+            rows.place(np.vstack([coef, np.full(N, -0.1)]))
+    with of_all, of_some:
+        np.testing.assert_allclose(of_some.along(p[:, some], some), of_all.along(p)[some], rtol=1e-6)
+        before = of_some.eta.copy()
+        np.testing.assert_allclose(of_some.move(step[some], some), of_all.move(step)[:, some], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(of_some.eta[:, some], of_all.eta[:, some], rtol=1e-5, atol=1e-6)
+    others = np.setdiff1d(np.arange(N), some)
+    np.testing.assert_array_equal(of_some.eta[:, others], before[:, others])
+
+
+@pytest.mark.parametrize("mean", [0.0, 3e4])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_hessians_of_some_rows_are_close_to_those_of_all(weighted, mean, rng):
+    t = 20_000
+    X, Y = recording(5, t=t)
+    weights = rng.uniform(0, 2, t) * (rng.uniform(size=t) < 0.7) if weighted else None
+    made, scale = problem(X + mean, Y, weights=weights), rng.uniform(0.5, 2, D)
+    coef = rng.normal(size=(D, N))
+    descent = descent_at(made, coef, -1 - (X + mean).mean(axis=0) @ coef)
+    with descent.rows as rows:
+        rows.place(descent.at)
+        exact, every = rows.hessians(np.arange(N), scale), np.arange(N)
+        for n_rows, most in (16 * (D + 1), 2.5), (4000, 1.1):
+            found, again = (rows.sampled_hessians(every, scale, n_rows) for _ in range(2))
+            for H, S, same_again in zip(exact, found, again, strict=True):
+                factor = np.linalg.inv(np.linalg.cholesky(H))
+                spectrum = np.linalg.eigvalsh(factor @ S @ factor.T)
+                assert 1 / most < spectrum[0] and spectrum[-1] < most
+                np.testing.assert_array_equal(S, same_again)
+        rows.curvature[:, 1] = 0
+        assert not rows.sampled_hessians([1], scale, 10)[0].any()
+
+
+def test_metrics_of_some_rows_need_a_ridge_and_many_rows():
+    for strength, t, sampled in (1e-6, 5000, True), (0.0, 5000, False), (1e-6, 300, False):
+        X, Y = recording(t=t)
+        descent = descent_at(problem(X, Y, strength=strength), np.zeros((D, N)), np.zeros(N))
+        assert descent._may_be_sampled.all() == sampled
+    X, Y = recording(t=5000)
+    descent = descent_at(problem(X, Y, strength=1e-6), np.zeros((D, N)), np.zeros(N))
+    with descent.rows:
+        for _ in range(cg._MOST_SAMPLES):
+            assert descent._may_be_sampled.all()
+            descent.renew_metrics(np.array([1, 2]), np.ones(D))
+        assert descent._may_be_sampled.tolist() == [True, False, False, True, True]
+        exact = descent.rows.hessians(np.array([1]), np.ones(D))[0]
+        descent.renew_metrics(np.array([1, 2]), np.ones(D))
+        g = np.ones(D + 1)
+        np.testing.assert_allclose(descent.own[1].solve(g), OwnMetric(exact, 1e-6 * np.ones(D), np.ones(D)).solve(g))
 
 
 def test_the_own_metric_of_a_fit_is_its_hessian():

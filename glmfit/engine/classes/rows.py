@@ -24,6 +24,8 @@ class ClassRows(HostRows):
     by class, so that sums over them are as fast as over many.
     """
 
+    selects = False
+
     keeps = True  # scores
     guesses = True  # lengths of steps, if it keeps none
 

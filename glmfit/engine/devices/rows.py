@@ -26,6 +26,8 @@ class DeviceRows(HostRows):
     eta on the devices follows.
     """
 
+    selects = False
+
     def __init__(self, layout: Layout, **given):
         super().__init__(**given | {"dtype": layout.dtype})
         self.layout = layout
