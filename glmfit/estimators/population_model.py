@@ -378,7 +378,7 @@ def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarra
     centre = problem.standard[0]
 
     def tile(rows):
-        x = np.asarray(X[rows], np.float64)
+        x = np.array(X[rows], np.float64)  # a copy
         eta = x @ coef[:, some] + intercept[some]
         if problem.offset is not None:
             eta += problem.offset[rows][:, some if problem.offset.shape[1] > 1 else [0]]
