@@ -23,7 +23,7 @@ _STALLED = 4  # steps without a smaller estimate: rounding
 _FEW = 0.7  # of the fits: passes of fewer take less time than passes of all
 _SAMPLE = 16  # rows per parameter in a metric of some rows
 _MUCH = 4  # times as many rows are needed to be worth a sample
-_MOST_SAMPLES = 8  # of a fit; then metrics are of all rows
+_MOST_SAMPLES = 4  # of a fit; then metrics are of all rows
 _LONG = 8  # steps whose smallest estimate is compared with that of the same number before
 
 
@@ -49,6 +49,7 @@ class Descent:
         self.gained, self.n_steps = np.zeros(n), np.zeros(n, int)  # an estimate: decrease of F since the start
         self.aims, self.proofs = np.full(n, self.aim), np.zeros(n, int)  # proofs attempted so far
         self.n_samples = np.zeros(n, int)  # metrics of some rows so far
+        self._sizes: np.ndarray | None = None  # of rows in the spectral basis, (row,)
         self.trace: list[np.ndarray] = []  # estimates of the last steps, (fit,) each; inf before a metric was renewed
         self.looks = 0  # how often they were evaluated in float64
         self.by_duality: np.ndarray | None = None  # bounds at the last look, if the penalty has kinks
@@ -110,7 +111,10 @@ class Descent:
             matrices |= zip(some, self.rows.hessians(some, scale), strict=True)
         if few.any():
             some = fits[first[few]]
-            matrices |= zip(some, self.rows.sampled_hessians(some, scale, _SAMPLE * len(self.at)), strict=True)
+            if self._sizes is None:
+                self._sizes = self.rows.sizes_in(self.shared.basis.whiten)
+            found = self.rows.sampled_hessians(some, scale, _SAMPLE * len(self.at), self._sizes)
+            matrices |= zip(some, found, strict=True)
         metrics = list(self.rows.each(lambda k: self.metric_of(matrices[k], k, scale), list(fits[first])))
         for k, i in zip(fits, which, strict=True):
             self.own[k] = metrics[i]

@@ -17,6 +17,7 @@ _MOST_ROWS = 16384  # most rows of a tile from which Hessians are formed; below,
 _MOST_OF_A_TILE = 1 << 18
 _RUN = 256  # neighbouring rows drawn together
 _FEW_PRODUCTS = 2e8  # in Hessians, finished before threads have started
+_PROJECTIONS = 8  # estimate the size of a row to a factor of two
 _NEGLIGIBLE = 1e-3  # of the mean curvature: rows below it are skipped in a Hessian that only guides
 
 
@@ -217,26 +218,42 @@ class HostRows(Tiles):
         furthest, spread = zip(*self._over(tile), strict=True)
         return float(np.sqrt(np.max(furthest))) * (1 + 1e-4), self._mean(spread) * (1 + 1e-4)
 
-    def sampled_hessians(self, fits, scale, n: int) -> list[np.ndarray]:
-        """Estimate Hessians of some fits, see `hessians`, from n rows of each, drawn in proportion to its curvature.
+    def sampled_hessians(self, fits, scale, n: int, importance: np.ndarray) -> list[np.ndarray]:
+        """Estimate Hessians of some fits, see `hessians`, from n rows of each.
 
-        The rows are at equal distances in the sum of the curvature over the rows before; the same ones every time.
+        Rows are drawn in proportion to their ``importance`` (row,), times the sum of their curvature and its mean: one
+        from each of n shares of the recording, at a place that is random, since trials may repeat, but the same every
+        time.
         """
         inverse, d = (1 / scale).astype(self.dtype), len(scale)
         X, mean = (self._fast, self.mean) if self._shift is None else (self.X, self._shift)
-        mean = mean.astype(X.dtype)
+        mean, places = mean.astype(X.dtype), np.arange(n) + np.random.default_rng(0).uniform(size=n)
 
         def estimate(fit: int) -> np.ndarray:
-            total = np.cumsum(self.curvature[:, fit], dtype=np.float64)
+            c = np.asarray(self.curvature[:, fit], np.float64)
+            chance = importance * (c + c.mean())
+            total = np.cumsum(chance)
             if not (np.isfinite(total[-1]) and total[-1] > 0):
                 return np.zeros((d + 1, d + 1))
-            at = np.searchsorted(total, (np.arange(n) + 0.5) * (total[-1] / n))
+            at = np.minimum(np.searchsorted(total, places * (total[-1] / n)), self.n_rows - 1)
             z = np.ones((n, d + 1), self.dtype)
-            z[:, :-1] = (np.take(X, at, axis=0, mode="clip") - mean) * inverse
-            return (z.T @ z).astype(np.float64) * (total[-1] / n / self.n_rows)
+            z[:, :-1] = (np.take(X, at, axis=0) - mean) * inverse
+            z *= np.sqrt(c[at] / chance[at] * (total[-1] / n / self.n_rows)).astype(self.dtype)[:, None]
+            return (z.T @ z).astype(np.float64)
 
         shared = n * (d + 1) ** 2 * len(fits) > _FEW_PRODUCTS
         return list(self.each(estimate, list(fits)) if shared else map(estimate, fits))
+
+    def sizes_in(self, coordinates: np.ndarray) -> np.ndarray:
+        """Estimate squared norms of ``[coordinates' (x - mean), 1]``, (row,), from a few random projections."""
+        projections = np.random.default_rng(0).normal(size=(coordinates.shape[1], _PROJECTIONS))
+        turn = (coordinates @ projections / np.sqrt(_PROJECTIONS)).astype(self.dtype)
+
+        def tile(rows):
+            z = self._centred_rows(rows) @ turn
+            return np.einsum("ij,ij->i", z, z)
+
+        return 1 + np.concatenate(self._over(tile)).astype(np.float64)
 
     def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
         """Hessians of some fits in centred features over ``scale``, or in ``columns`` of each, intercept last."""

@@ -398,10 +398,11 @@ def _runaway(problem, coef, intercept, neurons, features) -> dict[str, np.ndarra
     feature, place = np.nonzero((effect[:, some] > _RUNAWAY) & loose)
     if not len(feature):
         return {}
-    neuron, X = some[place], X[:, feature]
+    neuron, (which, at) = some[place], np.unique(feature, return_inverse=True)
+    X = X[:, which]
     return {
         "neuron": np.array([str(neurons[n]) for n in neuron]),
         "feature": np.array([str(features[j]) for j in feature]),
         "coef": coef[feature, neuron],
-        "n_rows": np.count_nonzero(X != np.median(X, axis=0), axis=0),
+        "n_rows": np.count_nonzero(X != np.median(X, axis=0), axis=0)[at],
     }

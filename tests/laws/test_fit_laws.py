@@ -458,15 +458,38 @@ def test_hessians_of_some_rows_are_close_to_those_of_all(weighted, mean, rng):
     with descent.rows as rows:
         rows.place(descent.at)
         exact, every = rows.hessians(np.arange(N), scale), np.arange(N)
-        for n_rows, most in (16 * (D + 1), 2.5), (4000, 1.1):
-            found, again = (rows.sampled_hessians(every, scale, n_rows) for _ in range(2))
+        sizes = rows.sizes_in(made.basis.whiten)
+        z = (X + mean - made.basis.mean) @ made.basis.whiten
+        ratio = sizes / (1 + np.sum(z * z, axis=1))
+        assert 0.5 < np.median(ratio) < 1.5 and np.quantile(ratio, 0.99) < 4
+        for n_rows, most in (16 * (D + 1), 2.5), (4000, 1.2):
+            found, again = (rows.sampled_hessians(every, scale, n_rows, sizes) for _ in range(2))
             for H, S, same_again in zip(exact, found, again, strict=True):
                 factor = np.linalg.inv(np.linalg.cholesky(H))
                 spectrum = np.linalg.eigvalsh(factor @ S @ factor.T)
                 assert 1 / most < spectrum[0] and spectrum[-1] < most
                 np.testing.assert_array_equal(S, same_again)
         rows.curvature[:, 1] = 0
-        assert not rows.sampled_hessians([1], scale, 10)[0].any()
+        assert not rows.sampled_hessians([1], scale, 10, sizes)[0].any()
+
+
+@pytest.mark.parametrize("n_trials", [112, 56, 224])
+def test_samples_show_trials_that_repeat_and_rare_features(n_trials):
+    """Rows at equal distances would be the same bin of every trial; those of high curvature miss rare features."""
+    bins = np.tile(np.arange(100) / 100, n_trials)
+    X = np.exp(-((bins[:, None] - np.linspace(0, 1, D)) ** 2) / 0.02)
+    X[:, 0] = 0
+    X[np.arange(12) * 317, 0] = 1
+    Y = np.random.default_rng(0).poisson(np.exp(2 * X[:, 3] - 2.0))[:, None].astype(float)
+    descent = descent_at(problem(X, Y, strength=1e-6), np.array([-4.0, 0, 0, 2, 0, 0])[:, None], np.array([-2.0]))
+    with descent.rows as rows:
+        rows.place(descent.at)
+        exact = rows.hessians(np.array([0]), np.ones(D))[0]
+        sizes = rows.sizes_in(descent.shared.basis.whiten)
+        sample = rows.sampled_hessians(np.array([0]), np.ones(D), 16 * (D + 1), sizes)[0]
+    factor = np.linalg.inv(np.linalg.cholesky(exact))
+    spectrum = np.linalg.eigvalsh(factor @ sample @ factor.T)
+    assert 0.25 < spectrum[0] and spectrum[-1] < 4
 
 
 def test_metrics_of_some_rows_need_a_ridge_and_many_rows():
