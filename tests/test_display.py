@@ -98,6 +98,17 @@ def test_implausibly_large_effect_is_named():
     assert "feature 0 (not at its median in 300 of 300 rows): neuron 0, up to" in str(report)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_search_for_runaway_coefficients_leaves_the_data_as_they_are(dtype, rng):
+    X = np.column_stack([rng.normal(size=3000), np.arange(3000) < 4]).astype(dtype)
+    Y = rng.poisson(1.0, (3000, 2)).astype(dtype)
+    Y[:4] = 0
+    given = X.copy(), Y.copy()
+    report = PopulationGLM("exp", regularizer_strength=1e-12).fit(X, Y).report_
+    assert report.runaway["feature"].tolist() == ["1", "1"] and report.runaway["n_rows"].tolist() == [4, 4]
+    assert np.array_equal(X, given[0]) and np.array_equal(Y, given[1])
+
+
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:the penalty leaves next to nothing")
 def test_a_null_solution_has_gap_and_pseudo_r2_zero(data):
