@@ -231,7 +231,7 @@ class HostRows(Tiles):
 
         def estimate(fit: int) -> np.ndarray:
             c = np.asarray(self.curvature[:, fit], np.float64)
-            chance = importance * (c + c.mean())
+            chance = importance * (c + c.mean()) * (c > 0)  # rows without weight show nothing
             total = np.cumsum(chance)
             if not (np.isfinite(total[-1]) and total[-1] > 0):
                 return np.zeros((d + 1, d + 1))

@@ -122,7 +122,7 @@ class PopulationProblem(OneNeuron):
         return self.basis.mean, self.basis.deviation  # single rows are slow to read
 
     @property
-    def every(self) -> int:
+    def rows_apart(self) -> int:
         """Distance of the rows over which the report takes Pearson's statistic: some thousand in all."""
         return max(1, self.n_rows // min(_SOME_ROWS, max(_LEAST_ROWS, _SOME_RESPONSES // self.n_neurons)))
 

@@ -102,7 +102,7 @@ def pearson(
 
 def _some_rows(problem: PopulationProblem, data: Training) -> np.ndarray:
     """Choose rows spread over the recording: some thousand, or short runs of a twentieth if they are read on demand."""
-    n, distance = len(data.X), problem.every
+    n, distance = len(data.X), problem.rows_apart
     if problem.in_memory:
         return np.arange(0, n, distance)
     length = max(1, min(_RUN, n // 400))

@@ -72,7 +72,7 @@ class DeviceNewton:
 
     def __init__(self, problem, layout: Layout, fits: np.ndarray, params: Params):
         self._observation, self._n, self._d = problem.observation, len(fits), problem.n_features
-        self._layout, self._distance = layout, problem.every
+        self._layout, self._distance = layout, problem.rows_apart
         self._mean, self._scale = problem.standard
         self._every = np.minimum(np.arange(filled_up(self._n, max(_TOGETHER))), self._n - 1)  # the last fit fills up
         ridge = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), (self._d, problem.n_neurons))
