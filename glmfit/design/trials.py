@@ -71,7 +71,8 @@ class Trials:
     >>> from glmfit import PopulationGLM
     >>> from glmfit.design import Trials
     >>> rng = np.random.default_rng(0)
-    >>> X = xr.Dataset({"contrast": ("trial", rng.uniform(size=40)), "time_s": ("bin", np.arange(10) / 10)})
+    >>> X = xr.Dataset({"contrast": ("trial", rng.uniform(size=40))})
+    >>> X["time_s"] = "bin", np.arange(10) / 10
     >>> rate = np.exp(X.contrast - X.time_s)
     >>> y = xr.DataArray(rng.poisson(rate), dims=("trial", "bin"))
     >>> trials = Trials(X, y, neuron=None)
