@@ -233,7 +233,7 @@ def steps(_cache, scale: float, section: Section) -> None:
     def draw(key):
         keys = jax.random.split(key, 3)
         here = (jnp.arange(blocks * size) < n_rows).reshape(blocks, size, 1)
-        x = jax.random.normal(keys[0], (blocks, size, wide), jnp.float32) * (jnp.arange(wide) < d) * here
+        x = jax.random.normal(keys[0], (blocks, size, wide), jnp.float32) * (jnp.arange(wide) < d)[None, None] * here
         x = x.at[:, :, d].set(here[..., 0])
         coef = 0.1 * jax.random.normal(keys[1], (wide, n), jnp.float32)
         rate = jax.nn.softplus(jnp.einsum("btm,mn->btn", x, coef) - 2)

@@ -34,6 +34,15 @@ def test_the_large_section_of_a_gpu_runs_on_a_cpu(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("section", ["wide", "steps"])
+def test_sections_of_2000_neurons_on_a_gpu_run_on_a_cpu(section, tmp_path):
+    command = [sys.executable, "benchmarks/gpu_population.py", "--sections", section, "--scale", "0.001"]
+    done = subprocess.run([*command, "--cache", tmp_path], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 0 < float(done.stdout.rpartition("share_of_both = ")[2].split()[0]) < 10
+
+
+@pytest.mark.slow
 def test_sections_of_sampled_classes_on_a_gpu_run_on_a_cpu(tmp_path):
     command = [sys.executable, "benchmarks/gpu_softmax.py", "--sections", "steps,loss-100000", "--scale", "0.002"]
     done = subprocess.run([*command, "--cache", tmp_path], cwd=ROOT, capture_output=True, text=True)

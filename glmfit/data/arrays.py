@@ -204,7 +204,7 @@ def place(values: Any, bad: np.ndarray, *axes: str, first_row: int = 0) -> str:
 def rows_with_nan(values: Any, length: float = np.nan) -> np.ndarray:
     """Find the rows of an array or CSR matrix that have a NaN, bool (row,): none if the `length_of` is finite."""
     bad = np.zeros(values.shape[0], bool)
-    if np.isfinite(length) or _is_finite(entries_of(values)):
+    if _is_finite(entries_of(values), length):
         return bad
     if not scipy.sparse.issparse(values):
         return np.isnan(values).reshape(len(values), -1).any(axis=1)
@@ -212,12 +212,12 @@ def rows_with_nan(values: Any, length: float = np.nan) -> np.ndarray:
     return bad
 
 
-def _is_finite(entries: np.ndarray) -> bool:
+def _is_finite(entries: np.ndarray, length: float = np.nan) -> bool:
     """Check cheaply whether entries are finite: they are if their sum is, or that of their squares."""
     with np.errstate(over="ignore", invalid="ignore"):
         if entries.dtype.kind != "f":
             return entries.dtype.kind in "iub"
-        return bool(np.isfinite(length_of(entries)) or np.isfinite(np.sum(entries)))
+        return bool(np.isfinite(length) or np.isfinite(length_of(entries)) or np.isfinite(np.sum(entries)))
 
 
 def length_of(values: Any) -> float:
@@ -233,7 +233,7 @@ def length_of(values: Any) -> float:
 def refuse_infinity(values: Any, name: str, column: str) -> float:
     """Raise for infinite values, saying where the first is; NaN is allowed. Returns the length (`length_of`)."""
     entries, length = entries_of(values), length_of(values)
-    if entries.dtype.kind == "f" and not np.isfinite(length) and not _is_finite(entries):
+    if entries.dtype.kind == "f" and not _is_finite(entries, length):
         advice = "Drop such rows, or use NaN where nothing is known."
         text = f"Input {name} contains infinity: {{n}} infinite values (first at {{at}}). {advice}"
         refuse_some(np.isinf(entries), values, column, text)
