@@ -45,11 +45,12 @@ def missed(w, Q, c, labels, strength):
     return max(found) / (np.abs(c).max() + strength.max(initial=0.0))
 
 
-@pytest.mark.parametrize("patient", [6, 0], ids=["all at once", "one by one"])
-def test_the_minimum_of_a_quadratic_plus_l1_meets_its_conditions(patient, rng, monkeypatch):
-    monkeypatch.setattr(kinked, "_PATIENT", patient)
+@pytest.mark.parametrize("bold", [30, 0], ids=["all at once", "one by one"])
+@pytest.mark.parametrize("most", [25, 90], ids=["small", "large"])
+def test_the_minimum_of_a_quadratic_plus_l1_meets_its_conditions(most, bold, rng, monkeypatch):
+    monkeypatch.setattr(kinked, "_BOLD", bold)
     for trial in range(60):
-        Q, c = quadratic(rng, trial)
+        Q, c = quadratic(rng, trial, most)
         n = len(c)
         strength = np.full(n - 1, rng.uniform(0.01, 1.1) * np.abs(c).max())
         start, labels = rng.normal(size=n) * (rng.random(n) < 0.5), np.append(np.arange(n - 1), -1)
@@ -104,6 +105,22 @@ def test_an_approximate_minimum_leaves_little_of_the_decrease(rng):
         near, exact = kinked.least_of_models(*given, 0.01)[0], least(Q, c, labels, strength, start)
         total = value(start) - value(exact)
         assert value(near) - value(exact) <= 0.03 * total + 1e-9 * np.abs(c).max()
+
+
+@pytest.mark.parametrize("n", [30, 90])
+@pytest.mark.parametrize("spread", [1e-1, 1e-3])
+def test_variables_that_nearly_repeat_each_other_have_their_minimum_from_zero(spread, n, rng):
+    """Most of them enter at first, and many leave again."""
+    for _ in range(10):
+        X = rng.normal(size=(300, 3)) @ rng.normal(size=(3, n)) + spread * rng.normal(size=(300, n))
+        Q = X.T @ X / 300
+        c = X.T @ (X @ rng.normal(size=n) + rng.normal(size=300)) / 300
+        labels, strength = np.arange(n), np.full(n, 10 ** rng.uniform(-4, -1) * np.abs(c).max())
+        w = least(Q, c, labels, strength, np.zeros(n))
+        assert missed(w, Q, c, labels, strength) <= 1e-6
+        near = kinked.least_of_models(*(a[None] for a in (Q, c, labels, strength, np.zeros(n))), 0.01)[0]
+        lowest, found = (w @ Q @ w / 2 - c @ w + np.sum(strength * np.abs(w)) for w in (w, near))
+        assert lowest <= 0 and found - lowest <= 0.05 * -lowest
 
 
 @pytest.mark.parametrize("spread", [1e-2, 1e-3, 1e-4])

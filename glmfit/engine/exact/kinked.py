@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg.lapack import dposv
 
-_ROUNDS, _PATIENT = 40, 6  # per variable; rounds in which all variables switch at once
+_ROUNDS, _BOLD = 40, 30  # per variable; rounds in which many variables may enter at once
+_PARTS = 0.5, 0.25, 0.125, 0.06, 0.015  # of a step that is too long
 _SMALL = 64  # variables of systems that are solved together
 _ROUNDING = 16 * float(np.finfo(float).eps)
 _GROUP_ROUNDS, _SECULAR_STEPS = 200, 60
@@ -26,7 +27,7 @@ def least_of_models(Q, c, labels, strength, before, left=0.0):
 
     ``labels`` (model, variable) has the group of each variable, -1 if it has no norm. A model with fewer variables than
     others ends in variables with the label n_groups, for which Q is the identity and c is 0. ``strength`` is (model,
-    group). w has exact zeros. Group norms may stop when about a share ``left`` of the decrease is left.
+    group). w has exact zeros. It may stop when about a share ``left`` of the decrease is left.
     """
     unit = 1 / np.sqrt(np.maximum(np.einsum("nii->ni", Q), np.finfo(float).tiny))
     labels = labels + 1  # those without a norm come first, those past the end last
@@ -41,49 +42,92 @@ def least_of_models(Q, c, labels, strength, before, left=0.0):
         strength = strength * np.where(np.isfinite(least), least, 0.0)
     Q, c, before = Q * unit[:, None] * unit[:, :, None], c * unit, before / unit
     if single:
-        return unit * minimise_l1(Q, c, strength, before)
+        return unit * minimise_l1(Q, c, strength, before, left)
     return unit * minimise_groups(Q, c, labels, strength, before, left)
 
 
-def minimise_l1(Q, c, l1, start):
+def minimise_l1(Q, c, l1, start, left=0.0):
     """Minimise ``w'Q w / 2 - c'w + sum l1 |w|`` of several quadratics, (quadratic, variable).
 
-    w has exact zeros; variables with l1 = 0 are free. Given zeros and signs, the optimum solves one linear system. At
-    first all variables that have the wrong sign, or should not be zero, switch at once, which usually ends after a few
-    rounds. Otherwise they then switch one by one along a path on which the objective falls, which must end (Lee,
-    Battle, Raina, Ng 2007, Efficient sparse coding algorithms). The closer the zeros and signs of ``start``, the fewer
-    rounds.
+    w has exact zeros; variables with l1 = 0 are free. Given zeros and signs, the optimum solves one linear system.
+    Variables that should not be zero enter it at once, and those whose signs change are set to zero, if that descends.
+    If it does not, a shorter step may. If that does not either, variables enter one by one, along a path on which the
+    objective falls, which must end (Lee, Battle, Raina, Ng 2007, Efficient sparse coding algorithms). It may stop when
+    a step promises less than a share ``left`` of the decrease.
     """
-    out, left, size = start.copy(), np.arange(len(c)), np.sqrt(np.einsum("nii->ni", Q))
-    w, sign = start, np.where(l1 == 0, 0.0, np.sign(start))
+    out, at, free = start.copy(), np.arange(len(c)), l1 == 0
+    size, careful = np.sqrt(np.einsum("nii->ni", Q)), np.zeros(len(c), bool)
+    w, (gradient, value) = start, _at(Q, c, l1, start)
+    first = value
     for round_ in range(_ROUNDS * c.shape[1]):
-        free = l1 == 0
-        inside = free | (sign != 0)
-        target = _solve_inside(Q, c - l1 * sign, inside)
-        if np.isnan(target).any():
-            raise np.linalg.LinAlgError("the quadratic is not positive definite")
-        wrong = (target * sign < 0) | (inside & ~free & (target == 0))
-        if round_ < _PATIENT:
-            crosses = np.zeros(len(c), bool)
-            w, sign = np.where(wrong, 0.0, target), np.where(wrong, 0.0, sign)
-        else:
-            crosses = wrong.any(axis=1)
-            w, sign = _to_first_crossing(w, target, sign, wrong)
-        gradient = times(Q, w) - c
-        terms = size * np.sum(size * np.abs(w), axis=1, keepdims=True)  # at least |Q| |w|
-        slack = 1e-10 * l1 + _ROUNDING * (terms + np.abs(c))  # each in its own units
-        missed = ~free & (sign == 0) & ~wrong & (np.abs(gradient) > l1 + slack) & ~crosses[:, None]
-        if round_ >= _PATIENT - 1:
-            beyond = np.where(missed, np.abs(gradient) - l1, -np.inf)
-            missed &= beyond == beyond.max(axis=1, keepdims=True)
+        careful |= round_ >= _BOLD
+        sign = np.where(free, 0.0, np.sign(w))
+        missed = _missed(gradient, c, l1, w, size)
+        if careful.any():  # one at a time, and only after the others have settled
+            settled = np.abs(gradient + l1 * sign) <= _slack(c, l1, w, size)
+            settled = np.all(settled | ((sign == 0) & ~free), axis=1, keepdims=True)
+            size_of = np.where(missed, np.abs(gradient) - l1, -np.inf)
+            missed &= ~careful[:, None] | (settled & (size_of == size_of.max(axis=1, keepdims=True)))
         sign = np.where(missed, -np.sign(gradient), sign)
-        out[left] = w
-        goes_on = (wrong | missed).any(axis=1)
-        if not goes_on.any():
+        inside = free | (sign != 0)
+        slope = np.where(inside, gradient + l1 * sign, 0.0)
+        step = _solve_inside(Q, slope, inside)
+        if np.isnan(step).any():
+            raise np.linalg.LinAlgError("the quadratic is not positive definite")
+        target = w - step
+        crosses = target * sign < 0
+        after = np.where(crosses, 0.0, target)
+        there = _at(Q, c, l1, after)
+        partly = crosses.any(axis=1)
+        high = np.flatnonzero(partly & ~(there[1] < value))
+        if len(high):
+            some = (values[high] for values in (Q, c, l1, w, step, crosses, careful))
+            after[high], there[0][high], there[1][high] = _shorter(*some)
+            up = high[~careful[high] & ~(there[1][high] < value[high])]
+            after[up], there[0][up], there[1][up], careful[up] = w[up], gradient[up], value[up], True
+        w, (gradient, value) = after, there
+        ended = ~partly & ~_missed(gradient, c, l1, w, size).any(axis=1)
+        ended |= ~careful & (np.sum(slope * step, axis=1) / 2 < left * (first - value))
+        out[at] = w
+        if ended.all():
             break
-        if not goes_on.all():
-            left, Q, c, l1, size, w, sign = (values[goes_on] for values in (left, Q, c, l1, size, w, sign))
+        if ended.any():
+            some = (at, Q, c, l1, free, size, careful, w, gradient, value, first)
+            at, Q, c, l1, free, size, careful, w, gradient, value, first = (values[~ended] for values in some)
     return out
+
+
+def _at(Q, c, l1, w):
+    """Gradient of quadratics without their norms, (quadratic, variable), and objectives, (quadratic,)."""
+    gradient = times(Q, w) - c
+    return gradient, np.sum(w * (gradient - c), axis=1) / 2 + np.sum(l1 * np.abs(w), axis=1)
+
+
+def _slack(c, l1, w, size):
+    """Bound the rounding of a gradient, each variable in its own units."""
+    terms = size * np.sum(size * np.abs(w), axis=1, keepdims=True)  # at least |Q| |w|
+    return 1e-10 * l1 + _ROUNDING * (terms + np.abs(c))
+
+
+def _missed(gradient, c, l1, w, size):
+    """Which variables are zero that should not be."""
+    return (w == 0) & (l1 > 0) & (np.abs(gradient) > l1 + _slack(c, l1, w, size))
+
+
+def _shorter(Q, c, l1, w, step, crosses, careful):
+    """Return the lowest of the points after parts of a step, on which variables stop at zero; gradient, objective.
+
+    Where this must be ``careful``, it is the first where one does: rounding may hide that it is lower.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        when = np.where(crosses, np.where(w == 0, 0.0, w / step), np.inf)
+    parts = np.append(np.broadcast_to(_PARTS, (len(w), len(_PARTS))), when.min(axis=1, keepdims=True), axis=1)
+    parts = parts[:, :, None]
+    points = np.where(when[:, None] <= parts, 0.0, w[:, None] - parts * step[:, None])
+    gradients = points @ Q - c[:, None]
+    values = np.sum(points * (gradients - c[:, None]), axis=2) / 2 + np.sum(l1[:, None] * np.abs(points), axis=2)
+    best = np.arange(len(w)), np.where(careful, len(_PARTS), values.argmin(axis=1))
+    return points[best], gradients[best], values[best]
 
 
 def times(Q, w):
@@ -126,16 +170,6 @@ def _solve_inside(Q, right, inside, bend=None, unit=None, labels=None):
             if failed:
                 right[i] = np.nan
     return right
-
-
-def _to_first_crossing(w, target, sign, wrong):
-    """Move from w towards the target until a variable reaches zero, which leaves; all the way if none does."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        when = np.where(wrong, np.where(w == target, 0.0, w / (w - target)), np.inf)
-    when = np.clip(when, 0.0, np.inf)
-    t = when.min(axis=1, keepdims=True)
-    gone = wrong & (when <= t)
-    return np.where(gone, 0.0, w + np.minimum(t, 1.0) * (target - w)), np.where(gone, 0.0, sign)
 
 
 def minimise_groups(Q, c, labels, strength, start, share=0.0):
