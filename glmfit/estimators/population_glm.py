@@ -24,7 +24,7 @@ from ..observations import NegativeBinomial, Observation
 from ..saga import SAGA
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
 from .dispersion import first_dispersion, most_likely, moved, read_dispersion
-from .gam.masked import check_masked, fit_masked, read_mask
+from .gam.masked import SMOOTH, check_masked, fit_masked, read_mask
 from .model import WholeFit, from_json, to_json
 from .parameters import (
     SOLVERS,
@@ -99,8 +99,8 @@ class PopulationGLM(PopulationModel):
 
     feature_mask : array of shape (n_features, n_neurons), optional
         1 where a neuron has a feature, else 0, as in NeMoS: only its own history, or no coupling filter from itself.
-        Needs a ridge or no penalty; fitted with Hessians of every neuron. Coefficients of features that a neuron does
-        not have are 0.
+        Coefficients of features that a neuron does not have are 0. With a group lasso, a neuron has all features of a
+        group or none. Fits with a ridge or no penalty use Hessians of every neuron.
     l1_ratio : float
         Ratio of the elastic net, in (0, 1], unless ``regularizer_strength`` is a tuple.
 
@@ -249,6 +249,7 @@ class PopulationGLM(PopulationModel):
             mask = read_mask(self.feature_mask, data.X.shape[1], data.Y.shape[1])
             if mask is not None:
                 check_masked(self, data, checkpoint, init_params)
+                mask = mask if self.regularizer in SMOOTH else None  # the penalty has it
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
             given = None if init_params is None else read_init_params(init_params, data)
             design: dict = {}  # computed from the features alone
@@ -278,7 +279,7 @@ class PopulationGLM(PopulationModel):
             if not problem.in_memory:
                 data.X.watch.warn_of_changes()
             elif self._is_flat(problem, solution):
-                given = name_strength(problem.penalty.strength, self.regularizer_strength is None)
+                given = name_strength(self.strength_, self.regularizer_strength is None)
                 warn_if_flat(data.X, solution.params.coef, partial(residual, problem, solution.params), *given)
         return self
 
@@ -428,6 +429,9 @@ class PopulationGLM(PopulationModel):
             problem.penalty, strength = make(strength), strength * form.unit
         elif not np.all(form.unit == 1) and not isinstance(penalty, penalties.NoPenalty):
             problem.penalty = make(form.strength(strength))
+        if self.feature_mask is not None and not penalty.smooth:
+            mask = np.asarray(self.feature_mask, bool).reshape(data.X.shape[1], -1)
+            problem.penalty = problem.penalty.without(~(mask if which is None else mask[:, which]))
         self.strength_ = _plain(strength)
         return form, problem
 

@@ -1,6 +1,6 @@
 """Formulas of all penalties: a ridge plus norms of the coefficients, never of the intercept."""
 
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from glmfit.numerics import Array, FeatureNeuron, PerFeature, PerNeuron, namespace
+
+PROHIBITIVE = 1e30  # strength of coefficients that are to stay 0; finite, also in single precision
 
 
 def as_strength(value: Any) -> Array:
@@ -95,6 +97,19 @@ class Penalty(eqx.Module):
     def ridge_strength(self) -> Array:
         """Strength of the smooth part ``ridge_strength / 2 ||w||^2``, ``strength (1 - ratio)``."""
         return self.strength * (1.0 - self.ratio)
+
+    def without(self, excluded: np.ndarray) -> Self:
+        """Return a penalty with kinks that also keeps some coefficients at 0, bool (feature, neuron).
+
+        The optimum is that of fits without these features, and a bound of the gap also bounds theirs: the strength of
+        an excluded norm is above every gradient.
+        """
+        every = np.broadcast_to(np.asarray(per_neuron(self.strength, excluded.astype(np.float64))), excluded.shape)
+        found = eqx.tree_at(lambda penalty: penalty.strength, self, np.where(excluded, PROHIBITIVE, every))
+        if not eqx.is_array(self.ratio):
+            return found
+        ratio = np.broadcast_to(per_neuron(self.ratio, excluded.astype(np.float64)), excluded.shape)
+        return eqx.tree_at(lambda penalty: penalty.ratio, found, np.where(excluded, 1.0, ratio))
 
     def norms(self, coef: FeatureNeuron) -> Array:
         """Compute the norms of S, (norm, neuron): one for every coefficient."""

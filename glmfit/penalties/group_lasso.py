@@ -1,14 +1,14 @@
 """Group lasso penalty."""
 
 import functools
-from typing import ClassVar, NamedTuple, final
+from typing import ClassVar, NamedTuple, Self, final
 
 import equinox as eqx
 import jax
 import numpy as np
 
 from glmfit.numerics import Array, FeatureNeuron, PerFeature, namespace
-from glmfit.penalties.base import Penalty, per_neuron
+from glmfit.penalties.base import PROHIBITIVE, Penalty, per_neuron
 
 NO_GROUP = -1
 """Label of the features that are not penalised."""
@@ -62,6 +62,33 @@ class GroupLasso(Penalty):
         layout = _layout(self.groups)
         weight = layout.weight[layout.weight > 0]
         return np.where(layout.group < len(weight), layout.group, NO_GROUP), np.ravel(self.strength) * weight
+
+    def without(self, excluded: np.ndarray) -> Self:
+        """Return the penalty that also keeps some whole groups at 0, bool (feature, neuron); see `Penalty.without`.
+
+        Raises
+        ------
+        ValueError
+            If it excludes a part of a group, or a feature in no group.
+        """
+        labels = np.asarray(self.groups)
+        if excluded[labels == NO_GROUP].any():
+            feature = int(np.flatnonzero(excluded.any(axis=1) & (labels == NO_GROUP))[0])
+            raise ValueError(
+                f"feature {feature} is excluded for some neuron, but it is in no group (label -1). Give the features "
+                "that a neuron may lack a group, or remove them from X."
+            )
+        each = [excluded[labels == label] for label in np.unique(labels[labels != NO_GROUP])]
+        for label, of in zip(np.unique(labels[labels != NO_GROUP]), each, strict=True):
+            if np.any(of != of[:1]):
+                neuron = int(np.flatnonzero(np.any(of != of[:1], axis=0))[0])
+                raise ValueError(
+                    f"some features of group {label} are excluded for neuron {neuron} and others are not; the norm of "
+                    "a group needs all of its features or none."
+                )
+        outside = np.stack([of[0] for of in each])
+        strength = np.asarray(per_neuron(self.strength, outside.astype(np.float64)))
+        return GroupLasso(np.where(outside, PROHIBITIVE, strength), self.groups)
 
     def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
         """Shrink the norm of each group by ``strength sqrt(|g|) step / scale_g``; step is shared by the features.

@@ -839,6 +839,58 @@ def test_the_ratio_of_an_elastic_net_has_a_parameter_of_its_own(data):
         PopulationGLM(regularizer="ElasticNet", l1_ratio=1.5).fit(X, counts)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("regularizer", ["Lasso", "ElasticNet", "GroupLasso"])
+def test_a_mask_with_kinks_equals_fits_of_each_neuron_to_its_features(regularizer, dtype, rng):
+    X = rng.normal(size=(800, 8)).astype(dtype)
+    counts = rng.poisson(np.logaddexp(0, 0.5 * X[:, :3] - 0.5 * X[:, 2:5]))
+    groups = np.repeat(np.arange(4), 2)
+    mask = np.ones((8, 3), int)
+    mask[:2, 0] = mask[4:, 1] = 0
+    strength = np.array([1e-2, 3e-2, 2e-3])
+    parameters = {"regularizer": regularizer, "tol": 1e-9}
+    grouped = {"groups": groups} if regularizer == "GroupLasso" else {}
+    model = PopulationGLM(regularizer_strength=strength, feature_mask=mask, **grouped, **parameters).fit(X, counts)
+    assert model.report_.converged.all()
+    np.testing.assert_array_equal(model.strength_, strength)
+    assert not model.coef_[mask == 0].any()
+    for n, own in enumerate(mask.T.astype(bool)):
+        grouped = {"groups": groups[own]} if regularizer == "GroupLasso" else {}
+        alone = PopulationGLM(regularizer_strength=strength[n], **grouped, **parameters).fit(X[:, own], counts[:, n])
+        np.testing.assert_allclose(model.coef_[own, n], alone.coef_, atol=2e-5)
+        np.testing.assert_allclose(model.report_.objective[n], alone.report_.objective, rtol=1e-7)
+
+
+def test_the_dispersion_with_a_mask_and_a_lasso_is_that_of_the_fit_alone(rng):
+    X = rng.normal(size=(500, 4))
+    rate = np.exp(0.6 * X[:, :2] - 0.5)
+    counts = rng.poisson(rate * rng.gamma(2.0, 0.5, size=rate.shape))
+    parameters = {"regularizer": "Lasso", "regularizer_strength": 1e-3, "observation_model": "NegativeBinomial"}
+    mask = np.ones((4, 2), bool)
+    mask[1, 0] = mask[0, 1] = False
+    model = PopulationGLM(feature_mask=mask, **parameters).fit(X, counts)
+    assert not model.coef_[~mask].any()
+    for n in range(2):
+        alone = PopulationGLM(**parameters).fit(X[:, mask[:, n]], counts[:, n])
+        np.testing.assert_allclose(model.coef_[mask[:, n], n], alone.coef_, atol=1e-3)
+        np.testing.assert_allclose(model.dispersion_[n], alone.dispersion_, rtol=1e-2)
+
+
+def test_a_mask_of_a_part_of_a_group_is_refused(data):
+    X, counts = data
+    groups = np.arange(X.shape[1]) // 2
+    mask = np.ones((X.shape[1], counts.shape[1]))
+    mask[1, 0] = 0
+    with pytest.raises(ValueError, match="some features of group 0 are excluded for neuron 0 and others are not"):
+        PopulationGLM(regularizer="GroupLasso", groups=groups, feature_mask=mask).fit(X, counts)
+    with pytest.raises(ValueError, match=r"feature 1 is excluded for some neuron, but it is in no group"):
+        free = np.where(groups == 0, -1, groups)
+        PopulationGLM(regularizer="GroupLasso", groups=free, feature_mask=mask).fit(X, counts)
+    with pytest.raises(ValueError, match="use 'auto' or 'Newton' or 'ProximalNewton'"):
+        PopulationGLM(regularizer="Lasso", feature_mask=mask, solver_name="SAGA").fit(X, counts)
+
+
 def test_pad_shapes_has_no_effect_and_warns(data):
     X, counts = data
     with pytest.warns(UserWarning, match="pad_shapes has no effect since version 0.2; the next version removes it"):

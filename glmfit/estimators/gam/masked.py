@@ -1,4 +1,4 @@
-"""Features that only some neurons have: reading masks, and fits of a ridge with them."""
+"""Features that only some neurons have: reading masks, and fits with them that have a ridge or no penalty."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ...engine.result import LoopOptions, Solution
 from ...engine.smooth.coordinates import Coordinates
 from ...engine.smooth.population import SmoothPopulation
 
-_SMOOTH = (None, "UnRegularized", "Ridge")
+SMOOTH = (None, "UnRegularized", "Ridge")
 _SOLVERS = ("auto", "Newton")
 
 
@@ -42,13 +42,10 @@ def _is_ragged(given: Any) -> bool:
 
 def check_masked(model, data: Training, checkpoint: Any, init_params: Any) -> None:
     """Raise for what a fit with a mask cannot do."""
-    if model.regularizer not in _SMOOTH:
-        raise ValueError(
-            f"feature_mask is given, but regularizer is {model.regularizer!r}; with a mask it must be 'Ridge' or "
-            "'UnRegularized'. For other penalties fit neurons with the same features together, in a loop."
-        )
-    if model.solver_name not in _SOLVERS:
-        raise ValueError(f"feature_mask is given, but solver_name is {model.solver_name!r}; use 'auto' or 'Newton'.")
+    solvers = _SOLVERS if model.regularizer in SMOOTH else (*_SOLVERS, "ProximalNewton")
+    if model.solver_name not in solvers:
+        known = " or ".join(map(repr, solvers))
+        raise ValueError(f"feature_mask is given, but solver_name is {model.solver_name!r}; use {known}.")
     if not isinstance(data.X, np.ndarray):
         raise ValueError("feature_mask is given, but X is larger than max_memory; raise max_memory to load it.")
     if checkpoint is not None:
