@@ -278,7 +278,9 @@ class PopulationGLM(PopulationModel):
             self._keep(problem, solution, data, observation, form)
             if not problem.in_memory:
                 data.X.watch.warn_of_changes()
-            elif self._is_flat(problem, solution):
+            elif self.feature_mask is None and self._is_flat(
+                problem, solution
+            ):  # features that neurons lack may inform
                 given = name_strength(self.strength_, self.regularizer_strength is None)
                 warn_if_flat(data.X, solution.params.coef, partial(residual, problem, solution.params), *given)
         return self

@@ -107,6 +107,12 @@ def test_an_approximate_minimum_leaves_little_of_the_decrease(rng):
         assert value(near) - value(exact) <= 0.03 * total + 1e-9 * np.abs(c).max()
 
 
+def test_a_quadratic_that_is_not_a_number_is_refused():
+    given = np.full((1, 3, 3), np.nan), np.ones((1, 3)), np.full((1, 3), 0.1), np.zeros((1, 3))
+    with pytest.raises(np.linalg.LinAlgError):
+        kinked.minimise_l1(*given)
+
+
 @pytest.mark.parametrize("n", [30, 90])
 @pytest.mark.parametrize("spread", [1e-1, 1e-3])
 def test_variables_that_nearly_repeat_each_other_have_their_minimum_from_zero(spread, n, rng):

@@ -877,6 +877,15 @@ def test_the_dispersion_with_a_mask_and_a_lasso_is_that_of_the_fit_alone(rng):
         np.testing.assert_allclose(model.dispersion_[n], alone.dispersion_, rtol=1e-2)
 
 
+def test_no_smaller_strength_is_advised_where_the_informative_feature_is_masked(rng):
+    X = rng.normal(size=(2000, 4))
+    counts = rng.poisson(np.exp(0.8 * X[:, :1] - 0.5) * np.ones((1, 2)))
+    mask = np.ones((4, 2))
+    mask[0] = 0
+    model = PopulationGLM(regularizer="Lasso", regularizer_strength=0.1, feature_mask=mask).fit(X, counts)
+    assert not model.coef_.any()  # and warnings are errors
+
+
 def test_a_mask_of_a_part_of_a_group_is_refused(data):
     X, counts = data
     groups = np.arange(X.shape[1]) // 2

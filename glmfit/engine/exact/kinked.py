@@ -72,7 +72,7 @@ def minimise_l1(Q, c, l1, start, left=0.0):
         inside = free | (sign != 0)
         slope = np.where(inside, gradient + l1 * sign, 0.0)
         step = _solve_inside(Q, slope, inside)
-        if np.isnan(step).any():
+        if np.isnan(step).any() or np.isnan(value).any():
             raise np.linalg.LinAlgError("the quadratic is not positive definite")
         target = w - step
         crosses = target * sign < 0
@@ -87,7 +87,8 @@ def minimise_l1(Q, c, l1, start, left=0.0):
             after[up], there[0][up], there[1][up], careful[up] = w[up], gradient[up], value[up], True
         w, (gradient, value) = after, there
         ended = ~partly & ~_missed(gradient, c, l1, w, size).any(axis=1)
-        ended |= ~careful & (np.sum(slope * step, axis=1) / 2 < left * (first - value))
+        if left:
+            ended |= ~careful & (np.sum(slope * step, axis=1) / 2 < left * (first - value))
         out[at] = w
         if ended.all():
             break
