@@ -104,12 +104,10 @@ class Penalty(eqx.Module):
         The optimum is that of fits without these features, and a bound of the gap also bounds theirs: the strength of
         an excluded norm is above every gradient.
         """
-        every = np.broadcast_to(np.asarray(per_neuron(self.strength, excluded.astype(np.float64))), excluded.shape)
-        found = eqx.tree_at(lambda penalty: penalty.strength, self, np.where(excluded, PROHIBITIVE, every))
-        if not eqx.is_array(self.ratio):
+        found = eqx.tree_at(lambda of: of.strength, self, np.where(excluded, PROHIBITIVE, np.asarray(self.strength)))
+        if not isinstance(self.ratio, jax.Array | np.ndarray):
             return found
-        ratio = np.broadcast_to(per_neuron(self.ratio, excluded.astype(np.float64)), excluded.shape)
-        return eqx.tree_at(lambda penalty: penalty.ratio, found, np.where(excluded, 1.0, ratio))
+        return eqx.tree_at(lambda of: of.ratio, found, np.where(excluded, 1.0, np.asarray(self.ratio)))  # no ridge
 
     def norms(self, coef: FeatureNeuron) -> Array:
         """Compute the norms of S, (norm, neuron): one for every coefficient."""

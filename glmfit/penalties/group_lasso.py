@@ -78,17 +78,16 @@ class GroupLasso(Penalty):
                 f"feature {feature} is excluded for some neuron, but it is in no group (label -1). Give the features "
                 "that a neuron may lack a group, or remove them from X."
             )
-        each = [excluded[labels == label] for label in np.unique(labels[labels != NO_GROUP])]
-        for label, of in zip(np.unique(labels[labels != NO_GROUP]), each, strict=True):
-            if np.any(of != of[:1]):
-                neuron = int(np.flatnonzero(np.any(of != of[:1], axis=0))[0])
+        groups = np.unique(labels[labels != NO_GROUP])
+        outside = np.stack([excluded[labels == group].any(axis=0) for group in groups])
+        for group, of in zip(groups, outside, strict=True):
+            partly = np.flatnonzero(of & ~excluded[labels == group].all(axis=0))
+            if len(partly):
                 raise ValueError(
-                    f"some features of group {label} are excluded for neuron {neuron} and others are not; the norm of "
-                    "a group needs all of its features or none."
+                    f"some features of group {group} are excluded for neuron {partly[0]} and others are not; the norm "
+                    "of a group needs all of its features or none."
                 )
-        outside = np.stack([of[0] for of in each])
-        strength = np.asarray(per_neuron(self.strength, outside.astype(np.float64)))
-        return GroupLasso(np.where(outside, PROHIBITIVE, strength), self.groups)
+        return GroupLasso(np.where(outside, PROHIBITIVE, np.asarray(self.strength)), self.groups)
 
     def prox(self, coef: FeatureNeuron, step: Array | float, feature_scale: PerFeature | None = None) -> jax.Array:
         """Shrink the norm of each group by ``strength sqrt(|g|) step / scale_g``; step is shared by the features.

@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import glmfit
-from glmfit import FitReport, PopulationGLM, PopulationGLMCV, Status
+from glmfit import FitReport, PopulationGLM, PopulationGLMCV, Status, penalties
 from glmfit.engine import ConjugateGradients
 from glmfit.engine.population import PopulationProblem
 from glmfit.estimators.parameters import SOLVERS, read_solver
@@ -862,6 +862,13 @@ def test_a_mask_with_kinks_equals_fits_of_each_neuron_to_its_features(regularize
         alone = PopulationGLM(regularizer_strength=strength[n], **grouped, **parameters).fit(X[:, own], counts[:, n])
         np.testing.assert_allclose(model.coef_[own, n], alone.coef_, atol=2e-5)
         np.testing.assert_allclose(model.report_.objective[n], alone.report_.objective, rtol=1e-7)
+
+
+def test_features_that_a_mask_excludes_add_no_ridge_to_an_elastic_net():
+    excluded = np.array([[True, False], [False, False]])
+    given = penalties.ElasticNet(np.array([1e-2, 1e-3]), np.asarray(0.25)).without(excluded)
+    np.testing.assert_allclose(given.ridge_strength, [[0, 0.75e-3], [0.75e-2, 0.75e-3]])
+    np.testing.assert_allclose(given.l1_strength[~excluded], [0.25e-3, 0.25e-2, 0.25e-3])
 
 
 def test_the_dispersion_with_a_mask_and_a_lasso_is_that_of_the_fit_alone(rng):

@@ -66,26 +66,26 @@ def minimise_l1(Q, c, l1, start, left=0.0):
         if careful.any():  # one at a time, and only after the others have settled
             settled = np.abs(gradient + l1 * sign) <= _slack(c, l1, w, size)
             settled = np.all(settled | ((sign == 0) & ~free), axis=1, keepdims=True)
-            size_of = np.where(missed, np.abs(gradient) - l1, -np.inf)
-            missed &= ~careful[:, None] | (settled & (size_of == size_of.max(axis=1, keepdims=True)))
+            beyond = np.where(missed, np.abs(gradient) - l1, -np.inf)
+            missed &= ~careful[:, None] | (settled & (beyond == beyond.max(axis=1, keepdims=True)))
         sign = np.where(missed, -np.sign(gradient), sign)
         inside = free | (sign != 0)
         slope = np.where(inside, gradient + l1 * sign, 0.0)
         step = _solve_inside(Q, slope, inside)
         if np.isnan(step).any() or np.isnan(value).any():
-            raise np.linalg.LinAlgError("the quadratic is not positive definite")
+            raise np.linalg.LinAlgError("the quadratic is not positive definite, or not finite")
         target = w - step
         crosses = target * sign < 0
         after = np.where(crosses, 0.0, target)
-        there = _at(Q, c, l1, after)
+        slopes, low = _at(Q, c, l1, after)
         partly = crosses.any(axis=1)
-        high = np.flatnonzero(partly & ~(there[1] < value))
+        high = np.flatnonzero(partly & ~(low < value))
         if len(high):
             some = (values[high] for values in (Q, c, l1, w, step, crosses, careful))
-            after[high], there[0][high], there[1][high] = _shorter(*some)
-            up = high[~careful[high] & ~(there[1][high] < value[high])]
-            after[up], there[0][up], there[1][up], careful[up] = w[up], gradient[up], value[up], True
-        w, (gradient, value) = after, there
+            after[high], slopes[high], low[high] = _shorter(*some)
+            up = high[~careful[high] & ~(low[high] < value[high])]
+            after[up], slopes[up], low[up], careful[up] = w[up], gradient[up], value[up], True
+        w, gradient, value = after, slopes, low
         ended = ~partly & ~_missed(gradient, c, l1, w, size).any(axis=1)
         if left:
             ended |= ~careful & (np.sum(slope * step, axis=1) / 2 < left * (first - value))
