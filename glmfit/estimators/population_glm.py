@@ -241,11 +241,7 @@ class PopulationGLM(PopulationModel):
                 warn_user("pad_shapes has no effect since version 0.2; the next version removes it.")
             data = read_fitted(self, X, y, sample_weight, offset, exposure, epochs, options.max_memory)
             if isinstance(data.X, RowView) and isinstance(solver, SAGA | Newton):
-                raise ValueError(
-                    f"solver_name is {self.solver_name!r}, but rows that are read during the fit (X is "
-                    f'{data.X.given!r}) need "auto", "ConjugateGradients" (with kinks in the penalty '
-                    '"ProximalNewton"), or a max_memory large enough to load them.'
-                )
+                raise _needs_memory(self.solver_name, data.X)
             mask = read_mask(self.feature_mask, data.X.shape[1], data.Y.shape[1])
             if mask is not None:
                 check_masked(self, data, checkpoint, init_params)
@@ -276,11 +272,7 @@ class PopulationGLM(PopulationModel):
                     break
                 observation = observation.with_dispersion(dispersion)
             self._keep(problem, solution, data, observation, form)
-            if not problem.in_memory:
-                data.X.watch.warn_of_changes()
-            elif self._is_flat(problem, solution):
-                given = name_strength(problem.penalty.strength, self.regularizer_strength is None)
-                warn_if_flat(data.X, solution.params.coef, partial(residual, problem, solution.params), *given)
+            self._warn_of(problem, solution, data)
         return self
 
     def path(
@@ -358,11 +350,16 @@ class PopulationGLM(PopulationModel):
 
         return path_of(data, at_dispersion(model, data), penalty, strengths, options, data.neuron_names, told.verbose)
 
-    def _is_flat(self, problem: PopulationProblem, solution: Solution) -> bool:
-        """Tell whether to check if the penalty leaves nothing: predictors must not be in units of the responses."""
+    def _warn_of(self, problem: PopulationProblem, solution: Solution, data: Training) -> None:
+        """Warn of files that changed during the fit, and of a penalty that leaves nothing of the coefficients."""
+        if not problem.in_memory:
+            data.X.watch.warn_of_changes()
+            return
         settled = np.isin(solution.status, PROVED).all() and np.any(problem.penalty.strength)
-        # Features that a neuron lacks may be the informative ones.
-        return bool(settled) and not problem.observation.is_quadratic and self.feature_mask is None
+        # Predictors must not be in units of the responses; features that a neuron lacks may be the informative ones.
+        if settled and not problem.observation.is_quadratic and self.feature_mask is None:
+            given = name_strength(problem.penalty.strength, self.regularizer_strength is None)
+            warn_if_flat(data.X, solution.params.coef, partial(residual, problem, solution.params), *given)
 
     def _at_dispersion(
         self, data: Training, options: LoopOptions, design: dict, given: Params | None = None
@@ -443,6 +440,15 @@ class PopulationGLM(PopulationModel):
         super()._read_state(header, arrays)
         given = 1.0 if self.regularizer_strength is None else self.regularizer_strength  # of a file of version 0.1
         self.strength_ = _plain(from_json(header["strength"]) if "strength" in header else given)
+
+
+def _needs_memory(solver_name, rows: RowView) -> ValueError:
+    """Say which solvers fit rows that are read during the fit."""
+    return ValueError(
+        f"solver_name is {solver_name!r}, but rows that are read during the fit (X is {rows.given!r}) need "
+        '"auto", "ConjugateGradients" (with kinks in the penalty "ProximalNewton"), or a max_memory large enough to '
+        "load them."
+    )
 
 
 def _on_device(X, rows) -> jax.Array | None:
