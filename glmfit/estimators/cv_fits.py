@@ -1,7 +1,6 @@
 """All fits of a cross-validation: strengths, folds and neurons at once; and its state in files."""
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -9,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .. import penalties
 from ..checks import warn_user
 from ..data.counts import Training
 from ..data.standard_form import StandardForm
@@ -21,7 +19,7 @@ from ..engine.population import FoldedProblem, PopulationProblem
 from ..engine.problem import Params
 from ..engine.result import History, LoopOptions, Solution, stopping_target
 from ..observations import Observation
-from ..penalties import Penalty
+from ..penalties import PenaltyFamily
 from ..status import Status
 from .default_strength import residual, warn_if_flat
 from .parameters import SOLVERS, choose_solver, key_for, precision, read_strengths
@@ -42,15 +40,18 @@ class Fits:
     Parameters and gaps are those of the standard form.
 
     The last fold holds all rows; its fits may be returned, so they obey ``options.tol`` as well as ``cv_tol``. The
-    strengths increase; ``penalty`` makes a penalty of one strength, or of one for each fit.
+    strengths increase.
     """
 
-    def __init__(self, data: Training, observation, penalty, strengths, folds: Folds, solver, options, cv_tol: float):
+    def __init__(
+        self, data: Training, observation: Observation, penalty: PenaltyFamily, strengths: np.ndarray, folds: Folds,
+        solver, options: LoopOptions, cv_tol: float,
+    ):  # fmt: skip
         self.data, self.observation, self.penalty, self.strengths = data, observation, penalty, strengths
         self.form = StandardForm.of(data, observation)
         self.folds, self.options, self._began = folds, self.form.options(options), time.perf_counter()
         self._chooses = solver is None
-        self.solver = solver or (ConjugateGradients() if penalty(1.0).smooth else ProximalNewton())
+        self.solver = solver or (ConjugateGradients() if penalty.smooth else ProximalNewton())
         self.solver_name = type(self.solver).__name__  # of the last fits
         self._train = np.column_stack([folds.train, np.ones(len(data.X), bool)])
         self._tol = np.append(np.full(folds.train.shape[1], cv_tol), min(cv_tol, options.tol))
@@ -84,7 +85,7 @@ class Fits:
 
     def run(self, bar: ProgressBar) -> bool:
         """Fit the strongest strength first, to all rows, then to the folds from there; return True after Ctrl-C."""
-        n_folds, smooth = self.folds.train.shape[1], self.penalty(1.0).smooth
+        n_folds, smooth = self.folds.train.shape[1], self.penalty.smooth
         lead = others = before = None
         try:
             for s in reversed(range(len(self.strengths))):
@@ -107,8 +108,8 @@ class Fits:
         data, shape = self.data, (len(folds), self.data.Y.shape[1])
         fold, neuron = np.repeat(folds, shape[1]), np.tile(np.arange(shape[1]), len(folds))
         penalty, solver = self.penalty(self.strengths[s] / self.unit[fold, neuron]), self.solver
-        if not penalty.smooth and self.strengths[s] == 0:  # there are no kinks without a strength
-            penalty, solver = penalties.Ridge(np.zeros(len(fold))), ConjugateGradients()
+        if penalty.smooth and not self.penalty.smooth:  # a strength of 0
+            solver = ConjugateGradients()
         problem = FoldedProblem(
             data.X, self.form.Y, self.form.observation, penalty, neuron, fold, self._train,
             weights=data.weights, dtype=precision(data.X.dtype), offset=self.form.offset, own=self.form.own,
@@ -205,8 +206,8 @@ class Fits:
                 "vary too little. Drop a strength of 0, or features that nearly repeat others."
             )
         if self.strengths[0] > 0 and np.isin(self.status[0, -1], PROVED).all():
-            if problem.observation.is_quadratic:  # predictors are in units of the responses
-                return
+            if problem.observation.is_quadratic or self.penalty.mask is not None:
+                return  # predictors are in units of the responses; the informative features may be masked
             weakest = Params(self.coef[0, -1], self.intercept[0, -1])
             tried = f"strengths of {self.strengths[0]:.2g} and more", "Pass smaller ones."
             warn_if_flat(problem.X, weakest.coef, partial(residual, problem, weakest), *tried)
@@ -275,13 +276,13 @@ def read_tried(given, alone: str = "PopulationGLM") -> np.ndarray | None:
     return strengths
 
 
-def default_strengths(penalty: Callable[[Any], Penalty], data: Training, observation: Observation) -> np.ndarray:
+def default_strengths(penalty: PenaltyFamily, data: Training, observation: Observation) -> np.ndarray:
     """Choose eight from 1e-6 to 1 for a ridge, else twelve, down from the smallest without any coefficients."""
-    of_one, form = penalty(1.0), StandardForm.of(data, observation)
-    if of_one.smooth:
+    if not penalty.selects:
         return np.logspace(-6, 0, 8)
-    given = data.weights, data.X.dtype, form.offset
-    problem = PopulationProblem(data.X, form.Y, form.observation, of_one, *given, own=form.own)
-    strongest = float(np.max(of_one.maximal_strength(problem.null_gradient() * form.unit)))
+    form = StandardForm.of(data, observation)
+    given = penalty(np.ones(data.Y.shape[1])), data.weights, data.X.dtype, form.offset
+    problem = PopulationProblem(data.X, form.Y, form.observation, *given, own=form.own)
+    strongest = float(np.max(penalty.maximal_strength(problem.null_gradient() * form.unit)))
     rounding = 1e-12 * float(np.max(problem.null_objective, initial=0.0))
     return (strongest if strongest > rounding else 1.0) * np.logspace(-3, 0, 12)

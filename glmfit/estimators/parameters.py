@@ -58,12 +58,17 @@ def check_ratio(l1_ratio) -> None:
     check_real("l1_ratio", l1_ratio, 1.0, closed=True, hint="1 is the lasso; for 0 pass regularizer='Ridge'.")
 
 
-def read_init_params(given, data) -> Params:
-    """Check coefficients and intercepts that a population fit begins at; a column with non-finite ones becomes NaN."""
+def read_init_params(given, data, mask: np.ndarray | None) -> Params:
+    """Check coefficients and intercepts that a population fit begins at; a column with non-finite ones becomes NaN.
+
+    Coefficients outside a mask, bool (feature, neuron), become 0.
+    """
     n_features, n_neurons = data.X.shape[1], data.Y.shape[1]
     shapes = ((n_features,), ()) if data.one_neuron else ((n_features, n_neurons), (n_neurons,))
     coef, intercept = read_pair(given, *shapes)
     coef, intercept = coef.reshape(n_features, n_neurons).copy(), intercept.reshape(n_neurons).copy()
+    if mask is not None:
+        coef[~mask] = 0.0
     coef[:, ~np.isfinite(coef).all(axis=0)] = np.nan
     return Params(coef, np.where(np.isfinite(coef).all(axis=0), intercept, np.nan))
 

@@ -21,10 +21,11 @@ from ..engine.problem import Params
 from ..engine.result import LoopOptions, Solution
 from ..numerics import DataLike, PerRow, Seed
 from ..observations import NegativeBinomial, Observation
+from ..penalties import PenaltyFamily
 from ..saga import SAGA
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
 from .dispersion import first_dispersion, most_likely, moved, read_dispersion
-from .gam.masked import SMOOTH, check_masked, fit_masked, read_mask
+from .gam.masked import UNPENALISED, check_masked, fit_masked, read_mask
 from .model import WholeFit, from_json, to_json
 from .parameters import (
     SOLVERS,
@@ -100,7 +101,7 @@ class PopulationGLM(PopulationModel):
     feature_mask : array of shape (n_features, n_neurons), optional
         1 where a neuron has a feature, else 0, as in NeMoS: only its own history, or no coupling filter from itself.
         Coefficients of features that a neuron does not have are 0. With a group lasso, a neuron has all features of a
-        group or none. Fits with a ridge or no penalty use Hessians of every neuron.
+        group or none. Fits with a penalty need a solver that takes kinks; those without one, "auto" or "Newton".
     l1_ratio : float
         Ratio of the elastic net, in (0, 1], unless ``regularizer_strength`` is a tuple.
 
@@ -243,17 +244,16 @@ class PopulationGLM(PopulationModel):
             if isinstance(data.X, RowView) and isinstance(solver, SAGA | Newton):
                 raise _needs_memory(self.solver_name, data.X)
             mask = read_mask(self.feature_mask, data.X.shape[1], data.Y.shape[1])
-            if mask is not None:
+            if mask is not None and self.regularizer in UNPENALISED:
                 check_masked(self, data, checkpoint, init_params)
-                mask = mask if self.regularizer in SMOOTH else None  # the penalty has it
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
-            given = None if init_params is None else read_init_params(init_params, data)
+            given = None if init_params is None else read_init_params(init_params, data, mask)
             design: dict = {}  # computed from the features alone
             observation, start = self._at_dispersion(data, options, design, given)
             sought = isinstance(observation, NegativeBinomial) and self.dispersion is None
             for left in reversed(range(_MOST_MOVES)):
                 form, problem = self._make_problem(data, observation, design, X)
-                if mask is not None:
+                if mask is not None and self.regularizer in UNPENALISED:  # other penalties include it
                     solution = fit_masked(problem, form, mask, form.options(options))
                     break
                 if solver is None:
@@ -305,7 +305,7 @@ class PopulationGLM(PopulationModel):
         Raises
         ------
         ValueError
-            If the model has no penalty, is masked or has devices; for strengths that are not numbers of at least 0.
+            If the model has no penalty or has devices; for strengths that are not numbers of at least 0.
         KeyboardInterrupt
             If Ctrl-C came before anything was fitted.
 
@@ -332,22 +332,19 @@ class PopulationGLM(PopulationModel):
         ((30, 10, 2), array([0, 0]), True)
         """
         model = PopulationGLM(**self.get_params(deep=False))  # this one is not fitted
-        if self.regularizer in (None, "UnRegularized") or self.feature_mask is not None or self.devices is not None:
-            given = {name: getattr(self, name) for name in ("regularizer", "feature_mask", "devices")}
-            raise ValueError(f"a path needs a penalty, and neither a mask nor devices; the model has {shorten(given)}.")
+        if self.regularizer in UNPENALISED or self.devices is not None:
+            given = {name: getattr(self, name) for name in ("regularizer", "devices")}
+            raise ValueError(f"a path needs a penalty and no devices; the model has {shorten(given)}.")
         told = model._read_options()
         data = read_training(model, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
         options = replace(told, negligible=told.negligible / data.mean_exposure, verbose=False)
         given = self.regularizer_strength
         ratio = given[1] if isinstance(given, tuple) and len(given) == 2 else self.l1_ratio
-        names = getattr(model, "feature_names_in_", None)
-        sizes = {"n_features": data.X.shape[1], "groups": self.groups, "feature_names": names}
-
-        def penalty(strength):
-            of_each = np.tile(ratio, np.size(strength) // np.size(ratio)) if np.ndim(ratio) else ratio
-            strengths = (strength, of_each) if self.regularizer == "ElasticNet" else strength
-            return penalties.make(self.regularizer, strengths, n_neurons=np.size(strength), **sizes)
-
+        names, mask = (
+            getattr(model, "feature_names_in_", None),
+            read_mask(self.feature_mask, data.X.shape[1], data.Y.shape[1]),
+        )
+        penalty = PenaltyFamily(self.regularizer, data.X.shape[1], ratio, self.groups, names, mask)
         return path_of(data, at_dispersion(model, data), penalty, strengths, options, data.neuron_names, told.verbose)
 
     def _warn_of(self, problem: PopulationProblem, solution: Solution, data: Training) -> None:
@@ -426,7 +423,7 @@ class PopulationGLM(PopulationModel):
             problem.penalty, strength = make(strength), strength * form.unit
         elif not np.all(form.unit == 1) and not isinstance(penalty, penalties.NoPenalty):
             problem.penalty = make(form.strength(strength))
-        if self.feature_mask is not None and not penalty.smooth:
+        if self.feature_mask is not None and self.regularizer not in UNPENALISED:
             mask = np.asarray(self.feature_mask, bool).reshape(data.X.shape[1], -1)
             problem.penalty = problem.penalty.without(~(mask if which is None else mask[:, which]))
         self.strength_ = _plain(strength)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -15,9 +14,10 @@ from ..data.times import time_axis
 from ..display import ProgressBar, counted
 from ..engine import ConjugateGradients, ProximalNewton
 from ..numerics import DataLike, PerRow, Seed
-from ..penalties import ElasticNet, GroupLasso, Lasso, Penalty, Ridge, make
+from ..penalties import ElasticNet, GroupLasso, Lasso, PenaltyFamily, Ridge
 from ..status import Status
 from .cv_fits import CrossValidated, Fits, default_strengths, read_tried
+from .gam.masked import read_mask
 from .model import WholeFit
 from .parameters import by_name, check_ratio, read_solver
 from .population_glm import at_dispersion
@@ -72,6 +72,8 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         Bytes for the fits of the cross-validation, without the design; neurons are fitted in groups that need no more.
     observation_model, dispersion :
         As in `PopulationGLM`. A dispersion that is not given is estimated once, with the default ridge and all rows.
+    feature_mask : array of shape (n_features, n_neurons), optional
+        As in `PopulationGLM`.
 
     Attributes
     ----------
@@ -137,6 +139,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         observation_model: str = "Poisson",
         dispersion: float | ArrayLike | None = None,
         groups: ArrayLike | Mapping[str, Any] | None = None,
+        feature_mask: ArrayLike | None = None,
     ): ...
 
     def fit(
@@ -180,7 +183,11 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             options = replace(given, negligible=given.negligible / data.mean_exposure, verbose=False)
             folds = make_folds(self.cv, data, time_axis(X) or time_axis(y))
             observation = at_dispersion(self, data)
-            penalty = partial(self._penalty, data.X.shape[1])
+            names, mask = (
+                getattr(self, "feature_names_in_", None),
+                read_mask(self.feature_mask, data.X.shape[1], data.Y.shape[1]),
+            )
+            penalty = PenaltyFamily(self.regularizer, data.X.shape[1], self.l1_ratio, self.groups, names, mask)
             strengths = default_strengths(penalty, data, observation) if strengths is None else strengths
 
             fits = Fits(data, observation, penalty, strengths, folds, solver, options, cv_tol)
@@ -195,12 +202,6 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             self._keep(problem, solution, data, observation, fits.form)
             fits.warn(problem, scores, solution.interrupted)
         return self
-
-    def _penalty(self, n_features: int, strength) -> Penalty:
-        """Make the penalty of a strength, or of one for each fit."""
-        given = (strength, self.l1_ratio) if self.regularizer == "ElasticNet" else strength
-        names = getattr(self, "feature_names_in_", None)
-        return make(self.regularizer, given, n_features, np.size(strength), self.groups, names)
 
     def _score(self, fits: Fits, interrupted: bool) -> tuple[np.ndarray, bool]:
         """Score the comparable strengths, and return whether Ctrl-C was pressed: the first one does not end this."""

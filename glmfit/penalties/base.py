@@ -1,6 +1,6 @@
 """Formulas of all penalties: a ridge plus norms of the coefficients, never of the intercept."""
 
-from typing import Any, Self
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -98,8 +98,8 @@ class Penalty(eqx.Module):
         """Strength of the smooth part ``ridge_strength / 2 ||w||^2``, ``strength (1 - ratio)``."""
         return self.strength * (1.0 - self.ratio)
 
-    def without(self, excluded: np.ndarray) -> Self:
-        """Return a penalty with kinks that also keeps some coefficients at 0, bool (feature, neuron).
+    def without(self, excluded: np.ndarray) -> "Penalty":
+        """Return the penalty that also keeps some coefficients at 0, bool (feature, neuron); it has kinks.
 
         The optimum is that of fits without these features, and a bound of the gap also bounds theirs: the strength of
         an excluded norm is above every gradient.

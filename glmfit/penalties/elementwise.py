@@ -3,9 +3,10 @@
 from typing import ClassVar, final
 
 import equinox as eqx
+import numpy as np
 
 from glmfit.numerics import Array, FeatureNeuron, PerNeuron, namespace
-from glmfit.penalties.base import Penalty, as_strength
+from glmfit.penalties.base import PROHIBITIVE, Penalty, as_strength
 
 
 class Ridge(Penalty):
@@ -14,6 +15,11 @@ class Ridge(Penalty):
     ratio: ClassVar[float] = 0.0
     name: ClassVar[str] = "Ridge"
     smooth: ClassVar[bool] = True
+
+    def without(self, excluded: np.ndarray) -> "ElasticNet":
+        """Return the elastic net of ratio 0 that also keeps some coefficients at 0; see `Penalty.without`."""
+        strength = np.where(excluded, PROHIBITIVE, np.asarray(self.strength, np.float64))
+        return ElasticNet(strength, np.where(excluded, 1.0, 0.0))
 
 
 @final
@@ -44,7 +50,7 @@ class ElasticNet(Penalty):
     Attributes
     ----------
     ratio : array, shape (), (neuron,) or (feature, neuron)
-        Share of the l1 part, 0 < ratio <= 1; 1 is the lasso.
+        Share of the l1 part, 0 < ratio <= 1; 1 is the lasso. 0 is the ridge, for coefficients of `Ridge.without`.
     """
 
     ratio: Array = eqx.field(default=0.5, converter=as_strength)

@@ -819,9 +819,10 @@ def test_an_invalid_start_is_refused(data):
             model.fit(X, counts, init_params=wrong)
     one = model.fit(X, counts[:, 0])
     assert model.fit(X, counts[:, 0], init_params=(one.coef_, one.intercept_)).report_.converged.all()
-    with pytest.raises(ValueError, match="feature_mask is given, and a fit with a mask has no start"):
+    with pytest.raises(ValueError, match="feature_mask is given without a penalty; such a fit takes no init_params"):
         mask = np.ones((X.shape[1], counts.shape[1]))
-        PopulationGLM(feature_mask=mask).fit(X, counts, init_params=(np.zeros(mask.shape), np.zeros(mask.shape[1])))
+        start = np.zeros(mask.shape), np.zeros(mask.shape[1])
+        PopulationGLM(regularizer=None, feature_mask=mask).fit(X, counts, init_params=start)
 
 
 def test_the_ratio_of_an_elastic_net_has_a_parameter_of_its_own(data):
@@ -843,8 +844,8 @@ def test_the_ratio_of_an_elastic_net_has_a_parameter_of_its_own(data):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("regularizer", ["Lasso", "ElasticNet", "GroupLasso"])
-def test_a_mask_with_kinks_equals_fits_of_each_neuron_to_its_features(regularizer, dtype, rng):
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", "ElasticNet", "GroupLasso"])
+def test_a_masked_fit_equals_fits_of_each_neuron_to_its_features(regularizer, dtype, rng):
     X = rng.normal(size=(800, 8)).astype(dtype)
     counts = rng.poisson(np.logaddexp(0, 0.5 * X[:, :3] - 0.5 * X[:, 2:5]))
     groups = np.repeat(np.arange(4), 2)
@@ -869,6 +870,79 @@ def test_features_that_a_mask_excludes_add_no_ridge_to_an_elastic_net():
     given = penalties.ElasticNet(np.array([1e-2, 1e-3]), np.asarray(0.25)).without(excluded)
     np.testing.assert_allclose(given.ridge_strength, [[0, 0.75e-3], [0.75e-2, 0.75e-3]])
     np.testing.assert_allclose(given.l1_strength[~excluded], [0.25e-3, 0.25e-2, 0.25e-3])
+
+
+@pytest.fixture(scope="module")
+def masked():
+    """Features, counts, and a mask that leaves no feature to neuron 3."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(1500, 8))
+    counts = rng.poisson(np.logaddexp(0, 0.5 * X[:, :4] - 0.5 * X[:, 2:6]))
+    mask = np.ones((8, 4), bool)
+    mask[:2, 0] = mask[4:, 1] = mask[:, 3] = False
+    return X, counts, mask
+
+
+@pytest.mark.parametrize("solver", ["auto", "ProximalNewton", "Newton", "SAGA"])
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
+def test_all_solvers_take_a_mask_a_start_and_a_checkpoint(masked, solver, regularizer, tmp_path):
+    X, counts, mask = masked
+    given = {"regularizer": regularizer, "regularizer_strength": 1e-2, "feature_mask": mask}
+    exact = PopulationGLM(tol=1e-10, solver_name="Newton", **given).fit(X, counts)
+    model = PopulationGLM(solver_name=solver, **given).fit(X, counts, checkpoint=tmp_path / "fit.npz")
+    assert model.report_.converged.all() and model.report_.gap_is_bound.all() and not model.coef_[~mask].any()
+    assert np.all(model.report_.objective - exact.report_.objective <= model.report_.gap + 1e-12)
+    again = PopulationGLM(solver_name=solver, **given).fit(X, counts, checkpoint=tmp_path / "fit.npz")
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+    near = PopulationGLM(solver_name=solver, **given).fit(
+        X, counts, init_params=(exact.coef_ + ~mask, exact.intercept_)
+    )
+    assert near.n_iter_ <= model.n_iter_ and not near.coef_[~mask].any()
+
+
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", "GroupLasso"])
+def test_a_masked_fit_reads_rows_from_a_file(masked, regularizer, tmp_path):
+    X, counts, mask = masked
+    mask = np.repeat(mask[::2], 2, axis=0)
+    np.save(tmp_path / "X.npy", X)
+    given = {"regularizer": regularizer, "regularizer_strength": 1e-2, "feature_mask": mask}
+    given |= {"groups": np.repeat(np.arange(4), 2)} if regularizer == "GroupLasso" else {}
+    loaded = PopulationGLM(**given).fit(X, counts)
+    streamed = PopulationGLM(max_memory=1e4, **given).fit(np.load(tmp_path / "X.npy", mmap_mode="r"), counts)
+    assert streamed.report_.solver_name == "ProximalNewton" and streamed.report_.converged.all()
+    np.testing.assert_allclose(streamed.report_.objective, loaded.report_.objective, rtol=1e-6)
+    assert not streamed.coef_[~mask].any()
+
+
+def test_a_masked_fit_without_a_penalty_names_its_solvers(masked):
+    X, counts, mask = masked
+    with pytest.raises(ValueError, match="without a penalty, but solver_name is 'SAGA'; use 'auto' or 'Newton'"):
+        PopulationGLM(regularizer=None, feature_mask=mask, solver_name="SAGA").fit(X, counts)
+
+
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", "ElasticNet"])
+def test_a_path_with_a_mask_equals_fits_with_it(masked, regularizer):
+    X, counts, mask = masked
+    model = PopulationGLM(regularizer=regularizer, feature_mask=mask)
+    path = model.path(X, counts)
+    assert path.converged.all() and not path.coef[:, ~mask].any()
+    for s in (5, 20):
+        one = PopulationGLM(regularizer=regularizer, regularizer_strength=path.strengths[s], feature_mask=mask)
+        np.testing.assert_allclose(path.objective[s], one.fit(X, counts).report_.objective, rtol=1e-5)
+    plain = PopulationGLM(regularizer=regularizer).path(X[:, mask[:, 1]], counts[:, 1])
+    np.testing.assert_allclose(path.strengths[:, 1], plain.strengths[:, 0], rtol=1e-5)
+
+
+def test_the_dispersion_with_a_masked_ridge_is_that_of_the_fit_alone(masked):
+    X, _, mask = masked
+    rng = np.random.default_rng(6)
+    rate = np.exp(0.6 * X[:, :2] - 0.5)
+    counts = rng.poisson(rate * rng.gamma(2.0, 0.5, size=rate.shape))
+    given = {"regularizer_strength": 1e-3, "observation_model": "NegativeBinomial"}
+    model = PopulationGLM(feature_mask=mask[:, :2], **given).fit(X, counts)
+    for n in range(2):
+        alone = PopulationGLM(**given).fit(X[:, mask[:, n]], counts[:, n])
+        np.testing.assert_allclose(model.dispersion_[n], alone.dispersion_, rtol=1e-3)
 
 
 def test_the_dispersion_with_a_mask_and_a_lasso_is_that_of_the_fit_alone(rng):
@@ -905,8 +979,6 @@ def test_a_mask_of_a_part_of_a_group_is_refused(data):
     with pytest.raises(ValueError, match=r"feature 1 is excluded for some neuron, but it is in no group"):
         free = np.where(groups == 0, -1, groups)
         PopulationGLM(regularizer="GroupLasso", groups=free, feature_mask=mask).fit(X, counts)
-    with pytest.raises(ValueError, match="use 'auto' or 'Newton' or 'ProximalNewton'"):
-        PopulationGLM(regularizer="Lasso", feature_mask=mask, solver_name="SAGA").fit(X, counts)
 
 
 def test_pad_shapes_has_no_effect_and_warns(data):

@@ -20,7 +20,7 @@ from glmfit.engine.population import FoldedProblem
 from glmfit.estimators import cv_fits, population_glm_cv
 from glmfit.estimators.scores import Folds, choose_strengths
 from glmfit.observations import PoissonSoftplus
-from glmfit.penalties import Ridge
+from glmfit.penalties import PenaltyFamily
 from glmfit.solvers import LoopOptions
 
 T, D, N = 500, 6, 3
@@ -376,6 +376,33 @@ def test_groups_are_chosen_as_by_separate_fits(data):
 
 
 @pytest.mark.thorough
+@pytest.mark.thorough
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso", "GroupLasso"])
+def test_a_mask_gives_the_scores_of_each_neuron_with_its_features(data, regularizer):
+    X, Y = data
+    labels = np.arange(X.shape[1]) // 2
+    mask = (labels[:, None] + np.arange(3)) % 3 != 0
+    given = {"regularizer": regularizer, "strengths": [0, 1e-3, 1e-1], "cv_tol": 1e-8}
+    groups = {"groups": labels} if regularizer == "GroupLasso" else {}
+    model = PopulationGLMCV(feature_mask=mask, **groups, **given).fit(X, Y[:, :3])
+    assert model.cv_converged_.all() and model.report_.converged.all()
+    assert not model.coef_[~mask].any() and not model.coef_path_[:, ~mask].any()
+    for n, own in enumerate(mask.T):
+        groups = {"groups": labels[own]} if regularizer == "GroupLasso" else {}
+        alone = PopulationGLMCV(**groups, **given).fit(X[:, own], Y[:, n])
+        np.testing.assert_allclose(model.cv_scores_[:, :, n], alone.cv_scores_[:, :, 0], atol=1e-4)
+        assert model.strength_[n] == alone.strength_[0]
+
+
+def test_the_default_strengths_of_a_mask_are_those_of_the_features_it_leaves(data):
+    X, Y = data
+    mask = np.ones((X.shape[1], 1))
+    mask[: X.shape[1] // 2] = 0
+    model = PopulationGLMCV(regularizer="Lasso", feature_mask=mask).fit(X, Y[:, :1])
+    alone = PopulationGLMCV(regularizer="Lasso").fit(X[:, X.shape[1] // 2 :], Y[:, :1])
+    np.testing.assert_allclose(model.strengths_, alone.strengths_, rtol=1e-5)
+
+
 def test_features_in_no_group_have_no_penalty(data):
     X, Y = data
     model = PopulationGLMCV(regularizer="GroupLasso", groups=[0, 0, 1, 1, 2, -1], cv=3).fit(X, Y)
@@ -676,7 +703,8 @@ def test_finished_strengths_are_compared_without_the_unfinished_one(data):
     X, Y = data
     recording = SimpleNamespace(X=X, Y=Y[:, :2], own=None)
     folds = Folds(np.ones((T, 1), bool), np.ones((T, 1), bool))
-    fits = cv_fits.Fits(recording, PoissonSoftplus(), Ridge, np.array(STRENGTHS), folds, None, LoopOptions(), 1e-5)
+    ridge = PenaltyFamily("Ridge", X.shape[1])
+    fits = cv_fits.Fits(recording, PoissonSoftplus(), ridge, np.array(STRENGTHS), folds, None, LoopOptions(), 1e-5)
     assert not fits.comparable.any()
     fits.gap[1:, :, :] = 1e-3
     np.testing.assert_array_equal(fits.comparable, [[False, False], [True, True], [True, True]])

@@ -1,4 +1,4 @@
-"""Features that only some neurons have: reading masks, and fits with them that have a ridge or no penalty."""
+"""Features that only some neurons have: reading masks, and fits with them that have no penalty."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from ...engine.result import LoopOptions, Solution
 from ...engine.smooth.coordinates import Coordinates
 from ...engine.smooth.population import SmoothPopulation
 
-SMOOTH = (None, "UnRegularized", "Ridge")
-_SOLVERS = ("auto", "Newton")
+UNPENALISED = None, "UnRegularized"
+_SOLVERS = "auto", "Newton"
 
 
 def read_mask(given: Any, n_features: int, n_neurons: int) -> np.ndarray | None:
@@ -41,24 +41,22 @@ def _is_ragged(given: Any) -> bool:
 
 
 def check_masked(model, data: Training, checkpoint: Any, init_params: Any) -> None:
-    """Raise for what a fit with a mask cannot do."""
-    solvers = _SOLVERS if model.regularizer in SMOOTH else (*_SOLVERS, "ProximalNewton")
-    if model.solver_name not in solvers:
-        known = " or ".join(map(repr, solvers))
-        raise ValueError(f"feature_mask is given, but solver_name is {model.solver_name!r}; use {known}.")
+    """Raise for what a fit with a mask and no penalty cannot do."""
+    given = "feature_mask is given without a penalty"
+    if model.solver_name not in _SOLVERS:
+        known = " or ".join(map(repr, _SOLVERS))
+        raise ValueError(f"{given}, but solver_name is {model.solver_name!r}; use {known}.")
     if not isinstance(data.X, np.ndarray):
-        raise ValueError("feature_mask is given, but X is larger than max_memory; raise max_memory to load it.")
-    if checkpoint is not None:
-        raise ValueError("feature_mask is given, and a fit with a mask writes no checkpoint; omit checkpoint.")
-    if init_params is not None:
-        raise ValueError("feature_mask is given, and a fit with a mask has no start; omit init_params.")
+        raise ValueError(f"{given}, but X is larger than max_memory; raise max_memory to load it, or pass a penalty.")
+    for name, value in {"checkpoint": checkpoint, "init_params": init_params}.items():
+        if value is not None:
+            raise ValueError(f"{given}; such a fit takes no {name}. Omit it, or pass a penalty.")
 
 
 def fit_masked(problem: PopulationProblem, form: StandardForm, mask: np.ndarray, options: LoopOptions) -> Solution:
-    """Fit a problem with a ridge, each neuron with the features it has; coefficients of other features are 0."""
+    """Fit a problem without a penalty, each neuron with the features it has; coefficients of other features are 0."""
     n = problem.n_features
     space = Coordinates(problem.X, {"features": (range(n), list(np.eye(n)))}, problem.weights)
-    strengths = np.broadcast_to(np.asarray(problem.penalty.ridge_strength, np.float64), mask.shape) * form.unit
     inside = np.array([mask[np.flatnonzero(column)].all(axis=0) for column in space.turn.T]).reshape(-1, mask.shape[1])
     population = SmoothPopulation(problem, space, [range(n)], problem.n_counted, form.unit, inside)
-    return population.fit(strengths, options)[0]
+    return population.fit(np.zeros(mask.shape), options)[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,7 @@ from ...engine.population import FoldedProblem, PopulationProblem
 from ...engine.problem import Params
 from ...engine.result import LoopOptions, Solution
 from ...observations import Observation
-from ...penalties import Penalty, Ridge
+from ...penalties import Penalty, PenaltyFamily
 from ...status import Status
 from ..cv_fits import known_of_counts, run_counted
 from ..parameters import precision
@@ -33,17 +32,16 @@ _OF_RIDGE = 1.0, 1e-6  # first and last strength of a ridge path
 
 
 def path_of(
-    data: Training, observation: Observation, penalty: Callable[[Any], Penalty], given: Any, options: LoopOptions,
+    data: Training, observation: Observation, penalty: PenaltyFamily, given: Any, options: LoopOptions,
     neuron: list[str], verbose: bool,
 ) -> RegularizationPath:  # fmt: skip
     """Fit all neurons at all strengths.
 
-    ``penalty`` makes a penalty of a strength for each fit; strengths that are ``given`` are (strength,) or (strength,
-    neuron), None for the default ones.
+    Strengths that are ``given`` are (strength,) or (strength, neuron), None for the default ones.
     """
     form = StandardForm.of(data, observation)
     problem = _problem(data, form, penalty(np.ones(data.Y.shape[1])))
-    strengths = default_strengths(problem, form) if given is None else read_path(given, data.Y.shape[1])
+    strengths = default_strengths(penalty, problem, form) if given is None else read_path(given, data.Y.shape[1])
     fits = PathFits(data, form, penalty, strengths, form.options(options))
     what = f"{counted(len(strengths), 'strength')}, {counted(data.Y.shape[1], 'neuron')}"
     with closing(ProgressBar(what, strengths.size, "fit", verbose)) as bar:
@@ -69,15 +67,15 @@ def read_path(given: Any, n_neurons: int) -> np.ndarray:
     return -np.sort(-np.broadcast_to(values.reshape(len(values), -1), (len(values), n_neurons)), axis=0)
 
 
-def default_strengths(problem: PopulationProblem, form: StandardForm) -> np.ndarray:
+def default_strengths(penalty: PenaltyFamily, problem: PopulationProblem, form: StandardForm) -> np.ndarray:
     """Choose thirty per neuron, from the smallest without coefficients down to a thousandth, (strength, neuron).
 
     For a ridge, which always leaves coefficients, from 1 to 1e-6.
     """
-    if problem.penalty.smooth:
+    if not penalty.selects:
         first, last = _OF_RIDGE
         return np.repeat(np.geomspace(first, last, _N_STRENGTHS)[:, None], problem.n_neurons, axis=1)
-    strongest = np.asarray(problem.penalty.maximal_strength(problem.null_gradient()), np.float64) * form.unit
+    strongest = penalty.maximal_strength(problem.null_gradient()) * form.unit
     rounding = 1e-12 * np.maximum(np.abs(problem.null_objective), problem.size_of_counts) * form.unit
     strongest = np.where(np.isfinite(strongest) & (strongest > rounding) & (strongest > 1e-30), strongest, 1.0)
     return strongest * np.geomspace(_ABOVE, _WEAKEST, _N_STRENGTHS)[:, None]
@@ -86,8 +84,8 @@ def default_strengths(problem: PopulationProblem, form: StandardForm) -> np.ndar
 class PathFits:
     """Fits of a path and their results so far: nan, and INTERRUPTED, for missing ones."""
 
-    def __init__(self, data, form: StandardForm, penalty, strengths: np.ndarray, options: LoopOptions):
-        self.data, self.form, self.make, self.strengths, self.options = data, form, penalty, strengths, options
+    def __init__(self, data, form: StandardForm, penalty: PenaltyFamily, strengths: np.ndarray, options: LoopOptions):
+        self.data, self.form, self.penalty, self.strengths, self.options = data, form, penalty, strengths, options
         S, n = strengths.shape
         self.coef, self.intercept = np.full((S, data.X.shape[1], n), np.nan), np.full((S, n), np.nan)
         self.gap, self.objective, self.null = np.full((3, S, n), np.nan)
@@ -99,7 +97,7 @@ class PathFits:
         """Fit from strong to weak; Ctrl-C ends it and keeps the finished strengths."""
         (S, n), last = self.strengths.shape, None
         # Gaussian responses with a ridge have a closed form, for each neuron once.
-        size = 1 if self.form.observation.is_quadratic and self.make(np.ones(n)).smooth else max(1, -(-_FITS // n))
+        size = 1 if self.form.observation.is_quadratic and self.penalty.smooth else max(1, -(-_FITS // n))
         try:
             kinks = int(np.count_nonzero(self.strengths.any(axis=1)))  # a strength of 0 has none
             for block in np.split(np.arange(S), sorted({*range(size, kinks, size), kinks} - {0, S})):
@@ -114,7 +112,7 @@ class PathFits:
         """Fit some neighbouring strengths together, starting from the weakest of those before."""
         form, n, k = self.form, self.strengths.shape[1], len(block)
         strength = self.strengths[block] / form.unit
-        penalty = self.make(strength.ravel()) if strength.any() else Ridge(np.zeros(strength.size))
+        penalty = self.penalty(strength.ravel())
         problem = _problem(self.data, form, penalty, np.tile(np.arange(n), k))
         problem.design = self._designs[penalty.smooth]
         vars(problem).update(self._of_counts.get(k, {}))
