@@ -72,7 +72,7 @@ def make_problem(name: str, cache: Path, scale: float, data: Path | None):
     """
     kind, what, *one = name.split("-")
     if kind == "softmax":
-        problem = _classes(name, what, scale)
+        problem = make_classes(name, what, scale)
     else:
         X, Y = _design(kind, cache, scale, data)
         if one:
@@ -96,7 +96,7 @@ def _design(name: str, cache: Path, scale: float, data: Path | None):
     return X, Y[:, Y.sum(axis=0) > 0]
 
 
-def _classes(name: str, what: str, scale: float) -> Classes:
+def make_classes(name: str, what: str, scale: float) -> Classes:
     """Digits of scikit-learn, or independent features with the number of classes in the name."""
     if what.isdigit():
         rng, n_rows, d, n_classes = np.random.default_rng(0), max(1000, round(N_ROWS * scale)), 64, int(what)

@@ -129,11 +129,7 @@ class ClassModel(Model):
             self._keep(*fits.judge_certain(problem, data), seen)
             return
         solver = fits.auto_solver(problem) if solver is None else solver
-        if not problem.penalty.smooth and not isinstance(solver, ProximalNewton):
-            raise ValueError(
-                f"regularizer is {self.regularizer!r}, which has kinks, and the solver is {type(solver).__name__}; it "
-                'needs solver_name="auto" or "ProximalNewton".'
-            )
+        self._check_solver(solver, problem)
         key, exact = key_for(solver, seed), type(solver) in fits.EXACT.values()
         if given is not None and not exact:
             raise ValueError(
@@ -175,17 +171,24 @@ class ClassModel(Model):
         if not seen.all():
             pairs = Pairs(pairs.row, (np.cumsum(seen) - 1)[pairs.label], pairs.weight)
             offset = None if offset is None else offset[:, seen]
-        free, penalty = check_flag("fit_intercept", self.fit_intercept), self._penalty(data.X.shape[1])
-        strength = self.strength_ if penalty is None else float(penalty.ridge_strength)
-        return SoftmaxProblem(data.X, pairs, seen.sum(), strength, free, offset, precision(data.X.dtype), penalty)
+        free = check_flag("fit_intercept", self.fit_intercept)
+        ridge, penalty = self._penalty(data.X.shape[1], self.strength_)
+        return SoftmaxProblem(data.X, pairs, seen.sum(), ridge, free, offset, precision(data.X.dtype), penalty)
 
-    def _penalty(self, n_features: int) -> Penalty | None:
-        """Return a penalty with kinks, None for a ridge or no penalty."""
+    def _penalty(self, n_features: int, strength: float) -> tuple[float, Penalty | None]:
+        """Return the strength of the ridge, and a penalty that has kinks."""
         check_ratio(self.l1_ratio)
-        strength = (self.strength_, self.l1_ratio) if self.regularizer == "ElasticNet" else self.strength_
+        given = (strength, self.l1_ratio) if self.regularizer == "ElasticNet" else strength
         names = getattr(self, "feature_names_in_", None)
-        penalty = penalties.make(self.regularizer, strength, n_features, 1, self.groups, names)
-        return None if penalty.smooth else penalty
+        penalty = penalties.make(self.regularizer, given, n_features, 1, self.groups, names)
+        return float(penalty.ridge_strength), None if penalty.smooth or not strength else penalty
+
+    def _check_solver(self, solver, problem: SoftmaxProblem) -> None:
+        if not problem.penalty.smooth and not isinstance(solver, ProximalNewton):
+            raise ValueError(
+                f"regularizer is {self.regularizer!r}, which has kinks, and the solver is {type(solver).__name__}; it "
+                'needs solver_name="auto" or "ProximalNewton".'
+            )
 
     def _make_solver(self, allowed: Mapping[str, type] = fits.SOLVERS, what: str = "solver_name"):
         return read_solver(self.solver_name, self.solver_kwargs, allowed, self._get_param_names(), what)

@@ -254,9 +254,10 @@ class SoftmaxProblem:
             self.X[rows], pairs, self.n_classes, self.strength, self.fit_intercept, offset, self.dtype, kinks
         )
 
-    def at_strength(self, strength: float) -> Self:
-        """Problem of the same rows with another ridge; results computed from the rows are shared."""
-        other = SoftmaxProblem(self.X, self.pairs, self.n_classes, strength, self.fit_intercept, dtype=self.dtype)
+    def at_strength(self, strength: float, penalty: Penalty | None = None) -> Self:
+        """Problem of the same rows with another ridge or penalty; results computed from the rows are shared."""
+        given = {"fit_intercept": self.fit_intercept, "dtype": self.dtype, "penalty": penalty}
+        other = SoftmaxProblem(self.X, self.pairs, self.n_classes, strength, **given)
         vars(other).update({name: getattr(self, name) for name in _OF_ROWS})
         return other
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from oracles import softmax as oracle
-from scipy.special import log_softmax, softmax
+from scipy.special import gammaln, log_softmax, softmax
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -515,3 +515,47 @@ def test_with_many_classes_a_weak_ridge_overfits_and_the_chosen_one_does_not():
     fixed = [held(SoftmaxGLM(regularizer_strength=s).fit(X, y)) for s in model.strengths_]
     assert held(model) < held(weak) - 0.2 and held(model) < min(fixed) + 0.05
     assert model.strengths_[0] < model.strength_ < model.strengths_[-1]
+
+
+# ---------------------------------------------------------------------------------------- penalties with kinks
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [SoftmaxGLMCV, MultinomialGLMCV])
+@pytest.mark.parametrize("regularizer", ["Lasso", "ElasticNet", "GroupLasso"])
+def test_sparse_fits_of_a_fold_match_separate_ones(kind, regularizer, data, counts):
+    X, Y = data[0], data[1] if kind is SoftmaxGLMCV else counts
+    given = {"regularizer": regularizer, "l1_ratio": 0.7}
+    given |= {"groups": [0, 0, 1, 1, 2]} if regularizer == "GroupLasso" else {}
+    model = kind(strengths=[0, 1e-2, 5e-2], cv=3, cv_tol=1e-10, tol=1e-10, **given).fit(X, Y)
+    assert model.cv_converged_.all() and model.cv_gap_is_bound_.all() and model.report_.converged
+    alone = {SoftmaxGLMCV: SoftmaxGLM, MultinomialGLMCV: MultinomialGLM}[kind]
+    for s, strength in enumerate(model.strengths_):
+        for f, (train, test) in enumerate(BLOCKS):
+            one = alone(regularizer_strength=strength, tol=1e-10, **given).fit(X[train], Y[train])
+            wide = oracle.one_hot(Y[test], K) if kind is SoftmaxGLMCV else Y[test]
+            ways = gammaln(wide.sum(axis=1) + 1) - gammaln(wide + 1).sum(axis=1)  # 0 for labels
+            p = log_softmax(X[test] @ one.coef_ + one.intercept_, axis=1)
+            score = ((wide * p).sum(axis=1) + ways).mean()
+            np.testing.assert_allclose(model.cv_scores_[s, f], score, atol=1e-3 if strength == 0 else 1e-4)
+    one = alone(regularizer_strength=model.strength_, tol=1e-10, **given).fit(X, Y)
+    np.testing.assert_allclose(model.report_.objective, one.report_.objective, rtol=1e-8)
+    assert model.report_.objective - model.report_.gap <= one.report_.objective
+
+
+@pytest.mark.parametrize("regularizer", ["Lasso", "ElasticNet", "GroupLasso"])
+def test_default_strengths_of_a_sparse_model_begin_where_nothing_is_left(data, regularizer):
+    given = {"regularizer": regularizer}
+    given |= {"groups": [0, 0, 1, 1, 2]} if regularizer == "GroupLasso" else {}
+    model = SoftmaxGLMCV(cv=3, **given).fit(*data)
+    np.testing.assert_allclose(model.strengths_, model.strengths_[-1] * np.logspace(-3, 0, 12))
+    above, below = (SoftmaxGLM(regularizer_strength=model.strengths_[-1] * f, tol=1e-9, **given) for f in (1.001, 0.98))
+    assert not above.fit(*data).coef_.any()
+    assert below.fit(*data).coef_.any()
+
+
+def test_a_sparse_model_names_the_solver_it_needs(data):
+    with pytest.raises(ValueError, match=r"regularizer is 'Lasso', which has kinks, and the solver is UMax; it needs"):
+        SoftmaxGLMCV(regularizer="Lasso", solver_name="UMax").fit(*data)
+    with pytest.raises(ValueError, match=r"regularizer is 'UnRegularized'; it must be one of"):
+        SoftmaxGLMCV(regularizer="UnRegularized").fit(*data)

@@ -25,6 +25,8 @@ _NEAR = 0.6  # of its threshold: features with a larger gradient may soon have t
 _LIFT = 1e-9  # of the diagonal: duplicates may share a coefficient in any way
 _ROWS = 256  # rows whose Hessians are formed at a time
 _SWEEPS, _SETTLED = 100, 1e-8  # over the classes, at most; share of the squared length of the longest, which ends them
+_LEFT = 0.01  # of what a model promises, where its minimum is approached
+_SHIFTED, _SHIFTED_LESS = 1e-3, 0.3  # of the mean curvature of classes: added along a shift of all; factor of a step
 _HALVINGS, _ENOUGH = 30, 1e-4  # of a step; share of the promised decrease with which it is content
 _TIGHTER, _POLISHED = 0.1, 6  # factor of the aim after a proof that failed; steps that objectives do not resolve
 _CONSTANT = 1e-7  # deviation over mean of a feature that counts as constant
@@ -213,16 +215,20 @@ class ProximalClassRun:
         Q = self._hessian(inside).reshape(K * n, K * n)
         last = np.arange(n - 1, K * n, n)
         Q[np.ix_(last, last)] += np.mean(np.diag(Q)[last])  # no curvature along a shift of all intercepts
+        if self._shifts:
+            # Nor is there any along that of a feature. Some is added in the first steps, around where the model is
+            # made: without it, hundreds of changes of signs and zeros lead to the minimum.
+            of_features = Q.reshape(K, n, K, n)
+            added = _SHIFTED * _SHIFTED_LESS**self.steps / K * np.einsum("knkn->n", of_features)
+            np.einsum("knjn->kjn", of_features)[:] += added
         Q, g = self._solvable(Q, g.ravel(), np.tile(ridge, K), last)
-        step = self._least(Q, Q @ before.ravel() - g, inside, before.ravel()) - before.ravel()
+        after = self._least(Q, Q @ before.ravel() - g, inside, before.ravel()).reshape(K, n)
+        self._centre(after)
+        step = (after - before).ravel()
         return step.reshape(K, n), float(step @ Q @ step)
 
     def _in_turn(self, inside, before, g, ridge) -> tuple[np.ndarray, float]:
-        """Minimise the same model class by class, again and again, by the block of each; returns the same.
-
-        The loss does not change if the coefficients of a feature shift for all classes alike, so that a lasso is least
-        where their median is 0.
-        """
+        """Minimise the same model class by class, again and again, by the block of each; returns the same."""
         n = before.shape[1]
         z, p = self._columns(slice(None), inside), self._probabilities(slice(None)).T
         weight, after = self.problem.totals / self.problem.n_rows, before.copy()
@@ -240,14 +246,22 @@ class ProximalClassRun:
                 mean += p[k] * along
                 after[k] += change
                 moved += float(change @ Q @ change)
-            if self._is_lasso and self._ridge == 0:
-                after[:, :-1] -= np.median(after[:, :-1], axis=0)
+            self._centre(after)
             first = max(first, moved)
             if moved <= _SETTLED * first:
                 break
         step = after - before
         bend = np.sum(weight * (np.einsum("ki,ki,ki->i", p, changes, changes) - mean**2)) + np.sum(ridge * step**2)
         return step, float(bend)
+
+    def _centre(self, after: np.ndarray) -> None:
+        """Shift the coefficients of each feature, (class, variable), for all classes alike, to the least lasso.
+
+        The loss does not change. A lasso is least where a median is 0, of which an even number of classes has many.
+        """
+        if self._shifts:
+            coef = np.sort(after[:, :-1], axis=0)
+            after[:, :-1] -= np.clip(0.0, coef[(self.K - 1) // 2], coef[self.K // 2])
 
     def _bounded(self, inside, before, g, ridge) -> tuple[np.ndarray, float]:
         """Minimise a model whose Hessian is at least that of the loss anywhere; returns the same.
@@ -284,16 +298,16 @@ class ProximalClassRun:
         return np.where(inside, np.append(chosen, True)[self._labels], True)
 
     @property
-    def _is_lasso(self) -> bool:
-        """Whether every coefficient has a norm of its own."""
-        return np.array_equal(self._labels, np.arange(self.d))
+    def _shifts(self) -> bool:
+        """Whether only a lasso keeps the coefficients of a feature from shifting for all classes alike."""
+        return self._ridge == 0 and np.array_equal(self._labels, np.arange(self.d))
 
     def _least(self, Q, c, inside: np.ndarray, before: np.ndarray) -> np.ndarray:
         """Minimise a model of one class, or of all together, plus the norms of its blocks, (variable,)."""
         labels, K = self._labels[inside], len(Q) // (len(inside) + 1)  # classes of the model
         m = len(self._strength)
         every = np.concatenate([np.append(np.where(labels < 0, -1, labels + k * m), -1) for k in range(K)])
-        return least_of_models(*(a[None] for a in (Q, c, every, np.tile(self._strength, K), before)))[0]
+        return least_of_models(*(a[None] for a in (Q, c, every, np.tile(self._strength, K), before)), left=_LEFT)[0]
 
     # ---------------------------------------------------------------- curvature
 

@@ -10,6 +10,7 @@ import numpy as np
 from ...checks import warn_user
 from ...data.classes import ClassTraining
 from ...display import ProgressBar
+from ...engine import ConjugateGradients, ProximalNewton
 from ...engine.problem import Params
 from ...engine.result import LoopOptions, Solution
 from ...status import Status
@@ -31,20 +32,28 @@ class Fit(NamedTuple):
 
 
 class ExactPath:
-    """Fits by an exact solver, each starting from the one before; the first starts at class frequencies."""
+    """Fits by an exact solver, each starting from the one before; the first starts at class frequencies.
 
-    def __init__(self, solver, options: LoopOptions, key=None):
-        self._solver, self._options, self._key, self.name = solver, options, key, type(solver).__name__
+    ``penalty`` returns the strength of the ridge and the penalty that has kinks, for a number of features and a
+    strength.
+    """
+
+    def __init__(self, solver, penalty: Callable, options: LoopOptions, key=None):
+        self._solver, self._penalty, self._options, self._key = solver, penalty, options, key
+        self.name = type(solver).__name__
 
     def run(self, problem: SoftmaxProblem, start: Params | None, options: LoopOptions) -> Solution:
         """Fit a problem."""
-        return self._solver.run(problem, start, key=self._key, options=options).only()
+        without = problem.penalty.smooth and isinstance(self._solver, ProximalNewton)  # a strength of 0 has no kinks
+        solver = ConjugateGradients() if without else self._solver
+        return solver.run(problem, start, key=self._key, options=options).only()
 
     def fit(self, problem, train, seen, strength: float, start: Params | None) -> Fit:
         """Fit the problem of a fold at a strength; Ctrl-C raises KeyboardInterrupt."""
         if problem.n_classes < 2:
             return Fit(problem.null_params(), Status.CONVERGED, 0.0, True)
-        solution = self.run(problem.at_strength(strength), start, self._options)
+        problem = problem.at_strength(*self._penalty(problem.n_features, strength))
+        solution = self.run(problem, start, self._options)
         if solution.interrupted:
             raise KeyboardInterrupt
         return Fit(solution.params, Status(solution.status), solution.gap, solution.gap_is_bound)
@@ -147,7 +156,8 @@ class ClassFits:
         n = self._n_folds[seen]
         mean = self._sum[s][:, seen] / np.maximum(n, 1)
         mean[-1] = np.where(n > 0, mean[-1], problem.null_params().intercept)
-        mean -= mean.mean(axis=1, keepdims=True)
+        if problem.penalty.smooth:
+            mean -= mean.mean(axis=1, keepdims=True)
         return Params(mean[:-1], mean[-1])
 
     def warn(self, best: int, interrupted: bool) -> None:

@@ -13,6 +13,7 @@ _NO_DEVIANCE = 1e-12  # of constant shares that are exact, in nats per row
 _LITTLE = 0.01  # share of what could be explained
 _ROUNDING = 1e-12  # of means of the features
 _TRIED, _DECADES = 8, 6
+_OF_KINKS, _DECADES_OF_KINKS = 12, 3
 
 
 def score_rows(data: ClassTraining, params: Params, scoring: str) -> float:
@@ -49,11 +50,16 @@ def unseen_share(data: ClassTraining, seen: np.ndarray) -> float:
 def default_strengths(problem: SoftmaxProblem) -> np.ndarray:
     """Choose eight over six decades, down from the one at which next to nothing is learnt.
 
-    By convexity ``F_null - F <= |G|^2 / (2 strength)``, with G the gradient in the coefficients at class frequencies
+    If the penalty has kinks, twelve over three decades, down from the smallest without coefficients. For a ridge, by
+    convexity ``F_null - F <= |G|^2 / (2 strength)``, with G the gradient in the coefficients at class frequencies
     (without offsets their intercepts are optimal): at the strongest this is a hundredth of the difference between the
     loss of class frequencies and that of a model that is right about every row.
     """
     slope = problem.evaluate(problem.null_params()).grad_coef
+    if not problem.penalty.smooth:
+        strongest = float(np.max(problem.penalty.maximal_strength(slope)))
+        largest = float(np.max(np.abs(problem.class_sums))) / problem.n_rows
+        return (strongest if strongest > _ROUNDING * largest else 1.0) * np.logspace(-_DECADES_OF_KINKS, 0, _OF_KINKS)
     explainable = problem.null_objective - problem.saturated_loss
     squared, size = float(np.sum(slope**2)), float(np.sum((problem.class_sums / problem.n_rows) ** 2))
     learnable = explainable > _NO_DEVIANCE and squared > _ROUNDING**2 * size

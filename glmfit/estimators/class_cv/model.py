@@ -24,6 +24,7 @@ from ..cv_fits import CrossValidated, read_tried
 from ..model import WholeFit
 from ..model_reports import ClassReport
 from ..parameters import key_for
+from ..population_glm_cv import PENALTIES
 from ..scores import choose_strengths, make_folds
 from .fits import ClassFits, ExactPath, SampledFits, stopped
 from .held_out import default_strengths
@@ -45,8 +46,7 @@ class ClassModelCV(CrossValidated, ClassModel):
     """Common part of `SoftmaxGLMCV` and `MultinomialGLMCV`, which are also models of classes."""
 
     partial_fit = NoStream()
-    early_stopping = False  # of no fit: folds choose the strength of the ridge
-    regularizer, groups, l1_ratio = "Ridge", None, 0.5
+    early_stopping = False  # of no fit: folds choose the strength
     _alone: ClassVar[type]  # the estimator of one strength
     _scorings: ClassVar[tuple[str, ...]]
     _fitted = (
@@ -71,6 +71,9 @@ class ClassModelCV(CrossValidated, ClassModel):
         random_state: Seed = 0,
         verbose: bool = False,
         fit_intercept: bool = True,
+        regularizer: str = "Ridge",
+        groups: ArrayLike | Mapping[str, Any] | None = None,
+        l1_ratio: float = 0.5,
     ): ...
 
     def fit(self, X: DataLike, y: DataLike, sample_weight: PerRow = None, offset: PerRow = None) -> Self:
@@ -109,6 +112,7 @@ class ClassModelCV(CrossValidated, ClassModel):
         return self
 
     def _check_words(self) -> None:
+        check_choice("regularizer", self.regularizer, PENALTIES)
         check_choice("scoring", self.scoring, self._scorings)
         check_choice("rule", self.rule, ("best", "one-se"))
 
@@ -124,13 +128,14 @@ class ClassModelCV(CrossValidated, ClassModel):
         """Fit all strengths to all folds, and the one chosen to all rows."""
         solver, (epochs, tol, *_, verbose) = self._make_solver(), self._read_parameters()
         seed, seen = self._seed(), data.class_totals > 0
-        self.strength_ = 0.0  # of the problem that the others are made from
+        self.strength_ = 1.0  # of the problem that the others are made from
         problem = self._make_problem(data, seen)
         solver = class_fit.auto_solver(problem) if solver is None else solver
+        self._check_solver(solver, problem)
         strengths = default_strengths(problem) if tried is None else tried
         options = class_fit.exact_options(problem, cv_tol, epochs)
         if type(solver) in class_fit.EXACT.values():
-            path: Any = ExactPath(solver, options, key_for(solver, seed))
+            path: Any = ExactPath(solver, self._penalty, options, key_for(solver, seed))
         else:
             same = {name: getattr(self, name) for name in _SHARED}
             path = SampledFits(self._alone, solver, random_state=seed, **same)
@@ -171,7 +176,8 @@ class ClassModelCV(CrossValidated, ClassModel):
         interrupted: bool,
     ) -> tuple[Params, ClassReport]:  # fmt: skip
         """Fit all rows at the strength chosen, an exact solver from the mean of the folds' fits."""
-        data, path, problem = fits.data, fits.path, problem.at_strength(self.strength_)
+        data, path = fits.data, fits.path
+        problem = problem.at_strength(*self._penalty(problem.n_features, self.strength_))
         if problem.n_classes < 2:
             return class_fit.judge_certain(problem, data)
         if isinstance(path, SampledFits) and not interrupted:

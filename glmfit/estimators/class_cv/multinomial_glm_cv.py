@@ -1,4 +1,4 @@
-"""The multinomial model of counts over categories with the strength of its ridge chosen by cross-validation."""
+"""The multinomial model of counts over categories with the strength of its penalty chosen by cross-validation."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from .model import ClassModelCV
 
 
 class MultinomialGLMCV(ClassModelCV, MultinomialGLM):
-    r"""Multinomial model of counts whose ridge strength, one for all categories, is chosen by cross-validation.
+    r"""Multinomial model of counts whose penalty strength, one for all categories, is chosen by cross-validation.
 
     Every strength is fitted to every fold and scored on the rows held out from it; the model is then fitted to all rows
     at the strength chosen. Objective and conventions are those of `MultinomialGLM`.
@@ -20,7 +20,7 @@ class MultinomialGLMCV(ClassModelCV, MultinomialGLM):
     scoring : {"log-likelihood", "D2"}
         Score of the held-out rows: weighted mean log-likelihood per row, with the multinomial coefficient; or share of
         the deviance explained over their own constant shares.
-    solver_name, step, step_decay, certify, fit_intercept :
+    solver_name, step, step_decay, certify, fit_intercept, regularizer, groups, l1_ratio :
         As in `SoftmaxGLMCV`.
     cv_tol, tol, max_epochs :
         As in `SoftmaxGLMCV`.

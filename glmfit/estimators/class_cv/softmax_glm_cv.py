@@ -1,4 +1,4 @@
-"""The softmax model of labels with the strength of its ridge chosen by cross-validation."""
+"""The softmax model of labels with the strength of its penalty chosen by cross-validation."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from .model import ClassModelCV
 
 
 class SoftmaxGLMCV(ClassModelCV, SoftmaxGLM):
-    r"""Softmax model of labels whose ridge strength, one for all classes, is chosen by cross-validation.
+    r"""Softmax model of labels whose penalty strength, one for all classes, is chosen by cross-validation.
 
     Every strength is fitted to every fold and scored on the rows held out from it; the model is then fitted to all rows
     at the strength chosen. Objective and conventions are those of `SoftmaxGLM`.
@@ -16,9 +16,10 @@ class SoftmaxGLMCV(ClassModelCV, SoftmaxGLM):
     Parameters
     ----------
     strengths : array of float, optional
-        Strengths to try, >= 0, at least two different ones. By default eight over six decades, down from the strength
-        at which the objective is at most a hundredth of what it can be below that of class frequencies (proved without
-        offsets).
+        Strengths to try, >= 0, at least two different ones. By default, for a ridge, eight over six decades, down from
+        the strength at which the objective is at most a hundredth of what it can be below that of class frequencies
+        (proved without offsets); for the others twelve over three decades, down from the smallest at which there are no
+        coefficients.
     cv : int, pynapple IntervalSet, splitter or iterable
         Folds, as in `PopulationGLMCV`: a number of contiguous blocks of rows; epochs; several IntervalSets; a
         scikit-learn splitter, which gets the labels (``StratifiedKFold(5)`` for rows sorted by label); or pairs of
@@ -35,6 +36,10 @@ class SoftmaxGLMCV(ClassModelCV, SoftmaxGLM):
     cv_tol, tol, max_epochs : float, float, int, optional
         Exact solvers: relative gap at which the fits of the cross-validation stop, and at which the last one does;
         budget of every fit, as in `SoftmaxGLM`.
+    regularizer : {"Ridge", "Lasso", "ElasticNet", "GroupLasso"}
+        Penalty; those with kinks need an exact solver.
+    groups, l1_ratio :
+        As in `SoftmaxGLM`.
 
     Attributes
     ----------
