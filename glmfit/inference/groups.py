@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from ..checks import warn_user
 from ..display import Display, Summary, counted, long_frame
 from ..estimators import PopulationGLM, PopulationGLMCV
+from ..estimators.gam.smooth_tests import UNSEEN, tail
 from ..estimators.scores import as_given
 from ..numerics import DataLike, PerRow
 from ..observations import NegativeBinomial
@@ -36,11 +37,10 @@ class GroupTable(Display):
     deviance_explained, deviance_explained_without : numpy.ndarray
         On the training rows, of the whole model, (neuron,), and without the group, (group, neuron).
     statistic, df, p_value : numpy.ndarray
-        Likelihood ratio, twice the log-likelihood lost; degrees of freedom lost; p-value of the statistic under a
-        chi-squared distribution with as many degrees of freedom, (group, neuron) each.
+        Likelihood ratio, twice the log-likelihood that is lost, penalised if there is a ridge; degrees of freedom of
+        the group; p-value of the statistic if the group has no effect, (group, neuron) each.
     statistic_low, statistic_high : numpy.ndarray
-        Proved bounds of the statistic of the exact optima, (group, neuron); nan if a gap is an estimate or there is a
-        ridge.
+        Proved bounds of the statistic of the exact optima, (group, neuron); nan if a gap is an estimate.
     converged, approximate : numpy.ndarray, bool
         Whether the neuron converged with and without the group, (group, neuron); whether a ridge makes the p-values
         approximate.
@@ -139,9 +139,11 @@ def drop_groups(
 
     Notes
     -----
-    Guarantee: without a ridge the statistic of the exact optima is between ``statistic_low`` and ``statistic_high`` if
-    both fits have a bound of their gap. The chi-squared distribution is asymptotic (Wilks). With a ridge it is
-    approximate, and degrees of freedom are differences of effective ones. One fit per group, all neurons at once.
+    Guarantee: the statistic of the exact optima is between ``statistic_low`` and ``statistic_high`` if both fits have a
+    bound of their gap. Without a ridge the statistic is the deviance that is lost, whose distribution is chi-squared
+    (Wilks; asymptotic). With a ridge it is the penalised deviance that is lost, and if the group has no effect, it is
+    about a sum of squares of normals, each weighted by the degrees of freedom, 0 to 1, that the ridge leaves to a
+    direction (Wood 2013). One fit per group, all neurons at once.
 
     The p-values assume independent bins. If the rate drifts slowly for reasons that are not in the model, any feature
     that also changes slowly may seem significant (Harris 2020). The residuals of the full model are therefore tested by
@@ -152,6 +154,8 @@ def drop_groups(
     References
     ----------
     K. Harris, Nonsense correlations in neuroscience, bioRxiv 2020.11.29.402719.
+
+    S. Wood, A simple test for random effects in regression models, Biometrika 100 (2013).
     """
     if isinstance(model, PopulationGLMCV):
         raise TypeError(
@@ -162,13 +166,16 @@ def drop_groups(
     named = read_groups(groups, len(fit.features), fit.features)
     full, ridge, rank = model.report_, bool(np.any(fit.ridge > 0)), model.report_.rank
     loss, saturated, scale = fit.loss, fit.saturated_loss, 2 * fit.n_observed / fit.scale
-    rests = [_without(fit, members, ridge) for members in named.values()]
-    loss_rest, gap, proved, converged, left = (np.stack(part) for part in zip(*rests, strict=True))  # (group, neuron)
-    whole = fit.degrees if ridge else rank + 1.0
+    rests = [_without(fit, members) for members in named.values()]
+    # (group, neuron)
+    loss_rest, objective_rest, gap, proved, converged, left = (np.stack(part) for part in zip(*rests, strict=True))
     silent = np.isin(full.status, NO_OPTIMUM)
-    lost, df = np.where(silent, np.nan, scale * (loss_rest - loss)), np.maximum(whole - left, 0.0)
-    known = proved & full.gap_is_bound & (not ridge)
-    p = np.where(df > 0, scipy.stats.chi2.sf(np.maximum(lost, 0.0), np.maximum(df, 1e-12)), 1.0)
+    lost, known = np.where(silent, np.nan, scale * (objective_rest - fit.objective)), proved & full.gap_is_bound
+    if ridge:
+        df, p = _shrunken_tests(fit, list(named.values()), lost)
+    else:
+        df = np.maximum(rank + 1.0 - left, 0.0)
+        p = np.where(df > 0, scipy.stats.chi2.sf(np.maximum(lost, 0.0), np.maximum(df, 1e-12)), 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         explained, without = (
             np.where(silent, np.nan, 1 - (of - saturated) / (full.null_objective - saturated))
@@ -193,6 +200,16 @@ def drop_groups(
     return table
 
 
+def _shrunken_tests(fit: FittedData, groups: list, lost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compute degrees of freedom and p-values of groups that a ridge shrinks, (group, neuron) each."""
+    df, p = np.zeros(lost.shape), np.full(lost.shape, np.nan)
+    for i in np.flatnonzero(~np.isnan(lost).all(axis=0)):
+        for g, of in enumerate(fit.freedom(i, groups)):
+            of = of[of > UNSEEN]
+            df[g, i], p[g, i] = of.sum(), tail(max(lost[g, i], 0.0), of) if len(of) else 1.0
+    return df, p
+
+
 def _autocorrelation(fit: FittedData, i: int) -> Autocorrelation:
     """Test the residuals of one neuron."""
     if fit.model.report_.status[i] in NO_OPTIMUM:
@@ -200,13 +217,16 @@ def _autocorrelation(fit: FittedData, i: int) -> Autocorrelation:
     return autocorrelation(*fit.pearson_residuals(i))
 
 
-def _without(fit: FittedData, members, ridge: bool) -> tuple:
-    """Fit the other features alone: loss, gap, whether it is proved, whether it converged, degrees, (neuron,) each."""
+def _without(fit: FittedData, members) -> tuple:
+    """Fit the other features: loss, objective, gap, whether it is proved, converged, and degrees, (neuron,) each.
+
+    The degrees are those without a ridge.
+    """
     model, data, full = fit.model, fit.data, fit.model.report_
     rest = np.setdiff1d(np.arange(len(fit.features)), members)
     if not len(rest):  # a constant rate, known exactly
         ones = np.ones(len(full.neuron))
-        return full.null_objective, 0 * ones, ones > 0, ones > 0, ones
+        return full.null_objective, full.null_objective, 0 * ones, ones > 0, ones > 0, ones
     strength = model.strength_
     strength = np.asarray(strength)[rest] if np.ndim(strength) == 2 else strength
     changes = {"regularizer_strength": strength}
@@ -220,5 +240,5 @@ def _without(fit: FittedData, members, ridge: bool) -> tuple:
         warnings.simplefilter("ignore", UserWarning)
         smaller.fit(data.X, given.Y, weights, given.offset, given.exposure)
     report, fit = smaller.report_, FittedData(smaller, data)
-    left = fit.degrees if ridge else np.full(len(full.neuron), report.rank + 1.0)
-    return fit.loss, report.gap, report.gap_is_bound, report.converged, left
+    left = np.full(len(full.neuron), report.rank + 1.0)
+    return fit.loss, fit.objective, report.gap, report.gap_is_bound, report.converged, left

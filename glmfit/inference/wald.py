@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.stats
@@ -210,6 +210,17 @@ def _of_mean_one(rows: Training) -> Training:
     return replace(rows, weights=weights, own=own)
 
 
+class _Curvature(NamedTuple):
+    """Curvature of one neuron in standardised features, the intercept last."""
+
+    hessian: np.ndarray  # of all responses, without the ridge
+    inverse: np.ndarray  # with the ridge, on the directions that have curvature
+    outside: np.ndarray  # the others, (column, direction)
+    covariance: np.ndarray
+    seen: np.ndarray  # weights of the rows, (time,)
+    predictor: np.ndarray
+
+
 class FittedData:
     """A fitted model and the rows of its fit, in standard form; weights have mean one, times the exposure."""
 
@@ -256,11 +267,24 @@ class FittedData:
         """Effective degrees of freedom of every neuron, intercept included, (neuron,)."""
         return np.array([self.information(i)[2] for i in range(len(self.params.intercept))])
 
-    def information(self, i: int, covariance: str = "fisher", combinations: np.ndarray | None = None):
-        """Compute standard errors of one neuron, (feature or combination,) and intercept, degrees and dispersion."""
+    def freedom(self, i: int, groups: list[np.ndarray]) -> list[np.ndarray]:
+        """Compute the degrees of freedom, 0 to 1, of the directions of some groups of features of one neuron.
+
+        With C the covariance of a group, and S the ridge, they are the eigenvalues of ``1 - S C``.
+        """
+        at = self._curvature(i, "fisher")
+        root = np.sqrt(at.seen.sum() * self.ridge[:, i]) / self.problem.standard[1]
+        found = []
+        for members in groups:
+            variance, axes = np.linalg.eigh(at.inverse[np.ix_(members, members)])
+            kept = variance > _ABSENT * max(variance[-1], 0.0)
+            shrunk = root[members, None] * axes[:, kept] * np.sqrt(variance[kept])
+            found.append(np.clip(1 - np.linalg.eigvalsh(shrunk.T @ shrunk), 0.0, 1.0))
+        return found
+
+    def _curvature(self, i: int, covariance: str) -> _Curvature:
+        """Compute the Hessian of one neuron, in standardised features, and its inverse with the ridge."""
         data, (coef, intercept), standard = self.data, self.params, self.form.observation
-        if self.model.report_.status[i] in NO_OPTIMUM:
-            return np.full(len(coef if combinations is None else combinations), np.nan), np.nan, 0.0, np.nan
         y, (mean, scale) = np.asarray(self.form.Y[:, i], np.float64), self.problem.standard
         eta, known = self._predictor(i)
         whole = eta + known + self.form.shift[i]
@@ -283,6 +307,15 @@ class FittedData:
         if covariance == "robust":
             square = weights * np.asarray(standard.derivative(y, eta), np.float64) ** 2  # times the weights again
             spread = inverse @ (n_rows * passes.hessian(data.X, square, weights, _GIVEN, *place)[0]) @ inverse
+        return _Curvature(J, inverse, outside, spread, seen, whole)
+
+    def information(self, i: int, covariance: str = "fisher", combinations: np.ndarray | None = None):
+        """Compute standard errors of one neuron, (feature or combination,) and intercept, degrees and dispersion."""
+        if self.model.report_.status[i] in NO_OPTIMUM:
+            n = self.params.coef.shape[0] if combinations is None else len(combinations)
+            return np.full(n, np.nan), np.nan, 0.0, np.nan
+        J, inverse, outside, spread, seen, whole = self._curvature(i, covariance)
+        mean, scale = self.problem.standard
         # From standardised features to the user's: coef = v / scale, intercept = v_0 - (mean / scale) v.
         wanted = np.diag(1 / scale) if combinations is None else combinations / scale
         back = np.vstack([np.append(wanted, np.zeros((len(wanted), 1)), axis=1), np.append(-mean / scale, 1.0)])

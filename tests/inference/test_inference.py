@@ -131,12 +131,39 @@ def test_a_ridge_uses_effective_degrees_of_freedom():
     model = PopulationGLM("softplus", "Ridge", 0.05).fit(X, Y)
     table = drop_groups(model, X, Y, np.array(["a", "b", "c", "c"]))
     assert table.group == ["a", "b", "c"] and table.approximate
-    assert np.all((table.df > 0) & (table.df < [[1], [1 + 1e-9], [2]])) and np.isnan(table.statistic_low).all()
+    assert np.all((table.df > 0) & (table.df < [[1], [1 + 1e-9], [2]]))
+    Z = np.column_stack([X, np.ones(len(X))])
+    P = len(X) * 0.05 * np.diag([1.0] * 4 + [0])
+    for n in range(3):
+        eta = X @ model.coef_[:, n] + model.intercept_[n]
+        J = (Z * oracle.curvature("softplus", LINKS["softplus"](eta), eta)[:, None]).T @ Z
+        of = np.linalg.inv(np.linalg.inv(J + P)[2:4, 2:4]) - P[2:4, 2:4]  # precision from the data alone
+        weights = np.linalg.eigvals(np.linalg.solve(of + P[2:4, 2:4], of))
+        assert table.df[2, n] == pytest.approx(weights.sum(), rel=1e-6)
+        draws = np.random.default_rng(0).normal(size=(200_000, 2)) ** 2 @ weights.real
+        assert table.p_value[2, n] == pytest.approx(np.mean(draws > table.statistic[2, n]), abs=5e-3)
+    rest = PopulationGLM("softplus", "Ridge", 0.05, tol=1e-10).fit(X[:, :2], Y).report_.objective
+    exact = 2 * len(X) * (rest - PopulationGLM("softplus", "Ridge", 0.05, tol=1e-10).fit(X, Y).report_.objective)
+    assert np.all(table.statistic_low[2] <= exact + 1e-6) and np.all(exact <= table.statistic_high[2] + 1e-6)
     strengths = np.full((4, 3), 0.05)
     again = drop_groups(
         PopulationGLM("softplus", "Ridge", strengths).fit(X, Y), X, Y, {"a": [0], "b": [1], "c": [2, 3]}
     )
     np.testing.assert_allclose(again.statistic, table.statistic, atol=1e-2)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("strength", "effect"), [(None, 1), (1e-3, 1), (None, 0), (0.1, 0), (10.0, 0)])
+def test_groups_without_an_effect_are_significant_as_often_as_they_should_be(strength, effect):
+    """Also where the ridge leaves them next to no degrees of freedom, of features that are rarely above 0."""
+    rng = np.random.default_rng(0)
+    X = np.exp(-(((rng.uniform(0, 12, (2000, 1)) ** 1.5 / 4 - np.arange(10)) / 0.7) ** 2))
+    Y = rng.poisson(np.exp(-1 + effect * X[:, :1]) * np.ones(150))
+    model = PopulationGLM("exp", regularizer_strength=strength).fit(X, Y)
+    table = drop_groups(model, X, Y, {"one": [9], "two": [4, 5], "many": range(3, 10)})
+    assert np.all(table.df < [[1], [2], [7]])
+    assert np.all(np.mean(table.p_value < 0.05, axis=1) < 0.11) and np.mean(table.p_value < 0.05) > 0.01
+    assert np.all(abs(np.mean(table.p_value < 0.5, axis=1) - 0.5) < 0.15)
 
 
 @pytest.mark.filterwarnings("ignore:X has a constant column")

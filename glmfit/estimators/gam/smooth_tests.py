@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 _ROUNDING = 1e-14  # of the largest eigenvalue: what has no variance
-_UNSEEN = 1e-9  # degrees of freedom that rounding leaves to a direction without data
+UNSEEN = 1e-9  # degrees of freedom that rounding leaves to a direction without data
 _FREE = 1e-12  # of the largest eigenvalue of a penalty: what is not penalised
 _NODES, _END = 200, 8.0  # of the integral along a contour
 
@@ -122,7 +122,7 @@ def shrunken_test(
     root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
     shrunk, axes = np.linalg.eigh(root @ covariance @ root.T)  # of every direction 1 - f
     z, f = axes.T @ root @ coordinates, 1 - shrunk
-    z, f = z[(f > _UNSEEN) & (shrunk > 0)], f[(f > _UNSEEN) & (shrunk > 0)]
+    z, f = z[(f > UNSEEN) & (shrunk > 0)], f[(f > UNSEEN) & (shrunk > 0)]
     statistic = float(np.sum(z**2 / (1 - f)))
     return TermTest(float(f.sum()), statistic, tail(statistic, f, residual_df))
 
