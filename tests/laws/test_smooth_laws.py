@@ -10,7 +10,7 @@ from oracles import smooth_terms as oracle
 from sklearn.base import clone
 
 from glmfit import PopulationGAM, PopulationGLM
-from glmfit.design import BSpline, CyclicBSpline, Term
+from glmfit.design import BSpline, CyclicBSpline, Term, product
 from glmfit.status import Status
 
 A = 0.5  # dispersion of negative binomial counts
@@ -699,3 +699,23 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was():
         model.fit(p.X[:, :5], p.Y)
     np.testing.assert_array_equal(model.coef_, before)
     assert model.n_features_in_ == p.X.shape[1]
+
+
+def sparse_places():
+    """Places of a walk that leaves corners empty, and neurons with few spikes, some of which come alone."""
+    rng = np.random.default_rng(3)
+    u = np.clip(np.cumsum(rng.normal(size=(6000, 2)) * 0.03, axis=0) % 2 - 0.5, 0, 1)
+    b = product(BSpline(8, (0, 1), name="x"), BSpline(8, (0, 1), name="y"), name="place")
+    centre = rng.uniform(0, 1, (12, 2))
+    rate = 0.3 * np.exp(-((u[:, None] - centre) ** 2).sum(axis=2) / 0.02)
+    return b, b.features(*u.T), rng.poisson(rate)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("smooth", [True, False])
+def test_a_population_converges_where_each_neuron_does(smooth):
+    b, X, Y = sparse_places()
+    terms = b if smooth else None
+    model = quiet(PopulationGAM(terms).fit, X, Y)
+    alone = [quiet(PopulationGAM(terms).fit, X, y).report_.converged for y in Y.T]
+    assert model.report_.converged.sum() >= np.sum(alone) and np.sum(alone) >= 10

@@ -17,6 +17,8 @@ _FAR = 10.0  # nats still missing, above which strengths are not worth many step
 _CLOSE = 30.0  # nats from which on the evidence takes into account how Hessians bend
 _NEAR = 0.5, 0.1  # nats, twice, of a step after which Hessians are those of the optimum, in double precision
 _WATCHED = 0.1  # nats from which on steps are measured
+_PATIENCE = 20  # rounds after which some fits are proved although others are still far
+_SLACK, _SINGLE_SLACK = (1e-6, 1e-3), 3e-5  # of objectives: share and nats; share in single precision
 _MANY = 12  # rounds after which fits are stepped in double precision
 _PROOFS, _MOST_PROOFS = 8, 20  # maximum number of passes in double precision for each Hessian; and of Hessians
 _INFLATED = 1e-6
@@ -57,11 +59,12 @@ class Group:
         """Choose strengths, go to the optimum and prove it."""
         active, near = self._start(), np.zeros(0, int)
         try:
-            for _ in range(self.options.max_epochs):
+            for round_ in range(1, self.options.max_epochs + 1):
                 is_near = self._round(active)
                 near, active = np.union1d(near, active[is_near]), active[~is_near]
-                if not len(active):  # all at once: rows of few fits cost as much to prepare
-                    near, active = near[:0], self._finish(near)
+                # All at once, unless some take long: rows of few fits cost as much to prepare.
+                if len(near) and (not len(active) or round_ % _PATIENCE == 0):
+                    near, active = near[:0], np.union1d(active, self._finish(near))
                 if not len(active):
                     break
         finally:
@@ -92,17 +95,21 @@ class Group:
     def _round(self, active: np.ndarray) -> np.ndarray:
         """Choose strengths by new Hessians, and step; returns which fits are then near their optimum, bool (fit,)."""
         model, loss = self._look(active)
+        was_exact = self.exact.copy()
         objective = loss + self._penalty(active, self.at[active])
-        slack = 1e-6 * np.abs(objective) + 1e-3
+        slack = _SLACK[1] + np.where(self.exact[active], _SLACK[0], _SINGLE_SLACK) * np.abs(objective)
         fine = np.isfinite(objective) & (objective <= self.objective[active] + slack)
         near = np.zeros(len(active), bool)
         near[fine] = self._step(active[fine], model if fine.all() else model.take(np.flatnonzero(fine)), loss[fine])
         back = active[~fine]  # if the last step led uphill, half of it is undone
         self.exact[back] |= self.gain[back] < _FAR  # which may be rounding
-        self.at[back], self.gain[back] = 0.5 * (self.last[back] + self.at[back]), np.inf
+        again = self.exact[back] & ~was_exact[back]
+        half = 0.5 * (self.last[back] + self.at[back])
+        self.at[back], self.gain[back] = np.where(again[:, None], self.last[back], half), np.inf
         self.trust[back] = 1.0
         self.n_rounds[active] += 1
-        self.exact[self.n_rounds > _MANY] = True
+        self.exact[active[self.n_rounds[active] > _MANY]] = True
+        self.objective[self.exact & ~was_exact] = np.inf  # in single precision it may be too low
         self.verdicts.rounds[self.fits[active]] += 1
         return near
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ...display import counted
 from ...status import Status
 from ..report import FitReport
 
@@ -57,22 +58,23 @@ class SmoothReport(FitReport):
         return [*super()._remarks(), *self._strength_lines()]
 
     def _strength_lines(self) -> list[str]:
-        if not self.edf.size:
+        known = np.isin(self.status, (Status.CONVERGED, Status.UNPROVED))  # others end on the way
+        if not self.edf[:, known].size:
             return []
-        middle = np.nanmedian(self.edf, axis=1)
+        middle = np.nanmedian(self.edf[:, known], axis=1)
         lines = [
             "median effective degrees of freedom: "
             + ", ".join(f"{name} {edf:.1f}" for name, edf in zip(self.term, middle, strict=True))
         ]
         if self.strengths_by == "given":
             return lines
-        worst = float(np.nanmax(self.strength_gradient, initial=0.0))
+        worst = float(np.nanmax(self.strength_gradient[known], initial=0.0))
         lines.append(
             f"strengths by {self.strengths_by}: its gradient is at most {worst:.1g} nats; a local optimum, "
             "perhaps not the global one"
         )
         if worst > _FLAT:
             lines.append("  some strengths have not converged yet: raise max_epochs")
-        if n := int(np.sum(self.at_end > 0)):
-            lines.append(f"  {n} strengths ran to the end of their range: that part of a term is not needed")
+        if n := int(np.sum(self.at_end[:, known] > 0)):
+            lines.append(f"  {counted(n, 'strength')} ran to the end of their range: that part of a term is not needed")
         return lines
