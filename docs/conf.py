@@ -28,7 +28,7 @@ extensions = [
     "docstrings",
     "members",
 ]
-exclude_patterns = ["_build", "_ext", "_templates"]
+exclude_patterns = ["_build", "_ext", "_templates", "jupyter_execute"]
 templates_path = ["_templates"]
 nb_execution_mode = "off"  # notebooks are committed with their outputs: make_gallery.py
 

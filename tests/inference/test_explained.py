@@ -7,6 +7,8 @@ import pytest
 
 import glmfit.engine.tiles as tiles
 from glmfit import PopulationGLM, PopulationGLMCV
+from glmfit.design import BSpline, product
+from glmfit.engine.nested import models
 from glmfit.engine.nested.search import Nested
 from glmfit.inference import CircularShift, Counts, Designs, LinearShift, Permutation, explain
 from glmfit.inference.explained.explanation import Explanation
@@ -329,3 +331,20 @@ def test_a_lasso_strength_of_0_is_no_penalty():
     none = explain(model(), X, Y, GROUPS, strengths=[0.0])
     assert lasso.proved.all()
     np.testing.assert_allclose(lasso.loss, none.loss, atol=1e-2)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("renewals", [0, None])
+def test_draws_that_nearby_hessians_cannot_prove_are_fitted_by_solvers(renewals, monkeypatch):
+    """Places that are hardly visited, and a weak ridge: the fits to shifted counts are far from that to the counts."""
+    if renewals is not None:
+        monkeypatch.setattr(models, "_RENEWALS", renewals)
+    rng = np.random.default_rng(0)
+    u = np.clip(np.cumsum(rng.normal(size=(4000, 2)) * 0.03, axis=0) % 2 - 0.5, 0, 1)
+    X = product(BSpline(6, (0, 1), name="x"), BSpline(6, (0, 1), name="y"), name="place").features(*u.T)
+    counts = rng.poisson(1.5 * np.exp(-((u - [0.1, 0.8]) ** 2).sum(axis=1) / 0.01))[:, None]
+    null = CircularShift(19, least=200)
+    given = {"cv": 3, "null": null, "null_strength": 1e-6}
+    found = explain(PopulationGLMCV(strengths=[1e-4, 1e-3, 1e-2]), X, counts, {"place": range(36)}, **given)
+    assert not found.n_unproved_draws.any() and np.all(found.n_draws == 19)
+    np.testing.assert_allclose(found.p_value, 0.05)

@@ -553,10 +553,10 @@ def test_skipped_draws_change_no_verdict(kind):
 
 def test_a_draw_whose_fits_are_not_proved_counts_against_the_group():
     one, none = np.array([[5.0]]), np.zeros((1, 1), int)
-    verdict = Verdict(one, 0 * one, none.copy(), none.copy(), none.copy(), np.full((1, 1, 1), np.nan))
+    verdict = Verdict(one, 0 * one, *(none.copy() for _ in range(4)), np.full((1, 1, 1), np.nan))
     found = Statistics(np.array([[-270.0]]), np.array([[np.inf]]), np.array([[False]]))
     verdict.take(0, np.ones((1, 1), bool), found, last=True)
-    assert verdict.done[0, 0] == 1 and verdict.above[0, 0] == 1
+    assert verdict.done[0, 0] == 1 and verdict.above[0, 0] == 1 and verdict.unproved[0, 0] == 1
 
 
 def test_draws_repeat_for_a_seed_and_differ_between_seeds():

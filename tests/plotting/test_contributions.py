@@ -116,7 +116,8 @@ def many(found, n):
     arrays = {
         name: getattr(found, name)[..., some]
         for name in ("loss", "loss_off", "strength", "gap", "proved", "saturated", "n_spikes", "p_value", "q_value",
-                     "statistic", "null_statistic", "n_draws", "n_loose")
+                     "statistic", "null_statistic", "n_draws", "n_loose",
+                     "n_unproved_draws")
     }  # fmt: skip
     return replace(found, neuron=[f"unit {k}" for k in range(n)], **arrays)
 

@@ -25,7 +25,9 @@ AXES = {
     **dict.fromkeys(("loss", "loss_off", "strength", "gap", "proved"), ("model", "fold", "neuron")),
     **dict.fromkeys(("saturated", "n_spikes"), ("fold", "neuron")),
     **dict.fromkeys(("n_fits", "n_proved", "null_strength"), ("neuron",)),
-    **dict.fromkeys(("p_value", "q_value", "statistic", "n_draws", "n_loose"), ("contribution", "neuron")),
+    **dict.fromkeys(
+        ("p_value", "q_value", "statistic", "n_draws", "n_loose", "n_unproved_draws"), ("contribution", "neuron")
+    ),
     "null_statistic": ("draw", "contribution", "neuron"),
 }
 _BOOLEAN = ("members", "proved")

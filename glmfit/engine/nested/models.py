@@ -16,7 +16,7 @@ _CLOSE, _FAR_AWAY = 30.0, 300.0  # nats: where the Hessian serves what is near t
 _NEAR = 0.3  # nats left in the fit to all blocks from which fits to some of them start
 _ROUNDS, _STEPS, _HALVES = 12, 8, 30  # of fits to all blocks, of fits to some, of a step that leads uphill
 _SLOW, _FAR = 0.15, 1.2  # contraction of a step, and log growth of a Hessian, from which a new anchor pays
-_RENEWALS, _GROUPS = 3, 8  # times that unproved fits get nearer Hessians, and how many at a time
+_RENEWALS, _GROUPS = 8, 8  # times that unproved fits get nearer Hessians, and how many at a time
 _NOTHING = 1e-300  # share of a Hessian that rounding makes of none
 _MOVED = 0.3  # bound of the change of predictors above which it is worth measuring
 _OF_FITS = "at", "ahead", "bound", "proved", "radius", "bend"
@@ -264,7 +264,8 @@ class Models:
                 self.anchors.append(self.neuron.anchor(self._whole(at)))
             self._survey(leads, some[:_GROUPS])
             left = left[np.isin(lead[left], some[:_GROUPS])]
-            again = self._fit_all(leads, lead[left], sets[left], target[left], keep)
+            # A step from there may lead too far: where it starts is looked at first.
+            again = self._fit_all(leads, lead[left], sets[left], target[left], keep, leads.at[lead[left]])
             for name in (*_OF_FITS, *(("inverse",) if keep else ())):
                 getattr(fits, name)[left] = getattr(again, name)
         return fits

@@ -19,10 +19,11 @@ from ...estimators.population_glm import at_dispersion
 from ...estimators.scores import make_folds
 from ...estimators.streaming import as_arrays
 from ...numerics import DataLike, PerRow
+from ...penalties import PenaltyFamily
 from .explanation import Explanation
 from .models import read_groups, read_models
 from .nulls import Null, Rows
-from .scorer import Scorer, penalty_of
+from .scorer import Scorer
 from .work import Work
 
 
@@ -107,10 +108,11 @@ def explain(
     -----
     Neither the model that predicts a held-out fold nor its strength depends on that fold. The strength is chosen by
     holding out each other fold in addition; a fit without two folds serves both of them. Guarantee: every fit has a
-    bound of how far its objective is above the minimum. With a ridge on up to 300 features, every contribution has a
-    bound of how far it is from that of the exact optima at the chosen strengths. P-values are as valid as the null:
-    the statistic is a contribution at a strength that does not depend on the neuron's own responses. A single neuron
-    takes the middle one of the strengths.
+    bound of how far its objective is above the minimum. With a ridge on up to 300 features, a contribution also has a
+    bound of how far it is from that of the exact optima at the chosen strengths, unless nearby Hessians prove nothing,
+    as with weak ridges and features that are rarely above 0. P-values are as valid as the null: the statistic is a
+    contribution at a strength that does not depend on the neuron's own responses. A single neuron takes the middle one
+    of the strengths. A draw whose fits cannot be proved counts against the group.
 
     Cost: for each neuron, model, pair of folds and strength about two passes over the rows; Hessians are shared by
     similar models, folds and strengths. Gaussian responses need one pass in total. Ctrl-C returns the results so far.
@@ -176,7 +178,7 @@ def _check_null(null: Any, level: Any) -> None:
 def _scorer(estimator, data: Training, rows: Rows, masks: np.ndarray, cv, strengths, tol: float) -> Scorer:
     """Read folds, penalty and strengths of an estimator, and make the scorer of its models."""
     number, n_held = _read_folds(cv, estimator, data, rows.axis)
-    observation, penalty = _observation(estimator, data), penalty_of(*_read_penalty(estimator))
+    observation, penalty = _observation(estimator, data), _read_penalty(estimator, data.X.shape[1])
     tried = _read_strengths(strengths, estimator, data, observation, penalty)
     if len(tried) > 1 and n_held < 3:
         raise ValueError(
@@ -187,10 +189,10 @@ def _scorer(estimator, data: Training, rows: Rows, masks: np.ndarray, cv, streng
     return Scorer(data, observation, number, n_held, masks, tried, penalty, tol, cv_tol)
 
 
-def _read_penalty(estimator) -> tuple[str, float]:
+def _read_penalty(estimator, n_features: int) -> PenaltyFamily:
     name, ratio = estimator.regularizer, getattr(estimator, "l1_ratio", 0.5)
     if name in (None, "UnRegularized"):
-        return "Ridge", ratio
+        return PenaltyFamily("Ridge", n_features)
     if name not in ("Ridge", "Lasso", "ElasticNet"):
         raise ValueError(
             f"regularizer is {name!r}; explain fits with 'Ridge', 'Lasso', 'ElasticNet' or 'UnRegularized'."
@@ -198,7 +200,7 @@ def _read_penalty(estimator) -> tuple[str, float]:
     strength = getattr(estimator, "regularizer_strength", None)
     if name == "ElasticNet" and isinstance(strength, tuple):
         ratio = float(strength[1])
-    return name, ratio
+    return PenaltyFamily(name, n_features, ratio)
 
 
 def _read_strengths(strengths, estimator, data: Training, observation, penalty) -> np.ndarray:
@@ -254,6 +256,13 @@ def _warn(found: Explanation) -> None:
             f"{int(lost.sum())} of {int(found.n_fits.sum())} fits are not proved to be at their optimum, of "
             f"{int(np.sum(lost > 0))} neurons (column proved shows which contributions rest on such fits). Drop "
             "the weakest strengths, or features that nearly repeat others."
+        )
+    upper = found.n_unproved_draws > 0
+    if upper.any():
+        warn_user(
+            f"{int(found.n_unproved_draws.sum())} draws of the null count against the groups because their fits are "
+            f"not proved: {int(upper.sum())} of {int(np.isfinite(found.p_value).sum())} p-values may be too large "
+            "(n_unproved_draws says which). Pass a larger null_strength."
         )
     empty = ~np.isfinite(found.loss[0])
     if empty.any() and found.status == "complete":

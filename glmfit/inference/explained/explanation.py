@@ -54,8 +54,9 @@ class Explanation(Display):
         neuron), and of the draws, (draw, contribution, neuron), nan where none was computed.
     null_strength : numpy.ndarray
         Strength at which statistics are computed, (neuron,); nan where each draw chooses its own.
-    n_draws, n_loose : numpy.ndarray
-        Draws evaluated, and how many of these a loose bound has decided, (contribution, neuron).
+    n_draws, n_loose, n_unproved_draws : numpy.ndarray
+        Draws evaluated, how many of these a loose bound has decided, and how many count against the group because
+        their fits are not proved, so that the p-value is an upper limit, (contribution, neuron).
     n_null_fits, n_null_proved, n_possible_draws : int
         Fits to draws, proved ones among them, and possible draws.
     observation_model, null, status : str
@@ -84,6 +85,7 @@ class Explanation(Display):
     null_strength: np.ndarray
     n_draws: np.ndarray
     n_loose: np.ndarray
+    n_unproved_draws: np.ndarray
     n_null_fits: int = 0
     n_null_proved: int = 0
     n_possible_draws: int = 0
@@ -228,7 +230,10 @@ class Explanation(Display):
             tail.append(f"null: {at}; {found} contributions at a false discovery rate of 0.05")
             possible = self.n_possible_draws * int(np.isfinite(self.statistic).sum())
             spared, loose = possible - int(self.n_draws.sum()), int(self.n_loose.sum())
-            tail.append(f"of {possible} draws {spared} were spared, and {loose} decided by loose bounds")
+            tail.append(f"of {counted(possible, 'draw')} {spared} were skipped, and {loose} decided by loose bounds")
+            if n := int(self.n_unproved_draws.sum()):
+                upper = counted(int(np.sum(self.n_unproved_draws > 0)), "p-value")
+                tail.append(f"{counted(n, 'draw')} without a proof count against the groups: {upper} may be too large")
         if self.status != "complete":
             tail.append("interrupted: pass the same checkpoint again to continue")
         return Summary(head, self.to_frame(), tail)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ... import penalties
 from ...data.counts import Training, per_unit
 from ...data.standard_form import StandardForm
 from ...engine.nested.blocks import Blocks
@@ -21,6 +20,7 @@ from ...engine.nested.search import HeldOut, Nested, Responses
 from ...engine.tiles import Fitters, Workers, one_thread_each
 from ...estimators.parameters import precision
 from ...observations import NegativeBinomial, Observation
+from ...penalties import PenaltyFamily
 
 _WORTH_THREADS = 1_000_000  # entries of the features
 _WIDE = 300  # features beyond which steps of all fits are cheaper than Hessians
@@ -31,7 +31,7 @@ class Setting:
     """Everything but responses: features, folds, models, strengths."""
 
     nested: Nested
-    penalty: Callable[[Any], Any]  # of one strength, or one of each fit
+    penalty: PenaltyFamily
     by_newton: bool
     dtype: Any
     moments: Moments | None = None
@@ -63,15 +63,15 @@ class Scorer:
         Features of each model, bool (model, feature).
     strengths : numpy.ndarray
         Strengths to choose from, or the only one.
-    penalty : callable
-        Makes a penalty from one strength, or from one per fit.
+    penalty : PenaltyFamily
+        Penalties by their strengths.
     tol, cv_tol : float
         Relative gaps.
     """
 
     def __init__(
         self, data: Training, observation: Observation, number: np.ndarray, n_held: int, masks: np.ndarray,
-        strengths: np.ndarray, penalty: Callable, tol: float, cv_tol: float,
+        strengths: np.ndarray, penalty: PenaltyFamily, tol: float, cv_tol: float,
     ):  # fmt: skip
         self.number, self.n_held, self.masks, self.strengths = number, n_held, masks, strengths
         self.penalty, self.tol, self.cv_tol = penalty, tol, cv_tol
@@ -125,8 +125,7 @@ class Scorer:
             X, number, weights = X[rows], number[rows], None if weights is None else weights[rows]
         blocks = Blocks(X, number, self.n_held, weights)
         nested = Nested(blocks, self.masks, self.strengths, self.tol, self.cv_tol)
-        smooth = self.penalty(1.0).smooth
-        by_newton = bool(smooth and self.strengths[0] > 0 and X.shape[1] <= _WIDE)
+        by_newton = bool(self.penalty.smooth and self.strengths[0] > 0 and X.shape[1] <= _WIDE)
         return Setting(nested, self.penalty, by_newton, precision(X.dtype))
 
     def taken(self, source: np.ndarray, rows: np.ndarray | None = None) -> Responses:
@@ -206,13 +205,6 @@ class Scorer:
         loss = loss if responses.own is None else np.where(responses.own > 0, loss * responses.own, 0.0)
         loss = loss if weights is None else loss * weights[:, None]
         return np.stack([loss[number == k].sum(axis=0) for k in range(self.n_held)])
-
-
-def penalty_of(name: str, ratio: float) -> Callable[[Any], Any]:
-    """Return a function that makes a penalty from one strength, or from one per fit."""
-    if name == "ElasticNet":
-        return partial(penalties.ElasticNet, ratio=ratio)
-    return {"Ridge": penalties.Ridge, "Lasso": penalties.Lasso}[name]
 
 
 def _array(values: Any) -> np.ndarray | None:

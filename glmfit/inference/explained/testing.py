@@ -32,6 +32,7 @@ class Verdicts:
     above: np.ndarray  # draws that are not known to be below it
     done: np.ndarray  # draws evaluated
     loose: np.ndarray  # of these, how many a loose bound has decided
+    unproved: np.ndarray  # and how many count against the group because their fits are not proved
     drawn: np.ndarray  # statistics, (draw, contribution, neuron), nan where none was computed
     n_fits: np.ndarray  # (neuron,)
     n_proved: np.ndarray  # (neuron,)
@@ -42,10 +43,13 @@ class Verdicts:
         """Return it as named arrays."""
         return {f"null/{name}": np.asarray(value) for name, value in vars(self).items()}
 
+    def all(self) -> Verdict:
+        """Return the results of all neurons."""
+        return Verdict(*(getattr(self, name) for name in Verdict._fields))
+
     def of(self, n: int) -> Verdict:
         """Return views of the results of one neuron."""
-        views = (a[..., n] for a in (self.observed, self.off, self.above, self.done, self.loose, self.drawn))
-        return Verdict(*views)
+        return Verdict(*(getattr(self, name)[..., n] for name in Verdict._fields))
 
 
 class Verdict(NamedTuple):
@@ -56,6 +60,7 @@ class Verdict(NamedTuple):
     above: np.ndarray
     done: np.ndarray
     loose: np.ndarray
+    unproved: np.ndarray
     drawn: np.ndarray
 
     def take(self, k: int, wanted: np.ndarray, found: Statistics, last: bool) -> np.ndarray:
@@ -72,6 +77,7 @@ class Verdict(NamedTuple):
             below = wanted & (value + off < self.observed - known)
             settled = wanted if last else below | (wanted & (value - off >= self.observed + known))
         self.loose[...] += settled & (not last)
+        self.unproved[...] += settled & ~bounded & ~found.proved
         self.above[...] += settled & ~below
         self.done[...] += settled
         return wanted & ~settled
@@ -135,9 +141,9 @@ class NullTest:
         held = self._held_out(self._setting, responses, np.ones(shape, bool), None, told)
         value, off, proved = Statistics.of(held, self._pairs)
         value = np.where(np.isfinite(off) | proved, value, np.nan)  # an unproved value is not compared
-        above, done, loose = (np.zeros(shape, int) for _ in range(3))
+        counts = (np.zeros(shape, int) for _ in range(4))  # above, done, loose, unproved
         drawn, none = np.full((self.null.n_draws, *shape), np.nan), np.zeros(shape[1], bool)
-        return Verdicts(value, off, above, done, loose, drawn, held.n_fits, held.n_proved, none, np.zeros((), int))
+        return Verdicts(value, off, *counts, drawn, held.n_fits, held.n_proved, none, np.zeros((), int))
 
     def run(self, verdicts: Verdicts, told: Callable[[], None]) -> Iterator[None]:
         """Evaluate the wanted draws, and yield from time to time."""
@@ -152,7 +158,7 @@ class NullTest:
             wanted = self._wanted(verdicts.observed, verdicts.above) & ~verdicts.ended
             if not wanted.any():
                 break
-            every = Verdict(*(getattr(verdicts, name) for name in Verdict._fields))
+            every = verdicts.all()
             for loose in self._targets:
                 found, held = self._draw(draw, wanted, loose, told)
                 verdicts.n_fits += held.n_fits
@@ -171,20 +177,39 @@ class NullTest:
         left = np.flatnonzero(~verdicts.ended & np.isfinite(verdicts.off).any(axis=0))
         with self.scorer.workers() as workers:
             for start in range(0, len(left), _CHUNK):
-                some = left[start : start + _CHUNK]
-                for n, _ in zip(some, workers.each(partial(self._look_at, verdicts, sources), list(some)), strict=True):
-                    verdicts.ended[n] = True
-                    told()
+                following = dict.fromkeys(map(int, left[start : start + _CHUNK]), 0)  # the next draw of each neuron
+                while following:
+                    look, some = partial(self._look_at, verdicts, sources, following), list(following)
+                    opened = dict(zip(some, workers.each(look, some), strict=True))
+                    for n, found in opened.items():
+                        if found is None:
+                            verdicts.ended[n] = True
+                            told()
+                    following = self._solve(verdicts, sources, opened, told)
                 yield
 
-    def _look_at(self, verdicts: Verdicts, sources: list[np.ndarray], n: int) -> None:
+    def _solve(self, verdicts: Verdicts, sources, opened: dict[int, tuple | None], told) -> dict[int, int]:
+        """Let the solvers of populations decide draws that have no proof; returns the draw of each neuron after it."""
+        every, draws = verdicts.all(), {n: found for n, found in opened.items() if found is not None}
+        for k in sorted({k for k, _ in draws.values()}):
+            wanted = np.zeros(verdicts.observed.shape, bool)
+            for n, (at, of) in draws.items():
+                wanted[:, n] = of & (at == k)
+            held = self._held_out(self._setting, self.scorer.taken(sources[k], self.used), wanted, None, told)
+            verdicts.n_fits += held.n_fits
+            verdicts.n_proved += held.n_proved
+            every.take(k, wanted, Statistics.of(held, self._pairs), last=True)
+        return {n: k + 1 for n, (k, _) in draws.items()}
+
+    def _look_at(self, verdicts: Verdicts, sources: list[np.ndarray], following: dict, n: int) -> tuple | None:
+        """Evaluate the draws of a neuron; returns the first that lacks a proof, and of which contributions."""
         verdict, shared, scorer = verdicts.of(n), {}, self.scorer
         strength, scale = None if self.strength is None else float(self.strength[n]), scorer.form.scale[n]
         first = np.zeros(len(self._pairs), int)
-        for k, source in enumerate(sources):
+        for k, source in list(enumerate(sources))[following[n] :]:
             wanted = self._wanted(verdict.observed, verdict.above)
             if not wanted.any():
-                return
+                return None
             responses = scorer.one(n, source, self.used)
             for i, loose in enumerate(self._targets):
                 some = wanted & (first <= i)
@@ -195,10 +220,15 @@ class NullTest:
                 verdicts.n_fits[n] += held.n_fits[0]
                 verdicts.n_proved[n] += held.n_proved[0]
                 found = Statistics(*(a[:, 0] for a in Statistics.of(held, self._pairs, scale)))
+                opened = some & ~(found.proved | (np.isfinite(found.off) & np.isfinite(found.value)))
+                if loose is None and opened.any():
+                    verdict.take(k, some & ~opened, found, last=True)
+                    return k, opened
                 left = verdict.take(k, some, found, loose is None)
                 first[left] = i + 1  # what has not decided this draw will hardly decide the next
                 first[some & ~left] = max(i - 1, 0)  # but a looser one may suffice again
                 wanted = (wanted & ~some) | left
+        return None
 
     def _wanted(self, observed: np.ndarray, above: np.ndarray) -> np.ndarray:
         """Return which verdicts further draws may change."""

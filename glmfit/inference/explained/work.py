@@ -108,6 +108,7 @@ class Work:
             null_strength=self.strength,
             n_draws=np.zeros(shape, int) if v is None else v.done,
             n_loose=np.zeros(shape, int) if v is None else v.loose,
+            n_unproved_draws=np.zeros(shape, int) if v is None else v.unproved,
             n_null_fits=0 if v is None else int(v.n_fits.sum()),
             n_null_proved=0 if v is None else int(v.n_proved.sum()),
             n_possible_draws=0 if null is None else null.n_draws, observation_model=observation_model,
