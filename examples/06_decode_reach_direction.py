@@ -249,13 +249,13 @@ print("  ".join(f"{a} {k}" for a, k in zip(ARROWS, rightward) if k))
 # %% [markdown]
 # With more training trials the decoder gets better overall, and its mistakes
 # are mostly neighbouring directions. One direction goes against the trend in
-# the recording: with all trials, fewer rightward reaches are decoded correctly
-# (11 instead of 14 of 18), and all seven mistakes are the neighbour ↗. A
-# difference of three reaches may be chance. There is also a likely reason:
+# the recording: with all trials, fewer rightward reaches are decoded correctly,
+# and all mistakes are the neighbour ↗. A difference of a few reaches may be
+# chance. There is also a likely reason:
 # with few trials every direction has the same number of training trials, but
 # the full set holds the frequencies of the recording, where → is the rarest
 # direction and ↗ the most frequent. The intercepts of the model learn these
-# frequencies, so doubtful reaches go to ↗, which itself gains nine reaches.
+# frequencies, so doubtful reaches go to ↗, more of which are decoded correctly.
 #
 # ## The result in one figure
 #

@@ -8,7 +8,7 @@
 # the same model.
 #
 # **Question.** How much do running direction and spike history add to
-# position, on runs that the model has not seen?
+# position, on held-out runs?
 #
 # **Data.** A rat runs back and forth on a linear track while hippocampal
 # units are recorded (the example data of the package nelpy). Without the

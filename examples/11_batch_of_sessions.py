@@ -40,7 +40,7 @@ folder = Path(temporary.name)
 # The loader is a function in a file next to the manifest. It returns a
 # `Session`: here a design matrix and spike counts, or spike times and signals,
 # from which the manifest can build the features. An argument `part` lets it
-# return the last quarter of a session, which no fit sees.
+# return the last quarter of a session, which is held out.
 
 # %%
 LOADER = '''
@@ -137,7 +137,7 @@ print(summary.to_string(float_format="%.2g"))
 # ## Every fit is a model again
 #
 # `load_result` returns the fitted estimator, with its report. Here it scores
-# the quarter of the session that no fit has seen.
+# the quarter of the session that is held out.
 
 # %%
 table["held_out"], table["norm"] = np.nan, np.nan

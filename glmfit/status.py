@@ -79,8 +79,8 @@ _ADVICE = {
     ),
     Status.INTERRUPTED: "The fit was stopped by the user: the coefficients are usable, the reported gap applies.",
     Status.SCHEDULE_DONE: (
-        "A sampling solver has run its epochs: nothing to do if the gap or the held-out score is good enough, "
-        "else use more epochs or another step."
+        "A sampling solver has run its epochs: the fit is fine if its gap or its held-out score is good enough; "
+        "otherwise use more epochs, or another step."
     ),
     Status.UNPROVED: NO_PROOF.format(", or a proof was too expensive", ', or solver_name="Newton"'),
     Status.NO_GAIN: (

@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as stop:
         if stop.code not in ENDING:
             raise
-        told = f"told to end ({ENDING[stop.code]}); completed fits are kept. Run the same command again to continue."
+        told = f"terminated by {ENDING[stop.code]}; completed fits are kept. Run the same command again to continue."
         with contextlib.suppress(OSError):  # a terminal that is gone
             print(told, file=sys.stderr, flush=True)
         return stop.code

@@ -38,7 +38,7 @@ def drive(
 ) -> None:
     """Run ``function(task)``, which must be idempotent, on the workers of a cluster, and hand over the receipts.
 
-    A task whose worker dies is run again elsewhere. A task that may have killed its workers is put aside, and run again
+    A task whose worker dies is run again elsewhere. A task that may have killed its workers is set aside, and run again
     at the end while nothing else runs; it is lost only if it kills them again. Receipts and losses are reported in this
     thread. ClusterLostError if the scheduler is gone, workers cannot start, or none was there for `patience` seconds
     (no limit for a cluster whose jobs wait in a queue). When the call ends, tasks still with the cluster are cancelled.

@@ -104,7 +104,7 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
         except OSError as second:  # a full disk: the receipt still reports it
             text += f" (and its traceback could not be kept: {second})"
         return receipt("failed", facts["seconds"], text, unwritten=unwritten)
-    return receipt("done", facts["seconds"])
+    return receipt("done", facts["seconds"], warned=bool(facts["warnings"]))
 
 
 def _fit(spec: dict) -> tuple[Any, dict, dict]:

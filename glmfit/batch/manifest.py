@@ -145,6 +145,8 @@ def read_known(path: Path, out: Path) -> Manifest:
 
 def _read(path: Path, checked: str | None) -> Manifest:
     """Read a manifest; parameters are not checked if its digest is that of one checked before."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no manifest {path}.")
     content = path.read_bytes()
     hashed = hashlib.sha256(content).hexdigest()
     document = _parse(path, content)

@@ -85,7 +85,7 @@ class Progress:
             lines.append(f"{self.n_warned} fits warned (column 'warnings' of what collect writes)")
         if self.failures:
             lines += _listed("failed:", [f"{name}: {error}" for name, error in self.failures])
-            lines.append("tracebacks are in failed/; 'retry' does them again")
+            lines.append("tracebacks are in failed/; run 'retry' to try them again")
         return "\n".join(map(one_line, lines))
 
 

@@ -67,8 +67,8 @@ class Receipt(NamedTuple):
         "found": done before; time from the start of loading to the end of writing.
     error, worker : str or None, str
         Error of a failed task; host and process.
-    unwritten : bool
-        Whether it failed because the output folder cannot be written to.
+    unwritten, warned : bool
+        Whether it failed because the output folder cannot be written to; whether its fit warned.
     """
 
     key: str
@@ -79,6 +79,7 @@ class Receipt(NamedTuple):
     error: str | None = None
     worker: str = ""
     unwritten: bool = False
+    warned: bool = False
 
 
 def key_of(spec: dict[str, Any]) -> str:
@@ -181,7 +182,7 @@ def _read_plan(out: Path, make: Callable[[Any], Any], of_each: Callable[[dict], 
     try:
         return [make(task) for task in json.loads(read_regular(path), object_hook=of_each)["tasks"]]
     except FileNotFoundError:
-        why = "it is not the output folder of a batch, or no run has got as far as planning."
+        why = "it is not the output folder of a batch, or no run has planned its fits yet."
         raise FileNotFoundError(f"{out} has no tasks.json: {why}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); start the run again, which rewrites it.") from error

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..display import ProgressBar, one_line, printable
+from ..display import ProgressBar, counted, one_line, printable
 from .at_work import RunLock, begun, deaths, ended, lock_of, take_back
 from .manifest import Manifest, read_known
 from .overview import shorten
@@ -42,6 +42,8 @@ class Summary:
         Tasks neither done nor failed, such as those of a stopped run; results that were damaged, to be redone.
     seconds, stopped : float, str or None
         Wall time, s; why the run ended early, if it did.
+    n_warned : int
+        Tasks done in this run whose fit warned, for example of neurons that did not converge.
     """
 
     out: Path
@@ -53,6 +55,7 @@ class Summary:
     n_damaged: int
     seconds: float
     stopped: str | None = None
+    n_warned: int = 0
 
     @property
     def ok(self) -> bool:
@@ -66,9 +69,10 @@ class Summary:
         parts += [f"{len(self.failed)} failed"] if self.failed else []
         parts += [f"{self.n_missing} missing: run again to continue"] if self.n_missing else []
         lines = [", ".join(parts) + f"; {self.seconds:.1f} s, results in {self.out / 'results'}"]
+        lines += [f"{counted(self.n_warned, 'fit')} warned (column 'warnings' of the index)"] if self.n_warned else []
         lines += [f"stopped: {self.stopped}"] if self.stopped else []
         lines += shorten(map(_failed, self.failed))
-        lines += [f"tracebacks are in {self.out / 'failed'}; fix the cause, then 'retry'"] if self.failed else []
+        lines += [f"tracebacks are in {self.out / 'failed'}; fix the cause, then run 'retry'"] if self.failed else []
         return "\n".join(map(one_line, lines))
 
 
@@ -190,6 +194,7 @@ class Book:
         self.stopped: str | None = None  # why the run ended early
         self.todo: list[Task]
         self.todo, self._found, self._done, self._failed, self._n_damaged = [], [], [], [], 0
+        self._n_warned = 0
         self._unwritten: dict[str, int] = {}  # per host: how many of its last results could not be written
         self._in_a_row = 0  # the same for all hosts together
         tasks = plan(manifest, out)
@@ -229,6 +234,7 @@ class Book:
             self.say(_failed(receipt))
         else:
             self._done.append(receipt.key)
+            self._n_warned += receipt.warned
         self.bar.say(f"{len(self._failed)} failed" if self._failed else "")
         self.bar.advance()
         if receipt.worker:  # unknown if workers died
@@ -262,7 +268,7 @@ class Book:
         n, failed, seconds = self._n_tasks, self._failed, time.perf_counter() - self._start
         counts = [sum(result_path(self._out, key).exists() for key in keys) for keys in (self._found, self._done)]
         n_missing = n - sum(counts) - len(failed)
-        return Summary(self._out, n, *counts, failed, n_missing, self._n_damaged, seconds, self.stopped)
+        return Summary(self._out, n, *counts, failed, n_missing, self._n_damaged, seconds, self.stopped, self._n_warned)
 
 
 class _CannotWriteError(OSError):

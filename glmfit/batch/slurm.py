@@ -94,7 +94,9 @@ class Jobs(SLURMCluster):
                 self.trouble = f"SLURM refuses the jobs; sbatch said:\n{refused[0].refusal}"
                 return
             if refused and not pause:
-                self.news.append(f"SLURM refuses a job, and is asked again; sbatch said:\n{refused[0].refusal}")
+                self.news.append(
+                    f"SLURM refused a job, which will be retried; sbatch said:\n{refused[0].refusal}"
+                )
                 pause = FIRST_PAUSE
                 continue
             for job in refused:
@@ -102,7 +104,7 @@ class Jobs(SLURMCluster):
             if refused:
                 await self._correct_state()
             if pause and not self._refused():
-                self.news.append("SLURM takes jobs again")
+                self.news.append("SLURM accepts jobs again")
             pause = min(2 * pause, LONGEST_PAUSE) if self._refused() else 0.0
 
     def _refused(self) -> list[Job]:

@@ -241,7 +241,7 @@ def _read_counts(y, small: bool) -> tuple[np.ndarray, float]:
     """Return counts, (time,) or (time, neuron), as floats or in their own integers, and their length."""
     arrays.refuse_mistakes(y, "y", _NEEDS)
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 0:
-        raise ValueError(f"y has shape {y.shape}: no neuron. It needs (time,) or (time, neuron).")
+        raise ValueError(f"y has shape {y.shape}, so it has no neurons. It needs (time,) or (time, neuron).")
     kinds: Any = "numeric" if small else [np.float64, np.float32]
     with arrays.no_overflow("y"):
         Y = check_array(plain(y), dtype=kinds, ensure_2d=False, ensure_all_finite=False, input_name="y")

@@ -98,7 +98,7 @@ def build(
     if session.matrices is None:
         return _of_recording(session, _checked(design, estimator), dtype, estimator)
     if design is not None:
-        raise ValueError("the session has matrices X and y, but the model has a design; leave the design out.")
+        raise ValueError("the session has matrices X and y, but the model has a design; omit the design.")
     given = session.matrices
     if "exposure" in given and estimator not in COUNT_ESTIMATORS:
         raise ValueError(f"the session has an exposure, which {estimator} does not support.")

@@ -184,7 +184,7 @@ def _starts(signal: Any, epochs: Any) -> np.ndarray:
     """Return the rows at which epochs begin, the first of them 0."""
     support = getattr(signal, "time_support", None)
     if support is not None and epochs is not None:
-        raise ValueError("epochs are given for a pynapple signal, whose time support has them; leave epochs out.")
+        raise ValueError("epochs are given for a pynapple signal, whose time support has them; omit epochs.")
     if support is not None:
         return np.unique(np.r_[0, np.searchsorted(signal.t, support.start)])
     if epochs is None:

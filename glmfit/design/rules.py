@@ -122,9 +122,10 @@ def check_table(
 def guess(word: str, known: Iterable[str]) -> str:
     """End a sentence about an unknown word: with the nearest known word, or all."""
     known = [str(name) for name in known]
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
     if near:
-        return f'; did you mean "{near[0]}"?'
+        return f'; did you mean "{lower[near[0]]}"?'
     return f"; allowed are {', '.join(known)}." if known else "; there is none."
 
 

@@ -188,7 +188,7 @@ def _checked(which: int, given: np.ndarray, k: int) -> np.ndarray:
         raise ValueError(f"{name} has entries that are NaN or infinite; they must be finite.")
     largest = np.abs(S).max()
     if largest == 0:
-        raise ValueError(f"{name} is 0 and would have no effect; leave it out.")
+        raise ValueError(f"{name} is 0 and would have no effect; omit it.")
     if np.abs(S - S.T).max() > _ROUNDING * largest:
         raise ValueError(f"{name} is not symmetric; it must be. Take (S + S.T) / 2.")
     S = (S + S.T) / 2

@@ -42,7 +42,7 @@ class ConjugateGradients:
     neuron's exact Hessian. Cost: T d^2 once, then two products of T d N per step.
     """
 
-    curved: np.ndarray | None = field(default=None, repr=False, compare=False, kw_only=True)
+    curved: np.ndarray | None = field(default=None, repr=False, compare=False, kw_only=True, metadata={"option": False})
     on_host: ClassVar[bool] = True
     smooth: ClassVar[bool] = True
 

@@ -1,5 +1,7 @@
 """Common parts of softmax and multinomial estimators: parameters, fits and streams, scores of rows, files."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -303,7 +305,7 @@ class ClassModel(Model):
         params = Params(self.coef_[:, seen], self.intercept_[seen])
         return double_sum(self._make_problem(data, seen), params, auxiliary, alpha)
 
-    def coef_frame(self) -> "pd.DataFrame":
+    def coef_frame(self) -> pd.DataFrame:
         """Return the coefficients as a pandas DataFrame.
 
         Returns

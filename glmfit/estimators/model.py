@@ -1,5 +1,7 @@
 """Common parts of all estimators: fits that complete or change nothing, and files of a JSON header and arrays."""
 
+from __future__ import annotations
+
 import functools
 import inspect
 import re
@@ -179,7 +181,7 @@ def _keeping(init):
     return keep
 
 
-def rows_of_coefficients(model) -> "pd.Index":
+def rows_of_coefficients(model) -> pd.Index:
     """Name the rows of a frame of coefficients: features by name or number, then the intercept."""
     import pandas as pd
 

@@ -1,5 +1,7 @@
 """The multinomial model of counts over categories as a scikit-learn estimator."""
 
+from __future__ import annotations
+
 from typing import Any, Self
 
 import numpy as np

@@ -137,7 +137,7 @@ def read_solver(name, kwargs, allowed: dict = SOLVERS, parameters: Iterable[str]
                 f'solver_kwargs {sorted(kwargs)} were given with solver_name="auto"; name the solver they are for.'
             )
         return None
-    names = [f.name for f in fields(allowed[name])]
+    names = [f.name for f in fields(allowed[name]) if f.metadata.get("option", True)]
     for key in kwargs:
         if key not in names:
             own = f" {key} is a parameter of the estimator: pass it there." if key in parameters else ""

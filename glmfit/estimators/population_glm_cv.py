@@ -1,5 +1,7 @@
 """Penalty strengths chosen per neuron by cross-validation, all fits in one solve."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -14,7 +16,8 @@ from ..data.times import time_axis
 from ..display import ProgressBar, counted
 from ..engine import ConjugateGradients, ProximalNewton
 from ..numerics import DataLike, PerRow, Seed
-from ..penalties import ElasticNet, GroupLasso, Lasso, PenaltyFamily, Ridge
+from ..penalties import ElasticNet, GroupLasso, Lasso, Ridge
+from ..penalties.family import PenaltyFamily
 from ..status import Status
 from .cv_fits import CrossValidated, Fits, default_strengths, read_tried
 from .gam.masked import read_mask

@@ -1,5 +1,7 @@
 """Common parts of estimators of populations of neurons: prediction, scores, simulation, files, the report."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -310,7 +312,7 @@ class PopulationModel(RegressorMixin, Model):
             return eta, 1.0, axis
         return eta, of_rows if eta.ndim == 1 else of_rows[:, None], axis
 
-    def coef_frame(self) -> "pd.DataFrame":
+    def coef_frame(self) -> pd.DataFrame:
         """Return the coefficients as a pandas DataFrame.
 
         Returns
@@ -331,7 +333,7 @@ class PopulationModel(RegressorMixin, Model):
         columns = pd.Index(self.report_.neuron, name="neuron")
         return pd.DataFrame(np.vstack([coef, intercept]), index=self._labels(), columns=columns)
 
-    def _labels(self) -> "pd.Index":
+    def _labels(self) -> pd.Index:
         """Rows of `coef_frame`."""
         return rows_of_coefficients(self)
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..bounds import DUALITY_THEOREM, GAP_THEOREM, StepCertificate
-from ..display import Display, Summary
+from ..display import Display, Summary, counted
 from ..status import NO_PROOF, Status, as_statuses
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _ROUNDING = 1e-13  # of an objective, relative
-_MOST, _WIDE = 12, 24  # rows and letters shown
+_MOST, _WIDE, _SHOWN = 12, 24, 3  # rows and letters shown; features of a remark
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -84,7 +84,8 @@ class Report(Display):
         return pd.DataFrame(values, index=index)
 
     def _seconds(self) -> str:
-        return f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {int(np.max(self.epochs))} epochs"
+        epochs = counted(int(np.max(self.epochs)), "epoch")
+        return f"{self.seconds_run:.2f} s + {self.seconds_compile:.2f} s compiling, {epochs}"
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -219,8 +220,8 @@ class FitReport(CertifiedReport):
             f"{self.solver_name}: {self.converged.sum()} of {len(self.neuron)} neurons converged"
             + (f", {silent} without spikes" if silent else "")
             + self._masked_words()
-            + f"; {self.n_rows} rows, {self.n_features} features (rank {self.rank})"
-            + (f", {self.n_dropped} rows with NaN dropped" if self.n_dropped else ""),
+            + f"; {counted(self.n_rows, 'row')}, {counted(self.n_features, 'feature')} (rank {self.rank})"
+            + (f", {counted(self.n_dropped, 'row')} with NaN dropped" if self.n_dropped else ""),
             f"{self._seconds()}, {self.row_evals / self.n_rows:.0f} passes over the rows in all",
         ]
 
@@ -274,13 +275,13 @@ class FitReport(CertifiedReport):
         if self.n_masked is None or not np.any(self.n_masked):
             return ""
         share = self.n_masked.sum() / (self.n_rows * len(self.neuron))
-        return f"; {share:.2g} of all bins masked, in {np.count_nonzero(self.n_masked)} neurons"
+        return f"; {100 * share:.2g} % of all bins masked, in {counted(np.count_nonzero(self.n_masked), 'neuron')}"
 
     def _dispersion_lines(self) -> list[str]:
         """Report overdispersion of the counts, and what is certified if the dispersion was estimated."""
         lines = []
         if self.is_overdispersed is not None and np.any(self.is_overdispersed):
-            low, middle, high = np.nanquantile(self.dispersion, (0, 0.5, 1))
+            low, middle, high = np.nanquantile(self.dispersion[self.is_overdispersed], (0, 0.5, 1))
             lines.append(
                 f"Counts of {int(self.is_overdispersed.sum())} of {len(self.neuron)} neurons vary more than the model "
                 f"allows: Pearson dispersion {middle:.2f} ({low:.2f} to {high:.2f}), 1 if it is right. See "
@@ -298,13 +299,15 @@ class FitReport(CertifiedReport):
         lines = [
             "Coefficients that the rows hardly determine, and that alone change the linear predictor by more than 15:"
         ]
-        features = list(dict.fromkeys(self.runaway["feature"]))
-        for name in features[:_MOST]:
+        worst = np.argsort(-np.abs(self.runaway["coef"]), kind="stable")
+        features = list(dict.fromkeys(self.runaway["feature"][worst]))
+        for name in features[:_SHOWN]:
             of = self.runaway["feature"] == name
             neurons = f"{of.sum()} neurons" if of.sum() > 1 else f"neuron {self.runaway['neuron'][of][0]}"
             lines.append(
                 f"  feature {name} (not at its median in {self.runaway['n_rows'][of][0]} of {self.n_rows} rows): "
                 f"{neurons}, up to {np.max(np.abs(self.runaway['coef'][of])):.1e}"
             )
-        more = [f"  and {len(features) - _MOST} more features"] if len(features) > _MOST else []
-        return [*lines, *more, "  Remove such features, or use a ridge penalty."]
+        more = len(features) - _SHOWN
+        rest = [f"  and {counted(more, 'more feature')} (report_.runaway)"] if more > 0 else []
+        return [*lines, *rest, "  Remove such features, or use a ridge penalty."]

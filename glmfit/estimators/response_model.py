@@ -1,5 +1,7 @@
 """Responses of all neurons to all stimuli, learnt from the pairs that were recorded."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 

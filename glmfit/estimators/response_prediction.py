@@ -1,5 +1,7 @@
 """Predictions, scores and files of a response model: everything but its fit."""
 
+from __future__ import annotations
+
 import jax
 import numpy as np
 from numpy.typing import ArrayLike

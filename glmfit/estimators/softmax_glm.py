@@ -1,5 +1,7 @@
 """The softmax model of labels as a scikit-learn classifier."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self

@@ -17,7 +17,7 @@ from ..checks import check_choice, check_real
 from ..data.counts import Training, read_training
 from ..data.standard_form import StandardForm
 from ..design import as_source
-from ..display import Display, Summary, long_frame
+from ..display import Display, Summary, counted, long_frame
 from ..engine import passes
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
@@ -83,8 +83,8 @@ class WaldTable(Display):
 
     def _summary(self) -> Summary:
         head = (
-            f"{100 * self.level:g} % Wald intervals, {self.covariance} covariance; {len(self.neuron)} neurons, "
-            f"{len(self.feature)} coefficients each"
+            f"{100 * self.level:g} % Wald intervals, {self.covariance} covariance; "
+            f"{counted(len(self.neuron), 'neuron')}, {counted(len(self.feature), 'coefficient')} each"
         )
         return Summary([head], self.to_frame())
 

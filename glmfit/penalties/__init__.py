@@ -3,7 +3,6 @@
 from glmfit.penalties.base import Penalty
 from glmfit.penalties.by_name import make
 from glmfit.penalties.elementwise import ElasticNet, Lasso, NoPenalty, Ridge
-from glmfit.penalties.family import PenaltyFamily
 from glmfit.penalties.group_lasso import GroupLasso
 
-__all__ = ["ElasticNet", "GroupLasso", "Lasso", "NoPenalty", "Penalty", "PenaltyFamily", "Ridge", "make"]
+__all__ = ["ElasticNet", "GroupLasso", "Lasso", "NoPenalty", "Penalty", "Ridge", "make"]

@@ -75,8 +75,8 @@ def make(
     if cls is NoPenalty:
         if strength is not None and np.any(_strength(strength, n_neurons, n_features, "feature", dtype) != 0):
             raise ValueError(
-                f"regularizer_strength is {strength!r}, but regularizer is 'UnRegularized', which has none. Leave it "
-                "out, or pass regularizer='Ridge'."
+                f"regularizer_strength is {strength!r}, but regularizer is 'UnRegularized', which has none. Omit it, "
+                "or pass regularizer='Ridge'."
             )
         return NoPenalty(np.zeros((), dtype))
     return cls(_strength(strength, n_neurons, n_features, "feature", dtype))
@@ -206,7 +206,7 @@ def read_members(
         members = [members] if isinstance(members, str) or not isinstance(members, Iterable) else members
         found = [_feature_index(member, f"{kind} {group!r}", n_features, index_of) for member in members]
     if not found:
-        raise ValueError(f"{kind} {group!r} is empty; give it at least one feature, or leave it out.")
+        raise ValueError(f"{kind} {group!r} is empty; give it at least one feature, or omit it.")
     return found
 
 

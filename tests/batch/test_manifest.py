@@ -440,7 +440,7 @@ BAD = [
     ('times = "st"', 'times = "spiketimes"', 'data "track", spikes: times: no file has an array "spiketimes"'),
     ('values = "v"', 'values = "vv"', 'data "track", signals, speed: values: no file has an array "vv"'),
     ('start = "a"', 'start = "begin"', 'data "track", epochs, run: start: no file has an array "begin"'),
-    ('y = "y"', 'y = "Y"', 'data "sim": y: no file has an array "Y"; allowed are X, y'),
+    ('y = "y"', 'y = "Y"', 'data "sim": y: no file has an array "Y"; did you mean "y"?'),
     (SIM, 'data = ["sim"]\n[model.design]\nbin_s = 0.1',
      'model "plain": design is given, but the data "sim" are matrices, which'),
     (SIM, 'data = ["sim", "track"]', 'model "plain": design is missing; the data "track" are recordings.'),

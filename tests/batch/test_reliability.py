@@ -481,7 +481,7 @@ def test_hangup_is_reported_like_other_signals(make_batch):
     batch.wait_for(1, process)
     process.send_signal(signal.SIGHUP)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 129 and "told to end (SIGHUP); completed fits are kept" in said
+    assert process.returncode == 129 and "terminated by SIGHUP; completed fits are kept" in said
 
 
 # -- malicious files

@@ -66,7 +66,7 @@ def test_terminated_array_can_be_continued(slurm, make_batch):
     call("scancel", "--batch", "--signal=TERM", "--name=glmfit-test")
     wait_until(lambda: not slurm.jobs())
     n = len(batch.results())
-    assert 2 <= n < 12 and "told to end" in logs(batch)
+    assert 2 <= n < 12 and "terminated by" in logs(batch)
     assert f"{n} of 12 fits done" in batch.run(name="status", code=1)
     call("sbatch", str(batch.out / "array.sh"))
     wait_until(lambda: not slurm.jobs())

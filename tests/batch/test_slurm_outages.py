@@ -41,7 +41,7 @@ def test_worker_lost_during_an_outage_is_replaced_afterwards(slurm, tmp_path, mo
         answers = do_and_carry(client, tasks, do, say=say)
     assert sorted(answers.receipts) == tasks
     refused, again = said
-    assert "Unable to contact slurm controller" in refused and again == "SLURM takes jobs again"
+    assert "Unable to contact slurm controller" in refused and again == "SLURM accepts jobs again"
     wait_until(lambda: not slurm.jobs(), "the end of all jobs")
 
 

@@ -99,8 +99,8 @@ def test_later_refusal_is_reported_once_and_retried_with_growing_pauses(slurm, t
         assert len(client.cluster.news) == 1 and client.cluster.trouble is None
         slurm.answer(queue="\n".join(f"{number}|Resources" for number in range(20)))
         with pytest.raises(EnoughError):
-            carry(client, engine_tasks.echo, [1], say=listen(said, "takes jobs again"))
-    assert [sentence for sentence in said if "no worker" not in sentence] == [refused, "SLURM takes jobs again"]
+            carry(client, engine_tasks.echo, [1], say=listen(said, "accepts jobs again"))
+    assert [sentence for sentence in said if "no worker" not in sentence] == [refused, "SLURM accepts jobs again"]
     times = slurm.asked()[1:]
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert all(pause > 0.8 * least for pause, least in zip(pauses, (0.1, 0.2, 0.3)))

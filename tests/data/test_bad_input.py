@@ -115,7 +115,7 @@ def test_empty_data_are_an_error(data):
     X, Y = data
     fails(X[:0], Y[:0], r"0 sample\(s\).*minimum of 2")
     fails(X[:, :0], Y, r"0 feature\(s\).*minimum of 1")
-    fails(X, Y[:, :0], "no neuron")
+    fails(X, Y[:, :0], "so it has no neurons")
 
 
 def test_one_row_is_an_error(data):
@@ -502,7 +502,7 @@ def test_words_dates_and_empty_counts_are_named(data):
     fails(X, np.full((T, N), "a", dtype=object), r"y has entries that are not numbers \(could not convert")
     fails(X.astype("datetime64[s]"), Y, r"X has dtype datetime64\[s\]; it must be real numbers")
     fails(X, Y.astype(complex), "y has dtype complex128.*Complex data not supported")
-    fails(X, Y[:, :0], r"y has shape \(600, 0\): no neuron")
+    fails(X, Y[:, :0], r"y has shape \(600, 0\): so it has no neurons")
     fails(X, Y, "solver_name is", solver_name=["SAGA"])
     fails(X, Y, "check_every is None", solver_name="SAGA", solver_kwargs={"check_every": None})
 

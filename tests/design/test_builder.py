@@ -387,7 +387,7 @@ def test_matrices_pass_through(rng):
     assert built.feature_names == ["x0", "x1"] and built.target_names == ["a", "b", "3"]
     with pytest.raises(ValueError, match="exposure, which SoftmaxGLM does not support"):
         build(Session(X=X, y=y[:, 0], exposure=np.ones(6)), None, "SoftmaxGLM")
-    with pytest.raises(ValueError, match="leave the design out"):
+    with pytest.raises(ValueError, match="omit the design"):
         build(Session(X=X, y=y), design_of(), "PopulationGLM")
     with pytest.raises(ValueError, match="has no design"):
         build(Session(spikes={"a": [0.0]}), None, "PopulationGLM")

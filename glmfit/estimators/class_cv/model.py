@@ -1,5 +1,7 @@
 """Common parts of softmax and multinomial estimators with a cross-validation: choice of the strength, and files."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import closing, suppress

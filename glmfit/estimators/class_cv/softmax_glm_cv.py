@@ -1,5 +1,7 @@
 """The softmax model of labels with the strength of its penalty chosen by cross-validation."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from ...data.classes import ClassTraining

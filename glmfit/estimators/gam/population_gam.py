@@ -1,5 +1,7 @@
 """The additive model of a population as a scikit-learn estimator."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace

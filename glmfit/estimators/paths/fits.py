@@ -18,7 +18,8 @@ from ...engine.population import FoldedProblem, PopulationProblem
 from ...engine.problem import Params
 from ...engine.result import LoopOptions, Solution
 from ...observations import Observation
-from ...penalties import Penalty, PenaltyFamily
+from ...penalties import Penalty
+from ...penalties.family import PenaltyFamily
 from ...status import Status
 from ..cv_fits import known_of_counts, run_counted
 from ..parameters import precision

@@ -20,7 +20,7 @@ from ...engine.nested.search import HeldOut, Nested, Responses
 from ...engine.tiles import Fitters, Workers, one_thread_each
 from ...estimators.parameters import precision
 from ...observations import NegativeBinomial, Observation
-from ...penalties import PenaltyFamily
+from ...penalties.family import PenaltyFamily
 
 _WORTH_THREADS = 1_000_000  # entries of the features
 _WIDE = 300  # features beyond which steps of all fits are cheaper than Hessians
