@@ -502,7 +502,7 @@ def test_words_dates_and_empty_counts_are_named(data):
     fails(X, np.full((T, N), "a", dtype=object), r"y has entries that are not numbers \(could not convert")
     fails(X.astype("datetime64[s]"), Y, r"X has dtype datetime64\[s\]; it must be real numbers")
     fails(X, Y.astype(complex), "y has dtype complex128.*Complex data not supported")
-    fails(X, Y[:, :0], r"y has shape \(600, 0\): so it has no neurons")
+    fails(X, Y[:, :0], r"y has shape \(600, 0\), so it has no neurons")
     fails(X, Y, "solver_name is", solver_name=["SAGA"])
     fails(X, Y, "check_every is None", solver_name="SAGA", solver_kwargs={"check_every": None})
 
