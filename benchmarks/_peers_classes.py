@@ -174,6 +174,6 @@ def judge(section: Section, what: str, peers: dict) -> None:
 
 
 SECTIONS = {
-    "classes-digits": few("digits", digits),
+    "classes-digits": few("digits, with cyanure", digits),
     "classes-place": few("place from spikes", places),
 }
