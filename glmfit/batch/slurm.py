@@ -94,9 +94,7 @@ class Jobs(SLURMCluster):
                 self.trouble = f"SLURM refuses the jobs; sbatch said:\n{refused[0].refusal}"
                 return
             if refused and not pause:
-                self.news.append(
-                    f"SLURM refused a job, which will be retried; sbatch said:\n{refused[0].refusal}"
-                )
+                self.news.append(f"SLURM refused a job, which will be retried; sbatch said:\n{refused[0].refusal}")
                 pause = FIRST_PAUSE
                 continue
             for job in refused:

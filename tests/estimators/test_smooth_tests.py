@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.optimize
 import scipy.stats
 
 from glmfit import PopulationGAM
-from glmfit.design import BSpline, CyclicBSpline, RaisedCosineLinear, Term
-from glmfit.estimators.gam.smooth_tests import shrunken_test, smooth_test, tail
+from glmfit.design import BSpline, CyclicBSpline, RaisedCosineLinear, Term, product
+from glmfit.estimators.gam.smooth_tests import shrunken_test, shrunken_test_of_several, smooth_test, tail
 
 
 def imhof(value, weights, times):
@@ -94,6 +95,40 @@ def test_p_values_of_shrunken_terms_are_uniform_under_the_null_at_any_penalty():
     found = shrunken_test(g, C, S)
     assert found.statistic == pytest.approx(y @ X @ C @ X.T @ y, rel=1e-3)
     assert found.reference_df == pytest.approx(np.trace(C @ X.T @ X), rel=1e-3)
+
+
+def test_several_penalties_are_tested_at_equal_strengths_of_as_many_degrees_of_freedom():
+    rng = np.random.default_rng(2)
+    X, y = rng.normal(size=(200, 5)) @ np.diag([1, 1, 2, 0.5, 0.1]), rng.normal(size=200)
+    S, P = np.diag([1e-3, 1e3, 30.0, 1e5, 2.0]), np.diag([1.0, 1, 2, 1, 1])
+    C = np.linalg.inv(X.T @ X + S)
+    found = shrunken_test_of_several(C @ X.T @ y, C, S, P)
+    df = np.trace(C @ X.T @ X)
+    assert found.reference_df == pytest.approx(df, rel=1e-8)
+
+    def excess(log):
+        return np.trace(np.linalg.solve(X.T @ X + np.exp(log) * P, X.T @ X)) - df
+
+    S = np.exp(scipy.optimize.brentq(excess, -20, 20, xtol=1e-13)) * P
+    C = np.linalg.inv(X.T @ X + S)
+    equal = shrunken_test(C @ X.T @ y, C, S)
+    np.testing.assert_allclose(found, equal, rtol=1e-6)
+    np.testing.assert_allclose(shrunken_test_of_several(C @ X.T @ y, C, S, P), equal, rtol=1e-6)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("rate", [0.05, 0.5])
+def test_terms_with_several_strengths_are_significant_as_often_as_they_should_be(rate):
+    """The strengths of what a smooth term leaves free and of the rest, or of every feature, are chosen by the noise."""
+    rng = np.random.default_rng(3)
+    u, n = rng.random((2000, 2)), 200
+    counts = rng.poisson(rate, size=(2000, n))
+    place = product(BSpline(5, (0, 1), name="x"), BSpline(5, (0, 1), name="y"), name="place")
+    each = {"each": Term(range(4), [np.diag(row) for row in np.eye(4)])}
+    for terms, X, more in ((place, place.features(*u.T), {"select": True}), (each, rng.normal(size=(2000, 4)), {})):
+        p = PopulationGAM(terms, **more).fit(X, counts).term_frame()["p_value"]
+        assert np.mean(p < 0.05) < 0.11
+        assert scipy.stats.kstest(p, "uniform").statistic < 0.2
 
 
 # mgcv 1.8-41, of the data below:

@@ -14,7 +14,7 @@ from ...engine.tiles import one_thread_each
 from ...numerics import Seed
 from ..population_model import PopulationModel
 from .posterior import Grid, Quantiles, deviations, grid_of
-from .smooth_tests import NO_TEST, TermTest, penalty_of, shrunken_test, smooth_test
+from .smooth_tests import NO_TEST, TermTest, penalty_of, shrunken_test, shrunken_test_of_several, smooth_test
 from .state import Smooth
 from .term_curve import TermCurve
 from .terms import read_mask_of_terms, read_neurons
@@ -165,11 +165,11 @@ class FittedTerms(PopulationModel):
         the statistic is its curve at the rows of the fit, squared in the metric of its Bayesian covariance, which is
         cut to the rank ``reference_df``; without a penalty this is Wald's test. If all of a term is shrunk towards 0 (a
         ridge, ARD, a cyclic spline, a Fourier series), the test is that of a random effect, with ``reference_df =
-        edf``. The null
-        distributions of these statistics, sums of weighted squares of normals, are computed exactly; with an estimated
-        scale they are over that scale, with the residual degrees of freedom. p-values are a little too small if the
-        strengths were chosen by the same rows. They assume rows to be independent given the features: if residuals
-        are autocorrelated, p-values are far too small.
+        edf``, and at equal strengths if the term has several. The null distributions of these statistics, sums of
+        weighted squares of normals, are computed exactly; with an estimated scale they are over that scale, with the
+        residual degrees of freedom. p-values are a little too small if the strengths were chosen by the same rows (5 to
+        8 % are below 0.05 in simulations). They assume rows to be independent given the features: if residuals are
+        autocorrelated, p-values are far too small.
         Cost: the cube of the number of a term's features, for each neuron.
 
         References
@@ -267,12 +267,15 @@ class FittedTerms(PopulationModel):
         strengths = self.strengths_[name]
         strengths = strengths if strengths.ndim == 1 else strengths[:, n]
         term = self.terms_[name]
-        penalty, is_whole = penalty_of(term.penalties, strengths, smooth.turn[list(term.features), place])
+        penalty, pattern, is_whole = penalty_of(term.penalties, strengths, smooth.turn[list(term.features), place])
         if is_whole:
             # The strengths are those of mean losses: how many responses these stand for, the degrees tell.
             left = np.sum(1 - smooth.degrees[place, n][has])
             unit = left / np.sum(covariance * penalty[some])
-            return shrunken_test(g, smooth.scale[n] * covariance, unit / smooth.scale[n] * penalty[some], df)
+            given = g, smooth.scale[n] * covariance, unit / smooth.scale[n] * penalty[some]
+            if np.count_nonzero(strengths > 0) > 1:
+                return shrunken_test_of_several(*given, pattern[some], df)
+            return shrunken_test(*given, df)
         used = smooth.degrees_of_tests[place, n][has].sum()
         return smooth_test(g, smooth.scale[n] * covariance, smooth.gram[place, place][some], used, df)
 

@@ -9,7 +9,9 @@ from numpy.typing import ArrayLike
 
 _ROUNDING = 1e-14  # of the largest eigenvalue: what has no variance
 UNSEEN = 1e-9  # degrees of freedom that rounding leaves to a direction without data
+_PENALISED = 1e-8  # of the largest eigenvalue of one penalty: what is penalised
 _FREE = 1e-12  # of the largest eigenvalue of a penalty: what is not penalised
+_LEAST_DF, _HALVINGS = 1e-6, 60  # degrees of freedom of a term, from either end; steps to a strength
 _NODES, _END = 200, 8.0  # of the integral along a contour
 
 
@@ -24,15 +26,17 @@ class TermTest(NamedTuple):
 NO_TEST = TermTest(np.nan, np.nan, np.nan)
 
 
-def penalty_of(matrices, strengths: np.ndarray, turn: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return the penalty of a term's coordinates at its strengths, and whether it leaves nothing free."""
+def penalty_of(matrices, strengths: np.ndarray, turn: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Return the penalty of a term's coordinates at its strengths, that at equal ones, and whether nothing is free."""
     penalty, pattern = np.zeros((turn.shape[1],) * 2), np.zeros((turn.shape[1],) * 2)
     for strength, S in zip(strengths, matrices, strict=True):
         if strength > 0:
             turned = turn.T @ S @ turn
-            penalty, pattern = penalty + strength * turned, pattern + turned / np.linalg.norm(turned)
+            least = np.linalg.eigvalsh(turned)  # what is penalised least counts alike
+            pattern = pattern + turned / least[least > _PENALISED * least[-1]].min()
+            penalty = penalty + strength * turned
     values = np.linalg.eigvalsh(pattern)
-    return penalty, bool(len(values) and values[0] > _FREE * values[-1])
+    return penalty, pattern, bool(len(values) and values[0] > _FREE * values[-1])
 
 
 def smooth_test(
@@ -125,6 +129,48 @@ def shrunken_test(
     z, f = z[(f > UNSEEN) & (shrunk > 0)], f[(f > UNSEEN) & (shrunk > 0)]
     statistic = float(np.sum(z**2 / (1 - f)))
     return TermTest(float(f.sum()), statistic, tail(statistic, f, residual_df))
+
+
+def shrunken_test_of_several(
+    coordinates: np.ndarray, covariance: np.ndarray, penalty: np.ndarray, pattern: np.ndarray,
+    residual_df: float = np.inf,
+) -> TermTest:  # fmt: skip
+    """Test that a term with several penalties, which shrink it as a whole, is 0: a map with ``select``, ARD.
+
+    Parameters
+    ----------
+    coordinates, covariance, penalty, residual_df :
+        As in `shrunken_test`.
+    pattern : numpy.ndarray
+        Penalty at equal strengths, in any unit, positive definite.
+
+    Returns
+    -------
+    TermTest
+
+    Notes
+    -----
+    Strengths that are chosen one by one leave free what the noise of these rows happens to need, and `shrunken_test`
+    then finds too much. This is its statistic at equal strengths t, with which the term has as many degrees of freedom:
+    ``u' (J + t P)^-1 u`` with the score ``u = C^-1 g`` and the precision ``J = C^-1 - S`` that the data alone have.
+    Without an effect u has the covariance J.
+    """
+    precision = np.linalg.inv(covariance)
+    values, vectors = np.linalg.eigh(pattern)
+    back = vectors / np.sqrt(values)
+    m, axes = np.linalg.eigh(back.T @ (precision - penalty) @ back)
+    kept = m > _ROUNDING * max(m[-1], 0.0)
+    m, z = m[kept], axes[:, kept].T @ (back.T @ (precision @ coordinates))
+    if not len(m):
+        return NO_TEST
+    df = float(np.clip(coordinates.size - np.sum(covariance * penalty), _LEAST_DF, len(m) * (1 - _LEAST_DF)))
+    low, high = np.log(m[0]) - 40, np.log(m[-1]) + 40  # logarithms of strengths
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if np.sum(m / (m + np.exp(middle))) > df else (low, middle)
+    line = m + np.exp(middle)
+    statistic = float(np.sum(z**2 / line))
+    return TermTest(df, statistic, tail(statistic, m / line, residual_df))
 
 
 def tail(statistic: float, weights: ArrayLike, residual_df: float = np.inf) -> float:
