@@ -20,6 +20,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg  # noqa: F401  loads SciPy's BLAS
 from threadpoolctl import ThreadpoolController
 
 from ..compilation import is_forked, jit
@@ -187,7 +188,7 @@ def one_thread_each() -> Iterator[None]:
     with _limited.lock:
         _limited.n += 1
         if _limited.n == 1:
-            _limited.by = _blas().limit(limits=1, user_api="blas")
+            _limited.by = _blas.limit(limits=1, user_api="blas")
     try:
         yield
     finally:
@@ -198,7 +199,7 @@ def one_thread_each() -> Iterator[None]:
                 _memory.clear()
 
 
-_blas = functools.cache(ThreadpoolController)
+_blas = ThreadpoolController()  # of NumPy and SciPy, found when this is imported: the first fit need not wait for it
 _limited = SimpleNamespace(n=0, by=None, lock=threading.Lock())
 _memory: dict[tuple[int, str], Any] = {}  # of every thread, until its work is done
 
