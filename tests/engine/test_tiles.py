@@ -54,7 +54,7 @@ def test_no_work_is_running_after_a_failure(where):
 
 def test_threads_of_blas_are_restored_whatever_the_order_in_which_contexts_end():
     def threads():
-        return [lib["num_threads"] for lib in tiles._blas().info() if lib["user_api"] == "blas"]
+        return [lib["num_threads"] for lib in tiles._blas.info() if lib["user_api"] == "blas"]
 
     before = threads()
     first, second = tiles.one_thread_each(), tiles.one_thread_each()
