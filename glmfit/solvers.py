@@ -25,4 +25,10 @@ __all__ = [
     "TunedStep", "TwoSidedSolver", "UMax", "tune_step", "untuned_step",
 ]  # fmt: skip
 
-__getattr__, __dir__ = _names_of_rooms(__name__, __all__, ("..pairs", "..engine", "..saga", "..stochastic"))
+__getattr__, __dir__ = _names_of_rooms(__name__, __all__, ("..pairs", "..engine", "..saga", "..stochastic"), instead={
+    "LBFGS": "use `ConjugateGradients`, for a `ResponseModel` `TowerLBFGS`",
+    "NewtonCG": "use `ConjugateGradients`",
+    "OptStep": "`run` of a solver returns a `Solution`",
+    "SharedNewton": "use `ConjugateGradients`",
+    "Solver": "every solver has `run`, which returns a `Solution`",
+})  # fmt: skip

@@ -52,3 +52,10 @@ def test_changelog_begins_with_the_next_or_the_last_release():
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
 def test_files_of_the_repository_are_yaml(path):
     assert yaml.safe_load(path.read_text())
+
+
+def test_the_citation_has_the_version_and_date_of_the_changelog():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    heading = re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    if not heading.startswith("[Unreleased]"):
+        assert heading == f"{cited['version']} ({cited['date-released']})"

@@ -177,3 +177,22 @@ def test_names_of_problems_warn_and_come_from_elsewhere(name):
         value = getattr(glmfit.problems, name)
     place = re.search(r"is (glmfit\.\w+)", str(warned[0].message))[1]
     assert getattr(importlib.import_module(place), name) is value
+
+
+@pytest.mark.parametrize(
+    ("room", "names"),
+    [
+        ("bounds", "GapCertificate estimate_smallest_eigenvalue is_not_above_start lanczos_step start_lanczos"),
+        ("observations", "LogisticLoss PoissonLoss ResponseLoss SquaredLoss"),
+        ("problems", "FiniteSum PaddedProblem PathProblem StreamedProblem"),
+        ("solvers", "LBFGS NewtonCG OptStep SharedNewton Solver"),
+    ],
+)
+def test_names_that_version_01_had_say_what_replaces_them(room, names):
+    module = importlib.import_module(f"glmfit.{room}")
+    for name in names.split():
+        with pytest.raises(AttributeError, match=rf"module 'glmfit.{room}' has no attribute '{name}'; .*\."):
+            getattr(module, name)
+    with pytest.raises(AttributeError, match=rf"module 'glmfit.{room}' has no attribute 'nothing'\.$"):
+        _ = module.nothing
+    assert not hasattr(module, "__wrapped__")  # what tools ask for

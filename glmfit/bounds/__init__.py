@@ -1,7 +1,6 @@
 """Guaranteed inequalities: smoothness, step sizes, eigenvalues and distances from the optimum."""
 
-from typing import NoReturn
-
+from ..lazy import no_longer
 from .duality import DUALITY_THEOREM, ResidualSums, dual_gap
 from .log_partition import (
     LOG_PARTITION_THEOREM,
@@ -34,14 +33,10 @@ __all__ = [
     "LowRankPlusDiagonal",
 ]  # fmt: skip
 
-_GONE = {
+__getattr__ = no_longer(__name__, {
     "GapCertificate": "the report of a fit has its bounds, `report_.gap` and `report_.gap_is_bound`",
     "estimate_smallest_eigenvalue": "use `bound_smallest_eigenvalue`, which is proved",
+    "is_not_above_start": "every fit checks this itself",
     "lanczos_step": "use `lanczos`",
     "start_lanczos": "use `lanczos`",
-}
-
-
-def __getattr__(name: str) -> NoReturn:
-    instead = f"; {_GONE[name]}" if name in _GONE else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}.")
+})  # fmt: skip

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
+from glmfit.lazy import no_longer
 from glmfit.observations.base import Observation
 from glmfit.observations.bernoulli import Bernoulli, Binomial
 from glmfit.observations.gamma import Gamma
@@ -61,6 +62,14 @@ _REFUSED = {
     ): "With the softplus link the loss is not convex, and no bound of the distance from the optimum is known.",
     ("Bernoulli", "cloglog"): "For cloglog no constant of self-concordance near 1 is known, hence no useful bound.",
 }
+
+
+__getattr__ = no_longer(__name__, {
+    "LogisticLoss": "use `Bernoulli`",
+    "PoissonLoss": "use `PoissonSoftplus` or `PoissonExp`",
+    "ResponseLoss": "use `Observation`",
+    "SquaredLoss": "use `Gaussian`",
+})  # fmt: skip
 
 
 def find(observation_model: Any, inverse_link: Any = None) -> Observation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -72,6 +73,7 @@ def new_axes(
     numpy.ndarray of matplotlib.axes.Axes
         (row, column).
     """
+    need_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, dpi=200, layout="constrained")
@@ -108,13 +110,21 @@ def axes_or_new(ax, size=(4.5, 3.0)):
     """Return the axes given, or new ones that a notebook shows; TypeError for anything else."""
     if ax is not None:
         return check_axes("ax", ax)
+    need_matplotlib()
     import matplotlib.pyplot as plt
 
     return dress(plt.subplots(figsize=size, layout="constrained")[1])
 
 
+def need_matplotlib() -> None:
+    """Raise ImportError, and name the extra, if matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError('plots need matplotlib, of the extra "plot": python -m pip install -e ".[plot]"')
+
+
 def check_axes(name, ax):
     """Return the axes; TypeError if they are none, or an array of them."""
+    need_matplotlib()
     from matplotlib.axes import Axes
 
     if isinstance(ax, Axes):

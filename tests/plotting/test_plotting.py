@@ -942,3 +942,10 @@ def test_calibration_and_residuals_refuse_invalid_input(rng):
         plotting.plot_calibration({"a": model, "b": quasi}, X, positive)
     with pytest.raises(ValueError, match="y has counts that are not whole numbers"):
         plotting.plot_calibration(quasi, X, positive)
+
+
+def test_without_matplotlib_a_plot_names_the_extra(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for draw in (plotting.new_axes, lambda: plotting.plot_filter(np.eye(2), [1.0, 0.0], [0.0, 0.1])):
+        with pytest.raises(ImportError, match=r'plots need matplotlib, of the extra "plot": python -m pip install'):
+            draw()
