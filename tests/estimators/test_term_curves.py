@@ -174,7 +174,7 @@ def test_frames_and_printed_text(model):
     assert bare.low_simultaneous is None and "low_simultaneous" not in bare.to_frame()
     text = repr(curve)
     assert "map 'place' over x, y, 3 x 2 points; 3 neurons; 95 % intervals, pointwise and simultaneous" in text
-    assert "array" not in text and len(text.splitlines()) == 6
+    assert "array" not in text and len(text.splitlines()) == 8
     assert "<table" in curve._repr_html_()
     assert isinstance(curve, TermCurve)
     with pytest.raises(AttributeError):
