@@ -98,7 +98,7 @@ class TermCurve(Display):
             "median error": np.nanmedian(error, axis=0),
         }  # fmt: skip
         table = {key: of if key == "at" else np.where(known, of, np.nan) for key, of in table.items()}
-        remark = [] if self.is_filter else ["far from the rows of the fit a curve is extrapolated, with a wide interval"]
+        remark = [] if self.is_filter else ["far from the rows of the fit it is extrapolated, with a wide interval"]
         return Summary([head], pd.DataFrame({"neuron": self.neuron, **table}), remark)
 
     def _at(self, point: int) -> str:
