@@ -7,6 +7,7 @@ import numpy as np
 
 from ..bounds import gap_bound
 from ..numerics import seed_of
+from ..penalties.base import PROHIBITIVE
 from ..status import Status
 from .classes.proximal import ProximalClassRun
 from .classes.run import ClassRun
@@ -60,8 +61,10 @@ class ConjugateGradients:
                 "a smooth penalty (UnRegularized or Ridge)",
             )
             other = ("ConjugateGradients", "ProximalNewton")[self.smooth]
+            masked = np.any(np.asarray(problem.penalty.strength) >= PROHIBITIVE)
             raise ValueError(
-                f"{type(self).__name__} needs {kinds[self.smooth]}; this problem has {problem.penalty.name}. "
+                f"{type(self).__name__} needs {kinds[self.smooth]}; this problem has "
+                f"{'a feature_mask, which has kinks' if masked else problem.penalty.name}. "
                 f'Use solver_name="auto" or "{other}".'
             )
         seed, options = 0 if key is None else seed_of(key), options or LoopOptions()

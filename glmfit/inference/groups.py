@@ -37,10 +37,11 @@ class GroupTable(Display):
     deviance_explained, deviance_explained_without : numpy.ndarray
         On the training rows, of the whole model, (neuron,), and without the group, (group, neuron).
     statistic, df, p_value : numpy.ndarray
-        Likelihood ratio, twice the log-likelihood that is lost, penalised if there is a ridge; degrees of freedom of
-        the group; p-value of the statistic if the group has no effect, (group, neuron) each.
+        Likelihood ratio, twice the log-likelihood that is lost, or its approximation with a ridge; degrees of freedom
+        of the group; p-value of the statistic if the group has no effect, (group, neuron) each.
     statistic_low, statistic_high : numpy.ndarray
-        Proved bounds of the statistic of the exact optima, (group, neuron); nan if a gap is an estimate.
+        Proved bounds of the statistic of the exact optima, (group, neuron); nan if a gap is an estimate or there is a
+        ridge.
     converged, approximate : numpy.ndarray, bool
         Whether the neuron converged with and without the group, (group, neuron); whether a ridge makes the p-values
         approximate.
@@ -139,11 +140,12 @@ def drop_groups(
 
     Notes
     -----
-    Guarantee: the statistic of the exact optima is between ``statistic_low`` and ``statistic_high`` if both fits have a
-    bound of their gap. Without a ridge the statistic is the deviance that is lost, whose distribution is chi-squared
-    (Wilks; asymptotic). With a ridge it is the penalised deviance that is lost, and if the group has no effect, it is
-    about a sum of squares of normals, each weighted by the degrees of freedom, 0 to 1, that the ridge leaves to a
-    direction (Wood 2013). One fit per group, all neurons at once.
+    Guarantee: without a ridge the statistic is the deviance that is lost, whose distribution is chi-squared (Wilks;
+    asymptotic); that of the exact optima is between ``statistic_low`` and ``statistic_high`` if both fits have a bound
+    of their gap. With a ridge the statistic is approximately the penalised deviance that is lost if the ridge shrinks
+    the group alone; without an effect it is about a sum of squares of normals, each weighted by the degrees of freedom,
+    0 to 1, that the ridge leaves to a direction (after Wood 2013). What the ridge has taken from other features is
+    projected out. One fit per group, all neurons at once.
 
     The p-values assume independent bins. If the rate drifts slowly for reasons that are not in the model, any feature
     that also changes slowly may seem significant (Harris 2020). The residuals of the full model are therefore tested by
@@ -168,12 +170,13 @@ def drop_groups(
     loss, saturated, scale = fit.loss, fit.saturated_loss, 2 * fit.n_observed / fit.scale
     rests = [_without(fit, members) for members in named.values()]
     # (group, neuron)
-    loss_rest, objective_rest, gap, proved, converged, left = (np.stack(part) for part in zip(*rests, strict=True))
+    loss_rest, gap, proved, converged, left = (np.stack(part) for part in zip(*rests, strict=True))
     silent = np.isin(full.status, NO_OPTIMUM)
-    lost, known = np.where(silent, np.nan, scale * (objective_rest - fit.objective)), proved & full.gap_is_bound
+    known = proved & full.gap_is_bound & (not ridge)
     if ridge:
-        df, p = _shrunken_tests(fit, list(named.values()), lost)
+        lost, df, p = _shrunken_tests(fit, list(named.values()))
     else:
+        lost = np.where(silent, np.nan, scale * (loss_rest - loss))
         df = np.maximum(rank + 1.0 - left, 0.0)
         p = np.where(df > 0, scipy.stats.chi2.sf(np.maximum(lost, 0.0), np.maximum(df, 1e-12)), 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -200,14 +203,15 @@ def drop_groups(
     return table
 
 
-def _shrunken_tests(fit: FittedData, groups: list, lost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute degrees of freedom and p-values of groups that a ridge shrinks, (group, neuron) each."""
-    df, p = np.zeros(lost.shape), np.full(lost.shape, np.nan)
-    for i in np.flatnonzero(~np.isnan(lost).all(axis=0)):
-        for g, of in enumerate(fit.freedom(i, groups)):
+def _shrunken_tests(fit: FittedData, groups: list) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Compute statistics, degrees of freedom and p-values of groups that a ridge shrinks, (group, neuron) each."""
+    status = fit.model.report_.status
+    statistic, df, p = np.full((3, len(groups), len(status)), np.nan)
+    for i in np.flatnonzero(~np.isin(status, NO_OPTIMUM)):
+        for g, (found, of) in enumerate(fit.group_statistics(i, groups)):
             of = of[of > UNSEEN]
-            df[g, i], p[g, i] = of.sum(), tail(max(lost[g, i], 0.0), of) if len(of) else 1.0
-    return df, p
+            statistic[g, i], df[g, i], p[g, i] = found, of.sum(), tail(found, of) if len(of) else 1.0
+    return statistic, np.nan_to_num(df), p
 
 
 def _autocorrelation(fit: FittedData, i: int) -> Autocorrelation:
@@ -218,15 +222,12 @@ def _autocorrelation(fit: FittedData, i: int) -> Autocorrelation:
 
 
 def _without(fit: FittedData, members) -> tuple:
-    """Fit the other features: loss, objective, gap, whether it is proved, converged, and degrees, (neuron,) each.
-
-    The degrees are those without a ridge.
-    """
+    """Fit the other features: loss, gap, whether it is proved, converged, degrees without a ridge, (neuron,) each."""
     model, data, full = fit.model, fit.data, fit.model.report_
     rest = np.setdiff1d(np.arange(len(fit.features)), members)
     if not len(rest):  # a constant rate, known exactly
         ones = np.ones(len(full.neuron))
-        return full.null_objective, full.null_objective, 0 * ones, ones > 0, ones > 0, ones
+        return full.null_objective, 0 * ones, ones > 0, ones > 0, ones
     strength = model.strength_
     strength = np.asarray(strength)[rest] if np.ndim(strength) == 2 else strength
     changes = {"regularizer_strength": strength}
@@ -241,4 +242,4 @@ def _without(fit: FittedData, members) -> tuple:
         smaller.fit(data.X, given.Y, weights, given.offset, given.exposure)
     report, fit = smaller.report_, FittedData(smaller, data)
     left = np.full(len(full.neuron), report.rank + 1.0)
-    return fit.loss, fit.objective, report.gap, report.gap_is_bound, report.converged, left
+    return fit.loss, report.gap, report.gap_is_bound, report.converged, left

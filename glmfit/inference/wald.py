@@ -267,19 +267,28 @@ class FittedData:
         """Effective degrees of freedom of every neuron, intercept included, (neuron,)."""
         return np.array([self.information(i)[2] for i in range(len(self.params.intercept))])
 
-    def freedom(self, i: int, groups: list[np.ndarray]) -> list[np.ndarray]:
-        """Compute the degrees of freedom, 0 to 1, of the directions of some groups of features of one neuron.
+    def group_statistics(self, i: int, groups: list[np.ndarray]) -> list[tuple[float, np.ndarray]]:
+        """Compute statistics of groups of features of one neuron, and the weights of squares of normals in their nulls.
 
-        With C the covariance of a group, and S the ridge, they are the eigenvalues of ``1 - S C``.
+        The ridge shrinks the group alone: with u its score at 0, from which the score of the other features is
+        projected, whatever the ridge has taken from these, and J the variance of u, the statistic is
+        ``u' (J + S)^-1 u`` and the weights are the eigenvalues of ``(J + S)^-1 J``, S the ridge of the group.
         """
-        at = self._curvature(i, "fisher")
-        root = np.sqrt(at.seen.sum() * self.ridge[:, i]) / self.problem.standard[1]
+        at, scale = self._curvature(i, "fisher"), self.problem.standard[1]
+        ridge = np.append(at.seen.sum() * self.ridge[:, i] / scale**2, 0.0)
+        score, H = ridge * np.append(self.params.coef[:, i] * scale, 0.0), at.hessian  # of the loss at the optimum
         found = []
         for members in groups:
-            variance, axes = np.linalg.eigh(at.inverse[np.ix_(members, members)])
-            kept = variance > _ABSENT * max(variance[-1], 0.0)
-            shrunk = root[members, None] * axes[:, kept] * np.sqrt(variance[kept])
-            found.append(np.clip(1 - np.linalg.eigvalsh(shrunk.T @ shrunk), 0.0, 1.0))
+            rest = np.setdiff1d(np.arange(len(H)), members)
+            project = H[np.ix_(members, rest)] @ _inverse(H[np.ix_(rest, rest)])[0]
+            J = H[np.ix_(members, members)] - project @ H[np.ix_(rest, members)]
+            whole = J + np.diag(ridge[members])
+            u = whole @ (self.params.coef[members, i] * scale[members]) - project @ score[rest]
+            inverse = _inverse(whole)[0]
+            values, axes = np.linalg.eigh(inverse)
+            root = np.sqrt(np.maximum(values, 0.0))[:, None] * axes.T
+            weights = np.clip(np.linalg.eigvalsh(root @ J @ root.T), 0.0, 1.0)
+            found.append((float(u @ inverse @ u) / self.scale[i], weights))
         return found
 
     def _curvature(self, i: int, covariance: str) -> _Curvature:

@@ -117,6 +117,22 @@ def test_several_penalties_are_tested_at_equal_strengths_of_as_many_degrees_of_f
 
 
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:1 of 2 neurons did not converge")
+@pytest.mark.parametrize("strengths", [(1e8, 1e-3), (1e12, 1e-12), (1e-12, 1e-12), (1e-3, 1e8)])
+def test_strengths_may_be_far_apart(strengths):
+    rng = np.random.default_rng(4)
+    x = rng.random(1500)
+    counts = rng.poisson(np.exp(-0.5 + np.outer(x, [0.0, 1.5])))
+    counts[:, 0] = 0
+    counts[0, 0] = 1
+    basis = BSpline(8, (0, 1), name="x")
+    found = PopulationGAM(basis, select=True, strengths={"x": np.array(strengths)}).fit(basis.features(x), counts)
+    p = found.term_frame()["p_value"].to_numpy()
+    assert not np.isnan(p[1]) and (np.isnan(p[0]) or 0 <= p[0] <= 1)
+    assert p[1] < 1e-10 or strengths[1] == 1e8  # which leaves nothing of a slope
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("rate", [0.05, 0.5])
 def test_terms_with_several_strengths_are_significant_as_often_as_they_should_be(rate):
     """The strengths of what a smooth term leaves free and of the rest, or of every feature, are chosen by the noise."""

@@ -719,3 +719,13 @@ def test_a_population_converges_where_each_neuron_does(smooth):
     model = quiet(PopulationGAM(terms).fit, X, Y)
     alone = [quiet(PopulationGAM(terms).fit, X, y).report_.converged for y in Y.T]
     assert model.report_.converged.sum() >= np.sum(alone) and np.sum(alone) >= 10
+
+
+def test_neurons_near_their_optimum_are_proved_when_the_rounds_end():
+    rng = np.random.default_rng(0)
+    x = rng.random((1500, 1)) * 3
+    counts = rng.poisson(np.exp(np.sin(3 * x) - 1) * np.ones((1, 4))).astype(float)
+    counts[:, 0] = np.exp(rng.normal(size=1500) * 8).round()  # which takes long
+    terms = {"x": Term([0], [[[1.0]]])}
+    status = quiet(PopulationGAM(terms, max_epochs=15).fit, x, counts).report_.status
+    assert np.all(status[1:] == Status.CONVERGED)

@@ -257,11 +257,11 @@ class ProximalClassRun:
     def _centre(self, after: np.ndarray) -> None:
         """Shift the coefficients of each feature, (class, variable), for all classes alike, to the least lasso.
 
-        The loss does not change. A lasso is least where a median is 0, of which an even number of classes has many.
+        The loss does not change. A lasso is least where a median is 0, of which an even number of classes has many:
+        the largest.
         """
         if self._shifts:
-            coef = np.sort(after[:, :-1], axis=0)
-            after[:, :-1] -= np.clip(0.0, coef[(self.K - 1) // 2], coef[self.K // 2])
+            after[:, :-1] -= np.sort(after[:, :-1], axis=0)[(self.K - 1) // 2]
 
     def _bounded(self, inside, before, g, ridge) -> tuple[np.ndarray, float]:
         """Minimise a model whose Hessian is at least that of the loss anywhere; returns the same.

@@ -63,7 +63,8 @@ class Group:
                 is_near = self._round(active)
                 near, active = np.union1d(near, active[is_near]), active[~is_near]
                 # All at once, unless some take long: rows of few fits cost as much to prepare.
-                if len(near) and (not len(active) or round_ % _PATIENCE == 0):
+                last = round_ % _PATIENCE == 0 or round_ == self.options.max_epochs
+                if len(near) and (last or not len(active)):
                     near, active = near[:0], np.union1d(active, self._finish(near))
                 if not len(active):
                     break

@@ -165,7 +165,7 @@ class FittedTerms(PopulationModel):
         the statistic is its curve at the rows of the fit, squared in the metric of its Bayesian covariance, which is
         cut to the rank ``reference_df``; without a penalty this is Wald's test. If all of a term is shrunk towards 0 (a
         ridge, ARD, a cyclic spline, a Fourier series), the test is that of a random effect, with ``reference_df =
-        edf``, and at equal strengths if the term has several. The null distributions of these statistics, sums of
+        edf``, and at equal strengths if several were chosen. The null distributions of these statistics, sums of
         weighted squares of normals, are computed exactly; with an estimated scale they are over that scale, with the
         residual degrees of freedom. p-values are a little too small if the strengths were chosen by the same rows (5 to
         8 % are below 0.05 in simulations). They assume rows to be independent given the features: if residuals are
@@ -273,7 +273,7 @@ class FittedTerms(PopulationModel):
             left = np.sum(1 - smooth.degrees[place, n][has])
             unit = left / np.sum(covariance * penalty[some])
             given = g, smooth.scale[n] * covariance, unit / smooth.scale[n] * penalty[some]
-            if np.count_nonzero(strengths > 0) > 1:
+            if np.count_nonzero(strengths > 0) > 1 and self.report_.strengths_by != "given":
                 return shrunken_test_of_several(*given, pattern[some], df)
             return shrunken_test(*given, df)
         used = smooth.degrees_of_tests[place, n][has].sum()

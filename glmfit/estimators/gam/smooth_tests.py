@@ -122,13 +122,23 @@ def shrunken_test(
     ----------
     S. Wood, A simple test for random effects in regression models, Biometrika 100 (2013).
     """
+    f, left, z, _ = _shrunken(coordinates, covariance, penalty)
+    statistic = float(np.sum(z**2 / left))
+    return TermTest(float(f.sum()), statistic, tail(statistic, f, residual_df))
+
+
+def _shrunken(coordinates, covariance, penalty) -> tuple[np.ndarray, ...]:
+    """Directions of a term that the data determine: degrees of freedom f, 1 - f, components, and their axes.
+
+    With R the root of the penalty, (coordinate, direction) axes V, and z the components of R g, the precision of the
+    data alone is ``R V f / (1 - f) V' R``.
+    """
     values, vectors = np.linalg.eigh(penalty)
     root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
     shrunk, axes = np.linalg.eigh(root @ covariance @ root.T)  # of every direction 1 - f
-    z, f = axes.T @ root @ coordinates, 1 - shrunk
-    z, f = z[(f > UNSEEN) & (shrunk > 0)], f[(f > UNSEEN) & (shrunk > 0)]
-    statistic = float(np.sum(z**2 / (1 - f)))
-    return TermTest(float(f.sum()), statistic, tail(statistic, f, residual_df))
+    seen = (shrunk < 1 - UNSEEN) & (shrunk > 0)
+    axes, shrunk = axes[:, seen], shrunk[seen]
+    return 1 - shrunk, shrunk, axes.T @ root @ coordinates, root.T @ axes
 
 
 def shrunken_test_of_several(
@@ -136,6 +146,8 @@ def shrunken_test_of_several(
     residual_df: float = np.inf,
 ) -> TermTest:  # fmt: skip
     """Test that a term with several penalties, which shrink it as a whole, is 0: a map with ``select``, ARD.
+
+    For strengths that the data have chosen, which are not too far apart; for given ones `shrunken_test` is right.
 
     Parameters
     ----------
@@ -155,15 +167,16 @@ def shrunken_test_of_several(
     ``u' (J + t P)^-1 u`` with the score ``u = C^-1 g`` and the precision ``J = C^-1 - S`` that the data alone have.
     Without an effect u has the covariance J.
     """
-    precision = np.linalg.inv(covariance)
+    f, left, z, out = _shrunken(coordinates, covariance, penalty)
     values, vectors = np.linalg.eigh(pattern)
-    back = vectors / np.sqrt(values)
-    m, axes = np.linalg.eigh(back.T @ (precision - penalty) @ back)
-    kept = m > _ROUNDING * max(m[-1], 0.0)
-    m, z = m[kept], axes[:, kept].T @ (back.T @ (precision @ coordinates))
+    out = (vectors / np.sqrt(values)).T @ out
+    directions, m, _ = np.linalg.svd(out * np.sqrt(f / left), full_matrices=False)  # J = out f / left out'
+    m = m**2
+    kept = m > _ROUNDING * np.max(m, initial=0.0)
+    m, z = m[kept], directions[:, kept].T @ (out @ (z / left))
     if not len(m):
         return NO_TEST
-    df = float(np.clip(coordinates.size - np.sum(covariance * penalty), _LEAST_DF, len(m) * (1 - _LEAST_DF)))
+    df = float(np.clip(f.sum(), _LEAST_DF, len(m) * (1 - _LEAST_DF)))
     low, high = np.log(m[0]) - 40, np.log(m[-1]) + 40  # logarithms of strengths
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)

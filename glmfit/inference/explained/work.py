@@ -130,6 +130,7 @@ class Work:
         self.known = arrays["known"]
         null = {k.removeprefix("null/"): a for k, a in arrays.items() if k.startswith("null/")}
         if null:
+            null.setdefault("unproved", np.zeros_like(null["done"]))  # of a file of an earlier state
             self.verdicts = Verdicts(**null)
 
 
