@@ -12,6 +12,7 @@ from glmfit.engine.nested import models
 from glmfit.engine.nested.search import Nested
 from glmfit.inference import CircularShift, Counts, Designs, LinearShift, Permutation, explain
 from glmfit.inference.explained.explanation import Explanation
+from glmfit.inference.explained.testing import Verdicts
 
 T, GROUPS = 160, {"a": [0, 1], "b": 2}
 FOLD = np.arange(T) * 4 // T
@@ -348,3 +349,14 @@ def test_draws_that_nearby_hessians_cannot_prove_are_fitted_by_solvers(renewals,
     found = explain(PopulationGLMCV(strengths=[1e-4, 1e-3, 1e-2]), X, counts, {"place": range(36)}, **given)
     assert not found.n_unproved_draws.any() and np.all(found.n_draws == 19)
     np.testing.assert_allclose(found.p_value, 0.05)
+
+
+def test_a_checkpoint_without_counts_of_unproved_draws_continues(tmp_path, monkeypatch):
+    given = {"null": CircularShift(5), "checkpoint": tmp_path / "null.npz", **NULL}
+    arrays = Verdicts.arrays
+    with monkeypatch.context() as patch:
+        patch.setattr(Verdicts, "arrays", lambda of: {k: v for k, v in arrays(of).items() if k != "null/unproved"})
+        found = explain(model(), *recording(), GROUPS, **given)
+    again = explain(model(), *recording(), GROUPS, **given)
+    np.testing.assert_array_equal(again.p_value, found.p_value)
+    assert not again.n_unproved_draws.any()
