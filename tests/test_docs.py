@@ -55,6 +55,8 @@ NOT_RUN = {
     "ruff check": "style: .ci/run",
     "ruff format": "style: .ci/run",
     "codespell": "spelling: .ci/run",
+    "mypy": "types: tests/test_type_checker.py",
+    "pre-commit install": "needs a network, and changes the checkout",
     "sphinx-build": "the documentation itself: .ci/run",
     "tox": "runs everything",
 }

@@ -167,13 +167,13 @@ def shrunken_test_of_several(
     ``u' (J + t P)^-1 u`` with the score ``u = C^-1 g`` and the precision ``J = C^-1 - S`` that the data alone have.
     Without an effect u has the covariance J.
     """
-    f, left, z, out = _shrunken(coordinates, covariance, penalty)
+    f, left, z, turn = _shrunken(coordinates, covariance, penalty)
     values, vectors = np.linalg.eigh(pattern)
-    out = (vectors / np.sqrt(values)).T @ out
-    directions, m, _ = np.linalg.svd(out * np.sqrt(f / left), full_matrices=False)  # J = out f / left out'
+    turn = (vectors / np.sqrt(values)).T @ turn
+    directions, m, _ = np.linalg.svd(turn * np.sqrt(f / left), full_matrices=False)  # of J = turn f / left turn'
     m = m**2
     kept = m > _ROUNDING * np.max(m, initial=0.0)
-    m, z = m[kept], directions[:, kept].T @ (out @ (z / left))
+    m, z = m[kept], directions[:, kept].T @ (turn @ (z / left))
     if not len(m):
         return NO_TEST
     df = float(np.clip(f.sum(), _LEAST_DF, len(m) * (1 - _LEAST_DF)))
