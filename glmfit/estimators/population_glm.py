@@ -342,11 +342,9 @@ class PopulationGLM(PopulationModel):
         options = replace(told, negligible=told.negligible / data.mean_exposure, verbose=False)
         given = self.regularizer_strength
         ratio = given[1] if isinstance(given, tuple) and len(given) == 2 else self.l1_ratio
-        names, mask = (
-            getattr(model, "feature_names_in_", None),
-            read_mask(self.feature_mask, data.X.shape[1], data.Y.shape[1]),
-        )
-        penalty = PenaltyFamily(self.regularizer, data.X.shape[1], ratio, self.groups, names, mask)
+        n_features, names = data.X.shape[1], getattr(model, "feature_names_in_", None)
+        mask = read_mask(self.feature_mask, n_features, data.Y.shape[1])
+        penalty = PenaltyFamily(self.regularizer, n_features, ratio, self.groups, names, mask)
         return path_of(data, at_dispersion(model, data), penalty, strengths, options, data.neuron_names, told.verbose)
 
     def _warn_of(self, problem: PopulationProblem, solution: Solution, data: Training) -> None:

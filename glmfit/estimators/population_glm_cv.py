@@ -186,11 +186,9 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             options = replace(given, negligible=given.negligible / data.mean_exposure, verbose=False)
             folds = make_folds(self.cv, data, time_axis(X) or time_axis(y))
             observation = at_dispersion(self, data)
-            names, mask = (
-                getattr(self, "feature_names_in_", None),
-                read_mask(self.feature_mask, data.X.shape[1], data.Y.shape[1]),
-            )
-            penalty = PenaltyFamily(self.regularizer, data.X.shape[1], self.l1_ratio, self.groups, names, mask)
+            n_features, names = data.X.shape[1], getattr(self, "feature_names_in_", None)
+            mask = read_mask(self.feature_mask, n_features, data.Y.shape[1])
+            penalty = PenaltyFamily(self.regularizer, n_features, self.l1_ratio, self.groups, names, mask)
             strengths = default_strengths(penalty, data, observation) if strengths is None else strengths
 
             fits = Fits(data, observation, penalty, strengths, folds, solver, options, cv_tol)

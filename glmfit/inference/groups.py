@@ -169,8 +169,7 @@ def drop_groups(
     full, ridge, rank = model.report_, bool(np.any(fit.ridge > 0)), model.report_.rank
     loss, saturated, scale = fit.loss, fit.saturated_loss, 2 * fit.n_observed / fit.scale
     rests = [_without(fit, members) for members in named.values()]
-    # (group, neuron)
-    loss_rest, gap, proved, converged, left = (np.stack(part) for part in zip(*rests, strict=True))
+    loss_rest, gap, proved, converged, left = (np.stack(part) for part in zip(*rests, strict=True))  # (group, neuron)
     silent = np.isin(full.status, NO_OPTIMUM)
     known = proved & full.gap_is_bound & (not ridge)
     if ridge:

@@ -262,11 +262,6 @@ class FittedData:
         total = np.sum(weights if self.data.own is None else weights * self.data.own, axis=0)
         return np.broadcast_to(total, self.params.intercept.shape)
 
-    @property
-    def degrees(self) -> np.ndarray:
-        """Effective degrees of freedom of every neuron, intercept included, (neuron,)."""
-        return np.array([self.information(i)[2] for i in range(len(self.params.intercept))])
-
     def group_statistics(self, i: int, groups: list[np.ndarray]) -> list[tuple[float, np.ndarray]]:
         """Compute statistics of groups of features of one neuron, and the weights of squares of normals in their nulls.
 

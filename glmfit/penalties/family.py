@@ -40,9 +40,9 @@ class PenaltyFamily:
         strength = np.asarray(strength)
         penalty: Penalty = Ridge(strength)  # without a strength there are no kinks
         if strength.any():
-            ratio = np.tile(self.l1_ratio, strength.size // np.size(self.l1_ratio)) if np.ndim(self.l1_ratio) else None
-            pair = strength, self.l1_ratio if ratio is None else ratio
-            given = pair if self.regularizer == ElasticNet.name else strength
+            ratio = self.l1_ratio
+            ratio = np.tile(ratio, strength.size // np.size(ratio)) if np.ndim(ratio) else ratio
+            given = (strength, ratio) if self.regularizer == ElasticNet.name else strength
             penalty = make(self.regularizer, given, self.n_features, strength.size, self.groups, self.feature_names)
         if self.mask is None:
             return penalty
