@@ -224,7 +224,7 @@ class Tiles(Workers):
         self.observation, self.mean, self.dtype = observation, mean, np.dtype(dtype)
         self.neuron, self.rows, self.scale = np.asarray(neuron), rows, scale
         far = np.abs(mean).max(initial=0.0) > 0
-        self._shift = mean.astype(X.dtype) if far and is_far(X, mean) else None
+        self._shift = mean.astype(X.dtype) if far and is_far(X) else None
         if self._shift is not None:  # features are centred at exactly what is subtracted
             self.mean = self._shift.astype(np.float64)
         self._hold(X, Y, weights, offset, own)
@@ -303,10 +303,10 @@ def weighted(values, w) -> np.ndarray:
     return values
 
 
-def is_far(X, mean) -> bool:
+def is_far(X) -> bool:
     """Whether some feature is so far from 0, relative to its spread, that centring after products would cancel."""
     some = np.asarray(X[:: max(1, len(X) // 4096)], np.float64)
-    return bool(np.any(np.abs(mean) > 8 * np.maximum(some.std(axis=0), 1e-300)))
+    return bool(np.any(np.abs(some.mean(axis=0)) > 8 * some.std(axis=0)))
 
 
 def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray, w=None) -> tuple[np.ndarray, np.ndarray]:
@@ -314,7 +314,7 @@ def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray, w=None
 
     They may be read-only views; the next call in the same thread does not change them.
     """
-    if eta.dtype != np.float32 or eta.size <= _FEW or is_forked():
+    if observation.is_simple or eta.dtype != np.float32 or eta.size <= _FEW or is_forked():
         r, c = observation.derivatives(y, eta)
         if w is None:
             return r, c

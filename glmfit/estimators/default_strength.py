@@ -15,7 +15,7 @@ from ..data.standard_form import StandardForm
 from ..engine.metric import ranges_of
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
-from ..engine.tiles import over_tiles
+from ..engine.tiles import one_thread_each, over_tiles
 
 _PRIOR = 1.5  # one over the variance of the linear predictor that the weakest prior allows
 _SMALLEST = 0.1  # of the median range of the features: smaller ones count as that, because other rows may vary more
@@ -106,6 +106,7 @@ def name_strength(strength, default: bool) -> tuple[str, str]:
     return f"regularizer_strength {np.max(strength):.2g}", "Pass a smaller one."
 
 
+@one_thread_each()  # threads of BLAS, once woken, would take time from the next fit
 def warn_if_flat(X, coef: np.ndarray, residual: Callable[[slice], np.ndarray], penalty: str, advice: str) -> None:
     """Warn once if no linear predictor varies, although score tests of one feature at a time find some informative.
 

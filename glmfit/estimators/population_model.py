@@ -17,7 +17,7 @@ from ..data.features import check_columns, read_features, read_offset, read_resp
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..engine.result import LoopOptions
-from ..engine.tiles import over_tiles, tiles_of
+from ..engine.tiles import one_thread_each, over_tiles, tiles_of
 from ..numerics import ArrayOrTsd, DataLike, PerRow, Seed
 from ..observations import Observation
 from ..status import Status
@@ -54,6 +54,7 @@ class PopulationModel(RegressorMixin, Model):
         family = self._family()
         return family.with_dispersion(self.dispersion_) if hasattr(self, "dispersion_") else family
 
+    @one_thread_each()  # threads of BLAS, once woken, would take time from the next fit
     def _keep(self, problem, solution, data, observation, form) -> None:
         """Store the outcome of a fit of the whole population, of a problem in standard form."""
         penalty, saturated = np.asarray(problem.penalty.value(solution.params.coef), np.float64), problem.saturated_loss

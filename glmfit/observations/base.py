@@ -62,6 +62,8 @@ class Observation(eqx.Module):
         Whether a response may be the sum over an exposure (of a bin, or trials), whose mean response has this loss.
     counts : bool
         Whether responses are counts of events, without a limit.
+    is_simple : bool
+        Whether NumPy computes the derivatives faster than a compiled program: one exponential at most.
     neutral : float
         Placeholder for responses that do not count: a value that the model allows.
 
@@ -83,6 +85,7 @@ class Observation(eqx.Module):
     has_scale: ClassVar[bool] = False
     takes_exposure: ClassVar[bool] = False
     counts: ClassVar[bool] = False
+    is_simple: ClassVar[bool] = False
     neutral: ClassVar[float] = 0.0
 
     __getattribute__ = object.__getattribute__  # Equinox makes a module of every method that is looked up: too slow

@@ -211,6 +211,7 @@ class PoissonExp(Poisson):
     """
 
     name: ClassVar[str] = "exp"
+    is_simple: ClassVar[bool] = True
 
     def mean(self, eta: Array) -> Array:
         return exp(eta)

@@ -3,6 +3,7 @@
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from glmfit.engine import tiles
@@ -65,3 +66,14 @@ def test_threads_of_blas_are_restored_whatever_the_order_in_which_contexts_end()
     assert set(threads()) == {1}
     second.__exit__(None, None, None)
     assert threads() == before
+
+
+@pytest.mark.parametrize("centre, far", [(0.0, False), (20.0, True)])
+def test_rare_features_are_not_far_from_0(rng, centre, far):
+    """Rows that are looked at may miss a place that is rarely visited: then its feature is 0 there, not constant."""
+    X = rng.normal(centre, 1.0, (100_000, 3))
+    X[:, 0] = 0.0
+    X[1:4, 0] = 1.0
+    assert tiles.is_far(X) == far
+    X[:, 0] = 1.0
+    assert tiles.is_far(X)

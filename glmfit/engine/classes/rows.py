@@ -33,7 +33,7 @@ class ClassRows(HostRows):
         X, self.offset = problem.X, problem.offset
         self.X, self.n_rows, self.neuron = X, X.shape[0], np.arange(problem.n_classes)
         self.sparse, self.observation = scipy.sparse.issparse(X), Multinomial()
-        self.mean, self._shift = mean, mean if not self.sparse and np.any(mean) and is_far(X, mean) else None
+        self.mean, self._shift = mean, mean if not self.sparse and np.any(mean) and is_far(X) else None
         self.pairs, self.totals, self.fit_intercept = problem.pairs, problem.totals, problem.fit_intercept
         self._first = problem.first_pairs
         share = np.clip(problem.class_totals / self.totals.sum(), 1 / self.totals.sum(), 0.5)
