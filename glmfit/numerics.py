@@ -107,6 +107,9 @@ def gammaln(x: Array) -> Array:
     return jax.scipy.special.gammaln(x) if namespace(x) is jnp else scipy.special.gammaln(x)
 
 
+_BERNOULLI = (scipy.special.bernoulli(20) / scipy.special.factorial(np.arange(21)))[2::2].tolist()
+
+
 class SoftplusParts(NamedTuple):
     """Common terms of the softplus formulas on JAX, from one exponential and no logarithm, which is expensive there.
 
@@ -178,12 +181,31 @@ class _NumpyParts(NamedTuple):
         return self.s / self.f
 
     @property
+    def missing(self) -> np.ndarray:
+        """1 - f/u with u = e^f - 1: up to f = 1, where it cancels, f/2 less a series of Bernoulli numbers."""
+        f = np.minimum(self.f, 1.0)
+        square = f * f
+        *others, last = _BERNOULLI if f.dtype.itemsize == 8 else _BERNOULLI[:4]
+        total = np.full_like(f, last)
+        for number in reversed(others):
+            total *= square
+            total += number
+        missing, large = 0.5 * f - square * total, self.f > 1.0
+        return np.where(large, 1.0 - self.f / self.u, missing) if np.any(large) else missing
+
+    @property
     def h(self) -> np.ndarray:
-        missing, cancels = np.maximum((self.u - self.f) / self.u, 0.0), self.u < 0.5
-        if np.any(cancels):
-            n_terms = 10 if self.u.dtype.itemsize == 8 else 5  # enough up to 0.5
-            missing = np.where(cancels, _missing(np.minimum(self.u, 0.5), n_terms), missing)
-        return self.r * self.r * missing
+        return self.r * self.r * self.missing
+
+
+def odds(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compute u = e^a and 1 / (1 + u), in new arrays; beyond +- C (`exponent_limit`) they keep their values at C."""
+    limit = a.dtype.type(exponent_limit(a.dtype))
+    u = np.asarray(np.clip(a, -limit, limit, order="C"))  # numbers as arrays, to write to
+    np.exp(u, out=u)
+    q = np.asarray(u + a.dtype.type(1))
+    np.reciprocal(q, out=q)
+    return u, q
 
 
 def softplus_parts(a: Array) -> SoftplusParts | _NumpyParts:
@@ -194,8 +216,9 @@ def softplus_parts(a: Array) -> SoftplusParts | _NumpyParts:
     """
     limit = exponent_limit(a.dtype)
     if namespace(a) is np:
-        u = np.exp(np.minimum(np.maximum(a, -limit), limit))
-        return _NumpyParts(a, u, np.log1p(u) + np.maximum(a - limit, 0.0), 1.0 / (1.0 + u))
+        u, q = odds(a)
+        f = np.log1p(u)
+        return _NumpyParts(a, u, f + np.maximum(a - limit, 0.0) if np.any(a > limit) else f, q)
     is_left = a <= 0.0
     v = jnp.exp(jnp.maximum(jnp.where(is_left, a, -a), -limit))
     x, inverse = _atanh_argument(v)

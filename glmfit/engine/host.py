@@ -11,7 +11,7 @@ import numpy as np
 
 from ..bounds import ResidualSums
 from .passes import sums_of
-from .tiles import ALL, Tiles, column_sums, derivatives, n_cores, scratch, tiles_of
+from .tiles import ALL, Tiles, column_sums, n_cores, scratch, tiles_of
 
 _MOST_ROWS = 16384  # most rows of a tile from which Hessians are formed; below, its most numbers
 _MOST_OF_A_TILE = 1 << 18
@@ -39,6 +39,7 @@ class HostRows(Tiles):
     def _allocate(self) -> None:
         shape = self.n_rows, len(self.neuron)
         self._every = np.array_equal(self.neuron, np.arange(self.Y.shape[1]))  # then counts are views
+        self._spikes: dict[tuple[int, int], np.ndarray | None] = {}  # of tiles of all fits
         self.eta, self.D, self.curvature = (np.empty(shape, self.dtype) for _ in range(3))
         self.passes = 0.0  # products with all rows, both ways, in units of all fits
 
@@ -298,7 +299,7 @@ class HostRows(Tiles):
             x, own, eta = self._predictors(rows, at[:-1], base)
             y, w = self._y(rows, ALL, np.float64), self._weight(rows, ALL)
             self.eta[rows] = eta
-            self.curvature[rows] = derivatives(observation, y.astype(self.dtype), self.eta[rows], w)[1]
+            self.curvature[rows] = self._derivatives(rows, ALL, y.astype(self.dtype), self.eta[rows])[1]
             return sums_of(observation, x, own, eta, y, w, dual)
 
         parts = self._over(tile, at.shape[1])
@@ -351,5 +352,5 @@ class HostRows(Tiles):
             part.eta, part.curvature, part.D = arrays
             part.neuron = self.neuron[index]
             part.rows, part.scale = (None if a is None else a[index] for a in (self.rows, self.scale))
-            part.passes, part._every = 0.0, False
+            part.passes, part._every, part._spikes = 0.0, False, {}
         return parts

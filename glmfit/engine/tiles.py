@@ -2,7 +2,7 @@
 
 Parameters, directions and gradients are float64 (feature + 1, fit), of centred features, the intercept last.
 
-XLA compiles for every shape; the derivatives of a loss are one program for tiles of one size, whatever the fit.
+All is NumPy and BLAS: nothing is compiled, and no threads but those here are woken.
 """
 
 import contextlib
@@ -18,12 +18,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import SimpleNamespace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import scipy.linalg  # noqa: F401  loads SciPy's BLAS
 from threadpoolctl import ThreadpoolController
 
-from ..compilation import is_forked, jit
 from ..observations import Observation
 
 ROWS_OF_A_TILE = 4096
@@ -31,7 +29,7 @@ _SMALL = 400  # columns of a matrix: smaller ones gain nothing from several thre
 ALL = slice(None)
 TILE = 1 << 17  # numbers; smaller tiles cost more calls, larger ones leave the cache
 MANY_CLASSES = 64  # from this number on, the scores of a row are contiguous in memory; for fewer, those of a class
-_FEW = 1 << 15  # NumPy is as fast on this few numbers, and compiles nothing
+_FEW_SPIKES = 0.5  # of the responses: up to this share, formulas that skip zeros are faster
 _MOST_ROWS = 16384  # of a tile: more leave the cache
 _LEAST_ROWS = 64
 
@@ -201,7 +199,7 @@ def one_thread_each() -> Iterator[None]:
 
 _blas = ThreadpoolController()  # of NumPy and SciPy, found when this is imported: the first fit need not wait for it
 _limited = SimpleNamespace(n=0, by=None, lock=threading.Lock())
-_memory: dict[tuple[int, str], Any] = {}  # of every thread, until its work is done
+_memory: dict[int, np.ndarray] = {}  # of every thread, until its work is done
 
 
 def n_cores() -> int:
@@ -282,7 +280,16 @@ class Tiles(Workers):
 
     def _derivatives(self, rows: slice, at, y, eta) -> tuple[np.ndarray, np.ndarray]:
         """First and second derivative of the loss of some rows and fits, times their weights."""
-        return derivatives(self.observation, y, eta, self._weight(rows, at))
+        spikes = self._few_spikes(rows, at, y) if self.observation.skips_zeros else None
+        return derivatives(self.observation, y, eta, self._weight(rows, at), spikes)
+
+    def _few_spikes(self, rows: slice, at, y) -> np.ndarray | None:
+        if at is not ALL:
+            return few_spikes(y)
+        place = rows.start, rows.stop
+        if place not in self._spikes:  # responses do not change from pass to pass
+            self._spikes[place] = few_spikes(y)
+        return self._spikes[place]
 
 
 def rows_of_a_tile(n_fits: int) -> int:
@@ -309,54 +316,27 @@ def is_far(X) -> bool:
     return bool(np.any(np.abs(some.mean(axis=0)) > 8 * some.std(axis=0)))
 
 
-def derivatives(observation: Observation, y: np.ndarray, eta: np.ndarray, w=None) -> tuple[np.ndarray, np.ndarray]:
-    """First and second derivative of the loss in eta, times weights if given; float32 arrays of at most `TILE` numbers.
-
-    They may be read-only views; the next call in the same thread does not change them.
-    """
-    if observation.is_simple or eta.dtype != np.float32 or eta.size <= _FEW or is_forked():
-        r, c = observation.derivatives(y, eta)
-        if w is None:
-            return r, c
-        w = w.astype(r.dtype)
-        return weighted(r, w), weighted(c, w)
-    given = (y, eta) if w is None else (y, eta, w)
-    pad = _scratch()[: len(given)]
-    for tile, values in zip(pad, given, strict=True):
-        np.copyto(tile[: eta.size].reshape(eta.shape), values, casting="same_kind")
-        tile[eta.size :] = 0
-    program = _program(observation) if w is None else _weighted_program(observation)
-    r, c = (np.asarray(a)[: eta.size].reshape(eta.shape) for a in program(*pad))
-    return r, c
+def few_spikes(y: np.ndarray) -> np.ndarray | None:
+    """Return flat indices of the responses that are not 0, or None if they are many."""
+    spikes = np.flatnonzero(y)
+    return spikes if len(spikes) <= _FEW_SPIKES * y.size else None
 
 
-@functools.cache
-def _program(observation: Observation):
-    return jit(observation.derivatives)
-
-
-@functools.cache
-def _weighted_program(observation: Observation):
-    def of(y, eta, w):
-        r, c = observation.derivatives(y, eta)
-        return jnp.where(w > 0, r * w, 0), jnp.where(w > 0, c * w, 0)
-
-    return jit(of)
+def derivatives(
+    observation: Observation, y: np.ndarray, eta: np.ndarray, w=None, spikes: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """First and second derivative of the loss in eta, times weights if given; ``spikes`` are `few_spikes` of y."""
+    r, c = observation.quick_derivatives(y, eta, spikes)
+    if w is None:
+        return r, c
+    w = w.astype(r.dtype)
+    return weighted(r, w), weighted(c, w)
 
 
 def scratch(shape: tuple[int, int]) -> np.ndarray:
     """Return float64 memory of this thread, which the next call reuses: new memory costs as much as a product."""
-    size, of = shape[0] * shape[1], (threading.get_ident(), "double")
+    size, of = shape[0] * shape[1], threading.get_ident()
     memory = _memory.get(of)
     if memory is None or len(memory) < size:
         memory = _memory[of] = np.empty(size)
     return memory[:size].reshape(shape)
-
-
-def _scratch() -> list[np.ndarray]:
-    """Three tiles of this thread."""
-    of = threading.get_ident(), "tiles"
-    memory = _memory.get(of)
-    if memory is None:
-        memory = _memory[of] = [aligned_empty((TILE,), np.dtype(np.float32)) for _ in range(3)]
-    return memory

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import Array, exponent_limit, gammaln, namespace, nearest, round_up
+from glmfit.numerics import Array, exponent_limit, gammaln, namespace, nearest, odds, round_up
 from glmfit.observations.base import Observation
 
 
@@ -38,6 +38,13 @@ class Bernoulli(Observation):
 
     def derivative(self, y: Array, eta: Array) -> Array:
         return self.mean(eta) - y
+
+    def quick_derivatives(self, y: np.ndarray, eta: np.ndarray, spikes: np.ndarray | None = None) -> tuple:
+        p, q = odds(eta)
+        p *= q
+        q *= p
+        p -= y
+        return p, q
 
     def curvature(self, y: Array, eta: Array) -> Array:
         return _bend(eta) + 0.0 * y

@@ -29,7 +29,6 @@ class Gamma(Observation):
     name: ClassVar[str] = "gamma"
     constant: ClassVar[float | None] = 1.0
     has_scale: ClassVar[bool] = True
-    is_simple: ClassVar[bool] = True
     neutral: ClassVar[float] = 1.0
     dispersion: Any = 1.0
 

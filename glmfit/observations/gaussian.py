@@ -22,7 +22,6 @@ class Gaussian(Observation):
     name: ClassVar[str] = "squared"
     constant: ClassVar[float | None] = 0.0
     has_scale: ClassVar[bool] = True
-    is_simple: ClassVar[bool] = True
     dispersion: Any = 1.0
 
     def loss(self, y: Array, eta: Array) -> Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import Array, exp, exponent_limit, gammaln, namespace, nearest, round_up
+from glmfit.numerics import Array, exp, exponent_limit, gammaln, namespace, nearest, odds, round_up
 from glmfit.observations.base import Observation
 
 
@@ -51,6 +51,19 @@ class NegativeBinomial(Observation):
     def derivative(self, y: Array, eta: Array) -> Array:
         p, q = self._share(eta)
         return p / self._of(eta) - y * q
+
+    def quick_derivatives(self, y: np.ndarray, eta: np.ndarray, spikes: np.ndarray | None = None) -> tuple:
+        dispersion = self._of(eta)
+        r = 1 / dispersion
+        p, q = odds(eta + np.log(dispersion))
+        p *= q
+        bend = y + r
+        bend *= p
+        bend *= q
+        p *= r
+        q *= y
+        p -= q
+        return p, bend
 
     def curvature(self, y: Array, eta: Array) -> Array:
         p, q = self._share(eta)

@@ -17,6 +17,7 @@ from glmfit.numerics import (
     gammaln,
     namespace,
     nearest,
+    odds,
     round_up,
     softplus_parts,
 )
@@ -156,6 +157,7 @@ class PoissonSoftplus(Poisson):
     """
 
     name: ClassVar[str] = "softplus"
+    skips_zeros: ClassVar[bool] = True
 
     def mean(self, eta: Array) -> Array:
         return softplus_parts(eta).f
@@ -182,6 +184,16 @@ class PoissonSoftplus(Poisson):
     def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
         parts = softplus_parts(eta)
         return parts.s - y * parts.r, _bend(y, eta, parts)
+
+    def quick_derivatives(self, y: np.ndarray, eta: np.ndarray, spikes: np.ndarray | None = None) -> tuple:
+        if spikes is None:
+            return _slope_and_bend(y, softplus_parts(eta))
+        slope, bend = odds(eta)
+        slope *= bend  # s
+        bend *= slope  # s (1 - s)
+        some = softplus_parts(eta.reshape(-1)[spikes])
+        slope.reshape(-1)[spikes], bend.reshape(-1)[spikes] = _slope_and_bend(y.reshape(-1)[spikes], some)
+        return slope, bend
 
     def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
         if lower is None and upper is None:
@@ -211,7 +223,6 @@ class PoissonExp(Poisson):
     """
 
     name: ClassVar[str] = "exp"
-    is_simple: ClassVar[bool] = True
 
     def mean(self, eta: Array) -> Array:
         return exp(eta)
@@ -259,6 +270,19 @@ def _bend(y: Array, eta: Array, parts: Any) -> Array:
     bend = np.asarray(bend, order="C")
     bend.reshape(-1)[at] += y.reshape(-1)[at] * softplus_parts(eta.reshape(-1)[at]).h
     return bend
+
+
+def _slope_and_bend(y: np.ndarray, parts: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Compute derivatives of the loss with the softplus, in few passes over NumPy arrays."""
+    s = parts.s
+    r = s / parts.f
+    y = y * r
+    bend = s * parts.q
+    s -= y
+    y *= r
+    y *= parts.missing
+    bend += y
+    return s, bend
 
 
 def _broadcast(value: Array, *others: Array | None) -> Array:

@@ -7,7 +7,7 @@ devices obey the same laws. They use all devices of jax; tests/engine/test_devic
 import jax
 import numpy as np
 import pytest
-from cases import solve
+from cases import LOSSES, solve
 from oracles import population as oracle
 
 from glmfit import PopulationGLM, Status, engine, observations, penalties
@@ -19,7 +19,7 @@ from glmfit.engine.devices.shards import layout_of
 from glmfit.engine.host import HostRows
 from glmfit.engine.metric import OwnMetric, SharedMetric
 from glmfit.engine.population import FoldedProblem, PopulationProblem
-from glmfit.engine.tiles import TILE, derivatives
+from glmfit.engine.tiles import derivatives, few_spikes
 from glmfit.solvers import LoopOptions
 
 T, D, N = 700, 6, 5
@@ -364,16 +364,31 @@ def test_no_bound_of_random_fits_is_below_the_gap(n_problems, devices):
 # ---------------------------------------------------------------- parts
 
 
-@pytest.mark.parametrize("link", LINKS)
-def test_derivatives_in_tiles_match_the_formulas(link):
-    rng = np.random.default_rng(0)
-    eta = rng.normal(scale=8, size=(TILE // 16, 15)).astype(np.float32)
-    y = rng.poisson(1.0, eta.shape).astype(np.float32)
-    observation = observations.from_inverse_link(link)
-    r, c = derivatives(observation, y, eta)
-    exact = eta.astype(float)
-    np.testing.assert_allclose(r, observation.derivative(y.astype(float), exact), rtol=2e-5, atol=2e-6)
-    np.testing.assert_allclose(c, observation.curvature(y.astype(float), exact), rtol=2e-4, atol=1e-12)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("share", [0.1, 0.9])
+@pytest.mark.parametrize("name", LOSSES)
+def test_derivatives_in_tiles_match_the_formulas(name, share, dtype, rng):
+    """Whether zeros are skipped or not, and where exponentials are limited; arguments are not changed."""
+    observation, eps = LOSSES[name].model, np.finfo(dtype).eps
+    eta = np.clip(rng.normal(scale=8, size=(600, 15)), -40, 40).astype(dtype)
+    if name in ("softplus", "logistic"):
+        eta[:6, 0] = -1e4, -300, -50, 50, 300, 1e4
+    y = rng.choice(np.asarray(LOSSES[name].responses, dtype), size=eta.shape)
+    y[rng.uniform(size=y.shape) > share] = observation.neutral
+    weights = rng.choice([0.0, 0.5, 2.0], size=(len(eta), 1))
+    arguments = y.copy(), eta.copy()
+    slope, bend = (f(y.astype(float), eta.astype(float)) for f in (observation.derivative, observation.curvature))
+    spikes = few_spikes(y)
+    assert (spikes is None) == (share > 0.5 or observation.neutral != 0)
+    for some in {id(spikes): spikes, id(None): None}.values():
+        r, c = derivatives(observation, y, eta, spikes=some)
+        assert r.dtype == c.dtype == dtype
+        np.testing.assert_array_less(np.abs(r - slope), 40 * eps * (np.abs(slope) + np.abs(y) + 1))
+        np.testing.assert_array_less(np.abs(c - bend), 200 * eps * bend + 1e-17 * (1 + np.abs(y)))
+        for one, plain in zip(derivatives(observation, y, eta, weights, some), (r, c), strict=True):
+            np.testing.assert_array_equal(one, plain * weights.astype(dtype))
+    for after, before in zip((y, eta), arguments, strict=True):
+        np.testing.assert_array_equal(after, before)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
