@@ -83,6 +83,16 @@ def exponent_limit(dtype: Any) -> float:
     return float(math.floor(-math.log(float(jnp.finfo(dtype).smallest_normal)) / 2))
 
 
+def few_nonzero(values: Array) -> np.ndarray | None:
+    """Find flat indices of the numbers of a NumPy array that are not 0, unless they are more than half of all.
+
+    Formulas can skip the others: in most bins, most neurons have no spike.
+    """
+    if namespace(values) is not np or 2 * np.count_nonzero(some := values != 0) > np.size(values):
+        return None
+    return np.flatnonzero(some)
+
+
 def round_up(value: Array) -> Array:
     """Raise a number by 16 machine epsilons, so that it is >= a true value it differs from by less."""
     info = jnp.finfo(value.dtype)

@@ -22,6 +22,7 @@ import numpy as np
 import scipy.linalg  # noqa: F401  loads SciPy's BLAS
 from threadpoolctl import ThreadpoolController
 
+from ..numerics import few_nonzero
 from ..observations import Observation
 
 ROWS_OF_A_TILE = 4096
@@ -29,7 +30,6 @@ _SMALL = 400  # columns of a matrix: smaller ones gain nothing from several thre
 ALL = slice(None)
 TILE = 1 << 17  # numbers; smaller tiles cost more calls, larger ones leave the cache
 MANY_CLASSES = 64  # from this number on, the scores of a row are contiguous in memory; for fewer, those of a class
-_FEW_SPIKES = 0.5  # of the responses: up to this share, formulas that skip zeros are faster
 _MOST_ROWS = 16384  # of a tile: more leave the cache
 _LEAST_ROWS = 64
 
@@ -285,10 +285,10 @@ class Tiles(Workers):
 
     def _few_spikes(self, rows: slice, at, y) -> np.ndarray | None:
         if at is not ALL:
-            return few_spikes(y)
+            return few_nonzero(y)
         place = rows.start, rows.stop
         if place not in self._spikes:  # responses do not change from pass to pass
-            self._spikes[place] = few_spikes(y)
+            self._spikes[place] = few_nonzero(y)
         return self._spikes[place]
 
 
@@ -316,16 +316,10 @@ def is_far(X) -> bool:
     return bool(np.any(np.abs(some.mean(axis=0)) > 8 * some.std(axis=0)))
 
 
-def few_spikes(y: np.ndarray) -> np.ndarray | None:
-    """Return flat indices of the responses that are not 0, or None if they are many."""
-    spikes = np.flatnonzero(y)
-    return spikes if len(spikes) <= _FEW_SPIKES * y.size else None
-
-
 def derivatives(
     observation: Observation, y: np.ndarray, eta: np.ndarray, w=None, spikes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """First and second derivative of the loss in eta, times weights if given; ``spikes`` are `few_spikes` of y."""
+    """First and second derivative of the loss in eta, times weights if given; ``spikes`` are the `few_nonzero` of y."""
     r, c = observation.quick_derivatives(y, eta, spikes)
     if w is None:
         return r, c

@@ -14,6 +14,7 @@ from glmfit.numerics import (
     Array,
     exp,
     exponent_limit,
+    few_nonzero,
     gammaln,
     namespace,
     nearest,
@@ -89,7 +90,7 @@ class Poisson(Observation):
         return mean, mean
 
     def saturated_loss(self, y: Array) -> Array:
-        if (at := _few_spikes(y)) is not None:
+        if (at := few_nonzero(y)) is not None:
             loss = np.array(y, order="C")
             some = loss.reshape(-1)[at]
             loss.reshape(-1)[at] -= some * np.log(some)
@@ -167,7 +168,13 @@ class PoissonSoftplus(Poisson):
 
     def loss_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
         parts = softplus_parts(eta)
-        return parts.f - y * parts.log_f, parts.s - y * parts.r
+        if np.shape(y) != np.shape(eta) or (at := few_nonzero(y)) is None:
+            return parts.f - y * parts.log_f, parts.s - y * parts.r
+        loss, slope = parts.f, parts.s
+        some, y = softplus_parts(eta.reshape(-1)[at]), y.reshape(-1)[at]
+        loss.reshape(-1)[at] -= y * some.log_f
+        slope.reshape(-1)[at] -= y * some.r
+        return loss, slope
 
     def derivative(self, y: Array, eta: Array) -> Array:
         parts = softplus_parts(eta)
@@ -255,17 +262,10 @@ class PoissonExp(Poisson):
         return namespace(mean).log(mean)
 
 
-def _few_spikes(y: Array) -> np.ndarray | None:
-    """Return flat indices of the bins with spikes of a NumPy array if they are few: formulas can skip the others."""
-    if namespace(y) is not np or 2 * np.count_nonzero(spikes := y != 0) > np.size(y):
-        return None
-    return np.flatnonzero(spikes)
-
-
 def _bend(y: Array, eta: Array, parts: Any) -> Array:
     """Second derivative of the loss with the softplus; NumPy computes what counts add only where they are not 0."""
     bend = parts.s * parts.q
-    if np.shape(y) != np.shape(eta) or (at := _few_spikes(y)) is None:
+    if np.shape(y) != np.shape(eta) or (at := few_nonzero(y)) is None:
         return bend + y * parts.h
     bend = np.asarray(bend, order="C")
     bend.reshape(-1)[at] += y.reshape(-1)[at] * softplus_parts(eta.reshape(-1)[at]).h

@@ -19,7 +19,8 @@ from glmfit.engine.devices.shards import layout_of
 from glmfit.engine.host import HostRows
 from glmfit.engine.metric import OwnMetric, SharedMetric
 from glmfit.engine.population import FoldedProblem, PopulationProblem
-from glmfit.engine.tiles import derivatives, few_spikes
+from glmfit.engine.tiles import derivatives
+from glmfit.numerics import few_nonzero
 from glmfit.solvers import LoopOptions
 
 T, D, N = 700, 6, 5
@@ -378,7 +379,7 @@ def test_derivatives_in_tiles_match_the_formulas(name, share, dtype, rng):
     weights = rng.choice([0.0, 0.5, 2.0], size=(len(eta), 1))
     arguments = y.copy(), eta.copy()
     slope, bend = (f(y.astype(float), eta.astype(float)) for f in (observation.derivative, observation.curvature))
-    spikes = few_spikes(y)
+    spikes = few_nonzero(y)
     assert (spikes is None) == (share > 0.5 or observation.neutral != 0)
     for some in {id(spikes): spikes, id(None): None}.values():
         r, c = derivatives(observation, y, eta, spikes=some)
