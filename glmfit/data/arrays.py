@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from ..threads import one_thread_each
 from .times import is_pynapple, plain
 
 _FEW = 10  # rows that may increase by chance
@@ -226,7 +227,7 @@ def length_of(values: Any) -> float:
     if entries.dtype.kind != "f":
         return np.nan
     flat = entries.ravel(order="K")
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"), one_thread_each():  # others would wait and slow the fit
         return math.sqrt(np.dot(flat, flat))
 
 

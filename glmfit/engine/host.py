@@ -10,8 +10,9 @@ from typing import Self
 import numpy as np
 
 from ..bounds import ResidualSums
+from ..threads import n_cores, scratch
 from .passes import sums_of
-from .tiles import ALL, Tiles, column_sums, n_cores, scratch, tiles_of
+from .tiles import ALL, Tiles, column_sums, tiles_of
 
 _MOST_ROWS = 16384  # most rows of a tile from which Hessians are formed; below, its most numbers
 _MOST_OF_A_TILE = 1 << 18

@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrs
 
-from .tiles import ROWS_OF_A_TILE, one_thread_each, over_tiles, rows_at_once
+from ..threads import one_thread_each
+from .tiles import ROWS_OF_A_TILE, over_tiles, rows_at_once
 
 _ABSENT = 1e-14  # share of the trace of a correlation matrix: smaller eigenvalues are rounding of the Gram matrix
 _FLOOR = 1e-5  # share of the largest variance to which smaller ones are raised

@@ -12,12 +12,12 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf
 
 from ..penalties import Penalty
+from ..threads import n_cores
 from .cg import Descent, steps_of_a_hessian
 from .exact.kinked import least_of_models, times
 from .host import HostRows
 from .metric import SharedMetric
 from .population import select
-from .tiles import n_cores
 
 _LIFT = 1e-7  # of the diagonal of a Hessian in single precision, at least
 _NEAR = 0.6  # of its threshold: features with a larger gradient are in a Hessian, so they need not be added soon

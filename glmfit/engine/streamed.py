@@ -9,9 +9,10 @@ from typing import Any, Self
 import jax
 import numpy as np
 
+from ..threads import Workers, n_cores
 from .host import HostRows
 from .population import PopulationProblem
-from .tiles import ALL, Workers, n_cores, rows_of_a_tile, tiles_of
+from .tiles import ALL, rows_of_a_tile, tiles_of
 
 _TILE_BYTES = 4e6  # bytes that are read at once, unless a source has larger chunks
 _RUN = 256  # neighbouring rows of a sample

@@ -15,7 +15,8 @@ from ..data.standard_form import StandardForm
 from ..engine.metric import ranges_of
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
-from ..engine.tiles import one_thread_each, over_tiles
+from ..engine.tiles import over_tiles
+from ..threads import one_thread_each
 
 _PRIOR = 1.5  # one over the variance of the linear predictor that the weakest prior allows
 _SMALLEST = 0.1  # of the median range of the features: smaller ones count as that, because other rows may vary more

@@ -17,10 +17,11 @@ from ..data.features import check_columns, read_features, read_offset, read_resp
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..engine.result import LoopOptions
-from ..engine.tiles import one_thread_each, over_tiles, tiles_of
+from ..engine.tiles import over_tiles, tiles_of
 from ..numerics import ArrayOrTsd, DataLike, PerRow, Seed
 from ..observations import Observation
 from ..status import Status
+from ..threads import one_thread_each
 from .dispersion import pearson, scale_of
 from .model import Model, rows_of_coefficients
 from .parameters import read_verbose

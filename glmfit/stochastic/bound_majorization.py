@@ -18,8 +18,9 @@ from ..engine.classes.run import ClassRun
 from ..engine.exact.quadratic import minimise
 from ..engine.problem import Params
 from ..engine.result import LoopOptions, Solution
-from ..engine.tiles import a_twentieth, small_blas
+from ..engine.tiles import a_twentieth
 from ..numerics import seed_of
+from ..threads import small_blas
 from .bound_descent import BoundDescent
 from .contrast_rows import SurrogateSum
 from .log_linear import LogLinear

@@ -13,8 +13,8 @@ from scipy.linalg.blas import dsymm, dsymv, dsyrk, dtrsm
 from ..bounds import ORDERS, LowRankPlusDiagonal
 from ..checks import check_choice, check_flag, check_positive, check_whole
 from ..engine.problem import Params
-from ..engine.tiles import one_thread_each
 from ..numerics import seed_of
+from ..threads import one_thread_each
 from .schedule import ScheduledSolver
 
 GAINS = ("constant", "tau", "inverse")

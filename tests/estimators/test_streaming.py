@@ -509,7 +509,7 @@ def test_exposures_per_neuron_rare_neurons_and_one_neuron_are_streamed(tmp_path)
 
 @pytest.mark.thorough
 def test_the_rows_that_guide_a_streamed_fit_may_span_several_tiles(tmp_path, monkeypatch):
-    monkeypatch.setattr(tiles, "n_cores", lambda: 2)
+    monkeypatch.setattr(streamed, "n_cores", lambda: 2)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60_000, 4)).astype(np.float32)
     Y = rng.poisson(np.logaddexp(0, X @ rng.normal(size=(4, 40)) * 0.3 - 1))

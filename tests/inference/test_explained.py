@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-import glmfit.engine.tiles as tiles
+import glmfit.threads as threads
 from glmfit import PopulationGLM, PopulationGLMCV
 from glmfit.design import BSpline, product
 from glmfit.engine.nested import models
@@ -112,7 +112,7 @@ def test_counts_of_a_null_remain_counts_with_an_exposure(name):
 
 
 def test_p_values_of_interrupted_linear_shifts_do_not_rely_on_missing_draws(monkeypatch):
-    monkeypatch.setattr(tiles, "n_cores", lambda: 1)
+    monkeypatch.setattr(threads, "n_cores", lambda: 1)
     found = interrupted(monkeypatch, 9, null=LinearShift(30, 20), **NULL)
     assert found.status == "interrupted" and found.n_draws[0, 0] < 10
     assert not np.any(found.p_value[:, 0] < 0.5)
@@ -137,7 +137,7 @@ def interrupted(monkeypatch, at, **given):
 def test_an_interrupted_run_keeps_finished_neurons(monkeypatch):
     from glmfit.inference.explained import work as module
 
-    monkeypatch.setattr(tiles, "n_cores", lambda: 1)
+    monkeypatch.setattr(threads, "n_cores", lambda: 1)
     monkeypatch.setattr(module, "_CHUNK", 1)
     found = interrupted(monkeypatch, 2)
     assert found.status == "interrupted" and "pass the same checkpoint again" in str(found)

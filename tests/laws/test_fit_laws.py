@@ -11,6 +11,7 @@ from cases import LOSSES, solve
 from oracles import population as oracle
 
 from glmfit import PopulationGLM, Status, engine, observations, penalties
+from glmfit.compilation import compiled_programs
 from glmfit.engine import Newton, cg, solvers
 from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
 from glmfit.engine.cg import Descent, inner
@@ -19,7 +20,7 @@ from glmfit.engine.devices.shards import layout_of
 from glmfit.engine.host import HostRows
 from glmfit.engine.metric import OwnMetric, SharedMetric
 from glmfit.engine.population import FoldedProblem, PopulationProblem
-from glmfit.engine.tiles import derivatives
+from glmfit.engine.tiles import derivatives, is_far
 from glmfit.numerics import few_nonzero
 from glmfit.solvers import LoopOptions
 
@@ -362,6 +363,21 @@ def test_no_bound_of_random_fits_is_below_the_gap(n_problems, devices):
     assert np.median(np.concatenate(tightness)) < 10
 
 
+@pytest.mark.parametrize("penalty", ["UnRegularized", "Ridge", "Lasso", "GroupLasso"])
+@pytest.mark.parametrize("name", ["softplus", "exp", "NegativeBinomial", "Bernoulli", "Gaussian", "Gamma"])
+def test_fits_on_the_host_compile_nothing(name, penalty):
+    """Shapes that no other test has, with passes in several tiles."""
+    X, Y = recording(9, t=9001, d=4, n=17)
+    more = {"groups": np.repeat([0, 1], 2)} if penalty == "GroupLasso" else {}
+    more |= {} if penalty == "UnRegularized" else {"regularizer_strength": 1e-3}
+    more |= {"inverse_link_function": name} if name in LINKS else {"observation_model": name}
+    Y = {"Bernoulli": np.minimum(Y, 1), "Gamma": Y + 0.5}.get(name, Y)
+    before = compiled_programs()
+    model = PopulationGLM(regularizer=penalty, **more).fit(X, Y)
+    model.score(X, Y)
+    assert compiled_programs() == before
+
+
 # ---------------------------------------------------------------- parts
 
 
@@ -390,6 +406,17 @@ def test_derivatives_in_tiles_match_the_formulas(name, share, dtype, rng):
             np.testing.assert_array_equal(one, plain * weights.astype(dtype))
     for after, before in zip((y, eta), arguments, strict=True):
         np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("centre, far", [(0.0, False), (20.0, True)])
+def test_rare_features_are_not_far_from_0(rng, centre, far):
+    """Rows that are looked at may miss a place that is rarely visited: then its feature is 0 there, not constant."""
+    X = rng.normal(centre, 1.0, (100_000, 3))
+    X[:, 0] = 0.0
+    X[1:4, 0] = 1.0
+    assert is_far(X) == far
+    X[:, 0] = 1.0
+    assert is_far(X)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -8,7 +8,7 @@ import pytest
 from oracles import nested as oracle
 from oracles import responses
 
-import glmfit.engine.tiles as tiles
+import glmfit.threads as threads
 from glmfit import PopulationGLM, PopulationGLMCV
 from glmfit.engine.nested import models as fits_module
 from glmfit.engine.nested.blocks import Blocks
@@ -352,7 +352,7 @@ def test_results_do_not_depend_on_the_number_of_threads(name, monkeypatch):
     null = CircularShift(5, random_state=3)
     found = []
     for cores in (1, 3):
-        monkeypatch.setattr(tiles, "n_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(threads, "n_cores", lambda cores=cores: cores)
         found.append(explain(estimator(name, cv=4), X, Y, GROUPS, kinds="unique", null=null, level=0.2))
     same(*found)
 
@@ -380,7 +380,7 @@ def test_an_interrupted_run_continues_from_its_checkpoint(at, null, monkeypatch,
     from glmfit.inference.explained import testing
 
     X, Y, _ = population(n=4)
-    monkeypatch.setattr(tiles, "n_cores", lambda: 1)
+    monkeypatch.setattr(threads, "n_cores", lambda: 1)
     monkeypatch.setattr(work_module, "_CHUNK", 2)
     monkeypatch.setattr(testing, "_CHUNK", 2)
     given = estimator("softplus", cv=3), X, Y, GROUPS

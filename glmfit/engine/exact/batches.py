@@ -16,11 +16,12 @@ from ...bounds import ResidualSums, dual_gap, gap_bound
 from ...observations import Observation
 from ...penalties import Penalty
 from ...status import Status
+from ...threads import Workers, small_blas
 from .. import passes
 from ..population import PopulationProblem, select
 from ..problem import Params
 from ..result import LoopOptions, Solution, stopping_target
-from ..tiles import Workers, small_blas, tiles_of
+from ..tiles import tiles_of
 from .newton import Iterate, NewtonSystem, Step
 from .proximal_newton import model_step
 

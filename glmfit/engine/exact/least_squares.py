@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...status import Status
+from ...threads import one_thread_each, small_blas
 from ..loop import Run
 from ..metric import rank_of, rough_standard
 from ..problem import Params
 from ..result import Solution
-from ..tiles import one_thread_each, rows_at_once, small_blas, sums_over_tiles
+from ..tiles import rows_at_once, sums_over_tiles
 
 _EPS = np.finfo(float).eps
 _ROUNDINGS = 64  # units in the last place of the terms of a moment, which tiles add up

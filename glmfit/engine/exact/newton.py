@@ -10,8 +10,8 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from ...bounds import descent_step, gap_bound
+from ...threads import small_blas
 from ..problem import Evaluation, Params
-from ..tiles import small_blas
 
 _FAR = 1e-2  # still missing, as a share of the gain over the null model
 CLOSE = 1e-2  # nats of the recording that are still missing

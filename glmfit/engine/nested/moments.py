@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..tiles import small_blas, tiles_of
+from ...threads import small_blas
+from ..tiles import tiles_of
 from .search import HeldOut, Nested, Responses, best_of
 
 _EPS = np.finfo(float).eps

@@ -16,7 +16,8 @@ import numpy as np
 
 from ...observations import Observation
 from ...observations.poisson import Poisson, PoissonExp, PoissonSoftplus
-from ..tiles import Workers, n_cores, weighted
+from ...threads import Workers, n_cores
+from ..tiles import weighted
 
 _NUMBERS = 1 << 19  # products of pairs, or predictors, of a tile
 _OVERHEAD = 256  # rows: cost of a cell in addition to its rows

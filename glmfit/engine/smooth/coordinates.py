@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..tiles import one_thread_each, rows_at_once, sums_over_tiles
+from ...threads import one_thread_each
+from ..tiles import rows_at_once, sums_over_tiles
 
 _NULL = 1e-9  # share of the largest eigenvalue of a penalty below which nothing is penalised
 _TWICE = 1e-10  # share of a direction's variance that others do not have; below, it is a duplicate

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tiles import Fitters
+from ...threads import Fitters
 from .coordinates import Coordinates
 from .evidence import Optimum, Quadratic, evaluate, optimum
 from .held_out import HeldOut, evaluate_held_out

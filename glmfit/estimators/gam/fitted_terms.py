@@ -10,8 +10,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from ...checks import check_flag, check_real, check_whole
 from ...design import Term
-from ...engine.tiles import one_thread_each
 from ...numerics import Seed
+from ...threads import one_thread_each
 from ..population_model import PopulationModel
 from .posterior import Grid, Quantiles, deviations, grid_of
 from .smooth_tests import NO_TEST, TermTest, penalty_of, shrunken_test, shrunken_test_of_several, smooth_test

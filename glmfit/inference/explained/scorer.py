@@ -17,10 +17,10 @@ from ...engine.nested.blocks import Blocks
 from ...engine.nested.folded import held_out_by_solvers
 from ...engine.nested.moments import Moments, moments_serve
 from ...engine.nested.search import HeldOut, Nested, Responses
-from ...engine.tiles import Fitters, Workers, one_thread_each
 from ...estimators.parameters import precision
 from ...observations import NegativeBinomial, Observation
 from ...penalties.family import PenaltyFamily
+from ...threads import Fitters, Workers, one_thread_each
 
 _WORTH_THREADS = 1_000_000  # entries of the features
 _WIDE = 300  # features beyond which steps of all fits are cheaper than Hessians

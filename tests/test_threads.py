@@ -5,12 +5,13 @@ import time
 
 import pytest
 
-from glmfit.engine import tiles
+from glmfit import threads
+from glmfit.engine.tiles import over_tiles
 
 
 @pytest.fixture
 def two_cores(monkeypatch):
-    monkeypatch.setattr(tiles, "n_cores", lambda: 2)
+    monkeypatch.setattr(threads, "n_cores", lambda: 2)
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -19,13 +20,13 @@ def test_threads_are_shared_and_nested_work_runs_in_one_thread():
 
     def outer(i):
         seen.add(threading.current_thread())
-        return sum(tiles.over_tiles(lambda rows: rows.stop - rows.start, 10_000, 1000)) + i
+        return sum(over_tiles(lambda rows: rows.stop - rows.start, 10_000, 1000)) + i
 
     for _ in range(20):
-        with tiles.Workers() as workers:
+        with threads.Workers() as workers:
             assert list(workers.each(outer, list(range(8)))) == [10_000 + i for i in range(8)]
     assert len(seen) <= 2 and threading.main_thread() not in seen
-    with tiles.Fitters() as workers:
+    with threads.Fitters() as workers:
         others = list(workers.each(lambda _: threading.current_thread(), range(4)))
     assert not seen & set(others)
 
@@ -44,7 +45,7 @@ def test_no_work_is_running_after_a_failure(where):
         done.append(i)
         return i
 
-    with pytest.raises(RuntimeError, match=where), tiles.Workers() as workers:
+    with pytest.raises(RuntimeError, match=where), threads.Workers() as workers:
         for _ in workers.each(task, list(range(50))):
             raise RuntimeError("consumer")
     ended = list(done)
@@ -53,26 +54,15 @@ def test_no_work_is_running_after_a_failure(where):
 
 
 def test_threads_of_blas_are_restored_whatever_the_order_in_which_contexts_end():
-    def threads():
-        return [lib["num_threads"] for lib in tiles._blas.info() if lib["user_api"] == "blas"]
+    def counts():
+        return [lib["num_threads"] for lib in threads._blas.info() if lib["user_api"] == "blas"]
 
-    before = threads()
-    first, second = tiles.one_thread_each(), tiles.one_thread_each()
+    before = counts()
+    first, second = threads.one_thread_each(), threads.one_thread_each()
     first.__enter__()
     second.__enter__()
-    assert set(threads()) == {1}
+    assert set(counts()) == {1}
     first.__exit__(None, None, None)
-    assert set(threads()) == {1}
+    assert set(counts()) == {1}
     second.__exit__(None, None, None)
-    assert threads() == before
-
-
-@pytest.mark.parametrize("centre, far", [(0.0, False), (20.0, True)])
-def test_rare_features_are_not_far_from_0(rng, centre, far):
-    """Rows that are looked at may miss a place that is rarely visited: then its feature is 0 there, not constant."""
-    X = rng.normal(centre, 1.0, (100_000, 3))
-    X[:, 0] = 0.0
-    X[1:4, 0] = 1.0
-    assert tiles.is_far(X) == far
-    X[:, 0] = 1.0
-    assert tiles.is_far(X)
+    assert counts() == before

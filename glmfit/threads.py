@@ -1,0 +1,157 @@
+"""Threads: work shared among the cores, and BLAS kept to the threads that are wanted.
+
+A thread of BLAS that is woken once waits for more for a tenth of a second, in which it takes time from ours. So large
+products are shared among our threads, and BLAS runs in them.
+"""
+
+import contextlib
+import functools
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import scipy.linalg  # noqa: F401  loads SciPy's BLAS
+from threadpoolctl import ThreadpoolController
+
+_SMALL = 400  # columns of a matrix: smaller ones gain nothing from several threads
+
+_own = threading.local()
+
+
+class Workers:
+    """Threads among which work is shared while they are entered as a context; BLAS keeps to one thread meanwhile.
+
+    NumPy releases the interpreter lock, so threads share the elementwise work, which BLAS threads would not. All
+    workers share the threads of the process, which stay alive: with many cores, starting a thread for each costs time
+    in every pass. A thread that is itself one of them does its work alone.
+    """
+
+    waiting = 0  # threads in addition to one per core, if some wait for a disk
+    kind = "passes"  # of tasks, which share threads
+    _pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self):
+        """Start threads."""
+        self._open, workers = contextlib.ExitStack(), n_cores() + self.waiting
+        self._open.enter_context(one_thread_each())
+        alone = workers == 1 or hasattr(_own, "is_worker")
+        self._pool = None if alone else _threads(workers, self.kind, os.getpid())
+        self._begun: weakref.WeakSet = weakref.WeakSet()
+        return self
+
+    def __exit__(self, *error) -> None:
+        """Release the threads, once the work begun has ended."""
+        for results in list(self._begun):
+            results.close()
+        self._pool = None
+        self._open.close()
+
+    def lend_to(self, other: "Workers") -> None:
+        """Let others use the threads while this is entered."""
+        other._pool, other._begun = self._pool, self._begun
+
+    def each(self, function, items) -> Iterator:
+        """Apply a function to every item, in order, shared among threads."""
+
+        def quietly(item):
+            # The caller sees overflow: of a fit far from its optimum, or of one that has none.
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                return function(item)
+
+        if self._pool is None or len(items) == 1:
+            return map(quietly, items)
+        results = _in_order(self._pool, quietly, items)
+        self._begun.add(results)
+        return results
+
+    def add(self, function, items) -> list[np.ndarray]:
+        """Add up, in float64, what a function returns for each item, arrays in a tuple; few sums are held at a time."""
+        if not len(items):
+            return []
+
+        def several(some):
+            total = [np.array(part, np.float64) for part in function(some[0])]
+            for item in some[1:]:
+                for one, part in zip(total, function(item), strict=True):
+                    one += part
+            return total
+
+        size = -(-len(items) // (2 * n_cores()))
+        shares = [items[i : i + size] for i in range(0, len(items), size)]
+        return [sum(parts) for parts in zip(*self.each(several, shares), strict=True)]
+
+
+class Fitters(Workers):
+    """Threads for tasks that are whole fits: the passes of other fits need not wait for them."""
+
+    kind = "fits"
+
+
+@functools.cache
+def _threads(n: int, kind: str, process: int) -> ThreadPoolExecutor:
+    """Return threads of a process, which has none of those of the process it was forked from."""
+    return ThreadPoolExecutor(n, initializer=lambda: setattr(_own, "is_worker", True))
+
+
+def _in_order(pool: ThreadPoolExecutor, function, items) -> Iterator[Any]:
+    """Yield results in order; no task is left running after a failure, or if the caller stops early."""
+    futures: deque[Future] = deque()
+    try:
+        for item in items:
+            futures.append(pool.submit(function, item))
+        while futures:
+            result = futures[0].result()
+            futures.popleft()
+            yield result
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
+        futures.clear()
+
+
+def small_blas(size: int) -> contextlib.AbstractContextManager:
+    """Context in which BLAS keeps to one thread for matrices too small to share: waking threads costs more."""
+    return one_thread_each() if size < _SMALL else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Context in which BLAS uses only the calling thread, until no such context is active any more."""
+    with _limited.lock:
+        _limited.n += 1
+        if _limited.n == 1:
+            _limited.by = _blas.limit(limits=1, user_api="blas")
+    try:
+        yield
+    finally:
+        with _limited.lock:
+            _limited.n -= 1
+            if not _limited.n:
+                _limited.by.restore_original_limits()
+                _memory.clear()
+
+
+_blas = ThreadpoolController()  # of NumPy and SciPy, found when this is imported: the first fit need not wait for it
+_limited = SimpleNamespace(n=0, by=None, lock=threading.Lock())
+_memory: dict[int, np.ndarray] = {}  # of every thread, until its work is done
+
+
+def n_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def scratch(shape: tuple[int, int]) -> np.ndarray:
+    """Return float64 memory of this thread, which the next call reuses: new memory costs as much as a product."""
+    size, of = shape[0] * shape[1], threading.get_ident()
+    memory = _memory.get(of)
+    if memory is None or len(memory) < size:
+        memory = _memory[of] = np.empty(size)
+    return memory[:size].reshape(shape)
