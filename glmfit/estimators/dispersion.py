@@ -146,11 +146,12 @@ class Profile:
 
     def __init__(self, data: Training, params: Params):
         self._data, self._tails = data, _tails(data)
-        self._eta = self._predictors(slice(None), params) if isinstance(data.X, np.ndarray) else None
-        self._params = params
+        self._params, self._eta = params, None
+        if isinstance(data.X, np.ndarray):
+            self._eta = np.concatenate(list(over_tiles(self._predictors, len(data.X))))
 
-    def _predictors(self, rows: slice, params: Params) -> np.ndarray:
-        eta = np.asarray(self._data.X[rows], np.float64) @ params.coef + params.intercept
+    def _predictors(self, rows: slice) -> np.ndarray:
+        eta = np.asarray(self._data.X[rows], np.float64) @ self._params.coef + self._params.intercept
         eta = eta if self._data.offset is None else eta + self._data.offset[rows]
         return np.minimum(eta, 300.0)
 
@@ -160,7 +161,7 @@ class Profile:
 
         def tile(rows):
             y = np.take(np.asarray(data.Y[rows], np.float64), which, axis=1)
-            eta = self._predictors(rows, self._params) if self._eta is None else self._eta[rows]
+            eta = self._predictors(rows) if self._eta is None else self._eta[rows]
             mu = np.exp(np.take(eta, which, axis=1))
             whole = r + mu
             first = (mu - y) / whole

@@ -16,6 +16,7 @@ from ..data import counts as door
 from ..data.features import check_columns, read_features, read_offset, read_response_weights
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
+from ..engine.passes import predictor
 from ..engine.result import LoopOptions
 from ..engine.tiles import over_tiles, tiles_of
 from ..numerics import ArrayOrTsd, DataLike, PerRow, Seed
@@ -132,7 +133,7 @@ class PopulationModel(RegressorMixin, Model):
         with np.errstate(invalid="ignore"):
             if source is None:
                 X = read_features(self, X, reset=False)
-                eta = np.asarray(X, np.float64) @ self.coef_ + self.intercept_
+                eta = predictor(X, self.coef_, self.intercept_)
             else:
                 check_columns(self, source, reset=False)
                 parts = (np.asarray(source.fetch(rows), np.float64) for rows in tiles_of(len(source)))

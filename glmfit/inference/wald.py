@@ -27,6 +27,7 @@ from ..estimators.streaming import as_arrays, bytes_in_memory
 from ..numerics import DataLike, PerRow
 from ..observations import NegativeBinomial
 from ..status import Status
+from ..threads import one_thread_each
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -262,6 +263,7 @@ class FittedData:
         total = np.sum(weights if self.data.own is None else weights * self.data.own, axis=0)
         return np.broadcast_to(total, self.params.intercept.shape)
 
+    @one_thread_each()
     def group_statistics(self, i: int, groups: list[np.ndarray]) -> list[tuple[float, np.ndarray]]:
         """Compute statistics of groups of features of one neuron, and the weights of squares of normals in their nulls.
 
@@ -313,6 +315,7 @@ class FittedData:
             spread = inverse @ (n_rows * passes.hessian(data.X, square, weights, _GIVEN, *place)[0]) @ inverse
         return _Curvature(J, inverse, outside, spread, seen, whole)
 
+    @one_thread_each()  # others, once woken for a small product, would take time from the pass over the rows
     def information(self, i: int, covariance: str = "fisher", combinations: np.ndarray | None = None):
         """Compute standard errors of one neuron, (feature or combination,) and intercept, degrees and dispersion."""
         if self.model.report_.status[i] in NO_OPTIMUM:

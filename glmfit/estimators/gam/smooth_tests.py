@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...threads import one_thread_each
+
 _ROUNDING = 1e-14  # of the largest eigenvalue: what has no variance
 UNSEEN = 1e-9  # degrees of freedom that rounding leaves to a direction without data
 _PENALISED = 1e-8  # of the largest eigenvalue of one penalty: what is penalised
@@ -186,6 +188,7 @@ def shrunken_test_of_several(
     return TermTest(df, statistic, tail(statistic, m / line, residual_df))
 
 
+@one_thread_each()
 def tail(statistic: float, weights: ArrayLike, residual_df: float = np.inf) -> float:
     r"""Compute the probability that a weighted sum of squares of normals exceeds a value.
 
