@@ -12,7 +12,7 @@ import numpy as np
 from ..bounds import ResidualSums
 from ..threads import n_cores, scratch
 from .passes import sums_of
-from .tiles import ALL, Tiles, column_sums, tiles_of
+from .tiles import ALL, Tiles, column_sums, tiles_of, weighted
 
 _MOST_ROWS = 16384  # most rows of a tile from which Hessians are formed; below, its most numbers
 _MOST_OF_A_TILE = 1 << 18
@@ -41,6 +41,7 @@ class HostRows(Tiles):
         shape = self.n_rows, len(self.neuron)
         self._every = np.array_equal(self.neuron, np.arange(self.Y.shape[1]))  # then counts are views
         self._spikes: dict[tuple[int, int], np.ndarray | None] = {}  # of tiles of all fits
+        self._sizes: tuple[np.ndarray, np.ndarray] | None = None  # squared lengths of rows, in some units
         self.eta, self.D, self.curvature = (np.empty(shape, self.dtype) for _ in range(3))
         self.passes = 0.0  # products with all rows, both ways, in units of all fits
 
@@ -50,20 +51,37 @@ class HostRows(Tiles):
         """Set the parameters of all fits; return the gradient of the mean loss there."""
         with np.errstate(over="ignore"):  # the fit gives up on a predictor that overflows
             coef, base = at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
-        moves = coef.any()
+        if not coef.any() and self.offset is None:
+            return self._place_at_one(base)
 
         def tile(rows):
             eta = self.eta[rows]
-            if moves:
-                self._predict(rows, coef, base, eta)
-            else:
-                eta[:] = base
+            self._predict(rows, coef, base, eta)
             known = self._known(rows, ALL)
             if known is not None:
                 eta += known.astype(self.dtype)
             return self._slopes_of(rows)
 
-        self.passes += 0.5 * bool(moves)
+        self.passes += 0.5
+        return self._sum(self._over(tile))
+
+    def _place_at_one(self, base) -> np.ndarray:
+        """Set one predictor of all rows of each fit, (fit,): there, derivatives are linear in the response."""
+        (r0, r1), (c0, c1) = self.observation.derivatives(np.array([[0.0], [1.0]]), base[None].astype(np.float64))
+        r0, dr, c0, dc = (a.astype(self.dtype) for a in (r0, r1 - r0, c0, c1 - c0))
+
+        def tile(rows):
+            y, w = self._y(rows, ALL, self.dtype), self._weight(rows, ALL)
+            r, c = y * dr, self.curvature[rows]
+            r += r0
+            np.multiply(y, dc, out=c)
+            c += c0
+            self.eta[rows] = base
+            if w is not None:
+                w = w.astype(self.dtype)
+                r, c[:] = weighted(r, w), weighted(c, w)
+            return r.T @ self._x(rows), column_sums(r)
+
         return self._sum(self._over(tile))
 
     def along(self, p, at: np.ndarray | None = None) -> np.ndarray:
@@ -210,12 +228,18 @@ class HostRows(Tiles):
 
     def longest(self, unit: np.ndarray) -> tuple[float, np.ndarray]:
         """Largest norm of a centred row over ``unit`` (feature,), rounding included; mean curvature times squares."""
-        inverse = (1 / unit).astype(self.dtype)
+        if self._sizes is None or not np.array_equal(self._sizes[0], unit):  # they are those of every group of fits
+            inverse = (1 / unit).astype(self.dtype)
+
+            def sizes(rows):
+                z = self._centred_rows(rows) * inverse
+                return np.einsum("ij,ij->i", z, z)
+
+            self._sizes = unit, np.concatenate(self._over(sizes))
+        size = self._sizes[1]
 
         def tile(rows):
-            z = self._centred_rows(rows) * inverse
-            size = np.einsum("ij,ij->i", z, z)
-            return self._furthest(rows, size), size @ self.curvature[rows]
+            return self._furthest(rows, size[rows]), size[rows] @ self.curvature[rows]
 
         furthest, spread = zip(*self._over(tile), strict=True)
         return float(np.sqrt(np.max(furthest))) * (1 + 1e-4), self._mean(spread) * (1 + 1e-4)
