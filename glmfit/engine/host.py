@@ -36,6 +36,7 @@ class HostRows(Tiles):
     """
 
     selects = True  # whether passes of some fits, and Hessians of some rows, take less time
+    coupled = False  # whether a row has one loss of all its predictors
 
     def _allocate(self) -> None:
         shape = self.n_rows, len(self.neuron)
@@ -51,18 +52,22 @@ class HostRows(Tiles):
         """Set the parameters of all fits; return the gradient of the mean loss there."""
         with np.errstate(over="ignore"):  # the fit gives up on a predictor that overflows
             coef, base = at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
-        if not coef.any() and self.offset is None:
+        moves = coef.any()
+        if not (moves or self.coupled or self.offset is not None):
             return self._place_at_one(base)
 
         def tile(rows):
             eta = self.eta[rows]
-            self._predict(rows, coef, base, eta)
+            if moves:
+                self._predict(rows, coef, base, eta)
+            else:
+                eta[:] = base
             known = self._known(rows, ALL)
             if known is not None:
                 eta += known.astype(self.dtype)
             return self._slopes_of(rows)
 
-        self.passes += 0.5
+        self.passes += 0.5 * bool(moves)
         return self._sum(self._over(tile))
 
     def _place_at_one(self, base) -> np.ndarray:

@@ -24,8 +24,7 @@ class ClassRows(HostRows):
     by class, so that sums over them are as fast as over many.
     """
 
-    selects = False
-
+    selects, coupled = False, True
     keeps = True  # scores
     guesses = True  # lengths of steps, if it keeps none
 
