@@ -53,13 +53,16 @@ def read_model(
     if estimator is not None and estimator not in ESTIMATORS:
         problems.add(path, f"estimator is {shown(estimator)}{guess(estimator, ESTIMATORS)}")
         estimator = None
-    names = tuple(dict.fromkeys(right.get("data", data)))
+    wrong = "data" in table and "data" not in right
+    names = () if wrong else tuple(dict.fromkeys(right.get("data", data)))
     for name in names:
         if name not in data:
             problems.add(path, f'data names "{name}", which is not a [[data]] name{guess(name, data)}')
     sources = [data[name] for name in names if name in data]
     parameters, grid = right.get("parameters", {}), right.get("grid", {})
     members = _members(problems, path, parameters, grid, estimator, values)
+    if wrong:  # what follows depends on the data
+        return []
     design = _design(problems, path, table, sources, estimator)
     explained = scored = None
     if isinstance(table.get("score"), dict):

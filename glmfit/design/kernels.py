@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -100,7 +101,7 @@ class RaisedCosineLinear(_RaisedCosines):
         How far the kernels look back, and the width of a bin, s. The window has at least ``n`` bins.
     name : str
         Name of the term; features are named after it and the number of their kernel.
-    columns : int or sequence of str, optional
+    columns : int or sequence of str or int, optional
         Number or names of the columns of a signal with several, such as the counts of other neurons. Each column is a
         separate term, called ``name_column``. By default the signal has one column.
     penalty_order : int
@@ -148,7 +149,7 @@ class RaisedCosineLog(_RaisedCosines):
         How far the kernels look back, and the width of a bin, s. The window has at least ``n`` bins.
     name : str
         Name of the term; features are named after it and the number of their kernel.
-    columns : int or sequence of str, optional
+    columns : int or sequence of str or int, optional
         Number or names of the columns of a signal with several, such as the counts of other neurons. Each column is a
         separate term, called ``name_column``. By default the signal has one column.
     penalty_order : int
@@ -202,9 +203,10 @@ def check_columns(
 def _checked_columns(given: Any) -> tuple[str, ...] | None:
     if given is None:
         return None
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+    if isinstance(given, Integral) and not isinstance(given, bool) and given > 0:
         return tuple(map(str, range(given)))
     names = () if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    names = tuple(str(c) if isinstance(c, Integral) and not isinstance(c, bool) else c for c in names)  # units
     if not names or not all(isinstance(c, str) and c for c in names) or len(set(names)) < len(names):
         raise ValueError(f"columns is {given!r}; it must be a number of columns, or their names, each once.")
     return names

@@ -359,6 +359,7 @@ BAD = [
     ('data = ["track"]', 'data = ["trac"]',
      'model "place": data names "trac", which is not a [[data]] name; did you mean "track"?'),
     ('data = ["track"]', "data = []", 'model "place": data is []; it must be a list of names of data.'),
+    ('data = ["track"]', 'data = "track"', 'model "place": data is "track"; it must be a list of names of data.'),
     ("tol = 1e-6", "tol = -1", 'model "place", parameters: tol is -1; it must be a finite number above 0.'),
     ("tol = 1e-6", "toll = 1",
      'model "place", parameters: toll is not a parameter of PopulationGLM; did you mean "tol"?'),

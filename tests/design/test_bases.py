@@ -117,6 +117,12 @@ def test_raised_cosines_equal_those_of_nemos_and_of_the_oracle(loose_shapes):
     np.testing.assert_allclose(linear, nmo.basis.RaisedCosineLinearConv(5, window_size=20).evaluate(at), atol=1e-5)
 
 
+@pytest.mark.parametrize("columns", [3, np.int64(3), range(3), np.arange(3), ["0", "1", "2"]], ids=repr)
+def test_columns_are_counted_or_named_by_units(columns):
+    basis = RaisedCosineLog(2, 0.1, 0.01, name="from", columns=columns)
+    assert basis.columns == ("0", "1", "2")
+
+
 @pytest.mark.parametrize("kind", [RaisedCosineLinear, RaisedCosineLog])
 def test_kernels_see_the_past_of_their_epoch_and_of_each_column(kind):
     signal = rng.poisson(0.5, (60, 2))
