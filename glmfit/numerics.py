@@ -90,7 +90,7 @@ def few_nonzero(values: Array) -> np.ndarray | None:
     """
     if namespace(values) is not np or 2 * np.count_nonzero(some := values != 0) > np.size(values):
         return None
-    return np.flatnonzero(some)
+    return np.flatnonzero(some).astype(np.int32 if np.size(values) < 2**31 else np.int64)
 
 
 def round_up(value: Array) -> Array:

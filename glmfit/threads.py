@@ -12,7 +12,6 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,7 +95,7 @@ class Fitters(Workers):
 @functools.cache
 def _threads(n: int, kind: str, process: int) -> ThreadPoolExecutor:
     """Return threads of a process, which has none of those of the process it was forked from."""
-    return ThreadPoolExecutor(n, initializer=lambda: setattr(_own, "is_worker", True))
+    return ThreadPoolExecutor(n, initializer=_become_worker)
 
 
 def _in_order(pool: ThreadPoolExecutor, function, items) -> Iterator[Any]:
@@ -121,25 +120,66 @@ def small_blas(size: int) -> contextlib.AbstractContextManager:
     return one_thread_each() if size < _SMALL else contextlib.nullcontext()
 
 
+class _Limit:
+    """One thread for each of some libraries of BLAS while it is entered, by whichever threads and in any order."""
+
+    def __init__(self, libraries: list):
+        self.libraries, self.before = libraries, []
+        self.n, self.lock = 0, threading.Lock()
+
+    def enter(self) -> None:
+        """Limit the libraries, unless they are limited already."""
+        with self.lock:
+            self.n += 1
+            if self.n == 1:
+                self.before = [library.num_threads for library in self.libraries]
+                self._set([1] * len(self.libraries))
+
+    def leave(self) -> bool:
+        """Restore the numbers of threads if nobody else needs the limit; return whether that is so."""
+        with self.lock:
+            self.n -= 1
+            if not self.n:
+                self._set(self.before)
+            return not self.n
+
+    def _set(self, numbers: list[int]) -> None:
+        for library, number in zip(self.libraries, numbers, strict=True):
+            # threadpoolctl lets one thread change the number of a library, and ignores the others.
+            getattr(library, "_real_set_num_threads", library.set_num_threads)(number)
+
+
+def _limit_of_thread() -> _Limit:
+    """Return the limit of libraries that count threads for each calling thread: those with OpenMP."""
+    if not hasattr(_own, "limit"):
+        _own.limit = _Limit(_PER_THREAD)
+    return _own.limit
+
+
 @contextlib.contextmanager
 def one_thread_each() -> Iterator[None]:
     """Context in which BLAS uses only the calling thread, until no such context is active any more."""
-    with _limited.lock:
-        _limited.n += 1
-        if _limited.n == 1:
-            _limited.by = _blas.limit(limits=1, user_api="blas")
+    own = _limit_of_thread()
+    own.enter()
+    _limit.enter()
     try:
         yield
     finally:
-        with _limited.lock:
-            _limited.n -= 1
-            if not _limited.n:
-                _limited.by.restore_original_limits()
-                _memory.clear()
+        if _limit.leave():
+            _memory.clear()
+        own.leave()
 
 
-_blas = ThreadpoolController()  # of NumPy and SciPy, found when this is imported: the first fit need not wait for it
-_limited = SimpleNamespace(n=0, by=None, lock=threading.Lock())
+def _become_worker() -> None:
+    """Mark a thread as one of ours, in which BLAS never has threads of its own."""
+    _own.is_worker = True
+    _limit_of_thread().enter()
+
+
+# Libraries of NumPy and SciPy, found when this is imported: the first fit need not wait for it.
+_BLAS = [library for library in ThreadpoolController().lib_controllers if library.user_api == "blas"]
+_PER_THREAD = [library for library in _BLAS if getattr(library, "threading_layer", None) == "openmp"]
+_limit = _Limit([library for library in _BLAS if library not in _PER_THREAD])
 _memory: dict[int, np.ndarray] = {}  # of every thread, until its work is done
 
 

@@ -1,5 +1,6 @@
 """Threads that share tiles of rows: which thread does what, and what happens if something fails."""
 
+import contextlib
 import threading
 import time
 
@@ -53,10 +54,11 @@ def test_no_work_is_running_after_a_failure(where):
     assert done == ended and len(done) < 50
 
 
-def test_threads_of_blas_are_restored_whatever_the_order_in_which_contexts_end():
-    def counts():
-        return [lib["num_threads"] for lib in threads._blas.info() if lib["user_api"] == "blas"]
+def counts():
+    return [library.num_threads for library in threads._BLAS]
 
+
+def test_threads_of_blas_are_restored_whatever_the_order_in_which_contexts_end():
     before = counts()
     first, second = threads.one_thread_each(), threads.one_thread_each()
     first.__enter__()
@@ -65,4 +67,30 @@ def test_threads_of_blas_are_restored_whatever_the_order_in_which_contexts_end()
     first.__exit__(None, None, None)
     assert set(counts()) == {1}
     second.__exit__(None, None, None)
+    assert counts() == before
+
+
+def test_any_thread_may_limit_blas_and_the_last_one_restores_it():
+    """threadpoolctl lets the first thread alone change the number."""
+    before, seen = counts(), []
+    entered, ended = threading.Event(), threading.Event()
+
+    def other():
+        with threads.one_thread_each():
+            seen.append(counts())
+            entered.set()
+            ended.wait(10)
+            seen.append(counts())
+
+    with threads.one_thread_each():
+        pass
+    for together in (False, True):  # after the main thread, and while it has entered, too
+        entered.clear(), ended.clear()
+        with threads.one_thread_each() if together else contextlib.nullcontext():
+            thread = threading.Thread(target=other)
+            thread.start()
+            entered.wait(10)
+        ended.set()
+        thread.join()
+    assert {n for numbers in seen for n in numbers} == {1} and len(seen) == 4
     assert counts() == before

@@ -10,7 +10,7 @@ import numpy as np
 from ..bounds import ResidualSums
 from ..numerics import namespace
 from ..observations import Observation
-from .tiles import column_sums, over_tiles, weighted
+from .tiles import ROWS_OF_A_TILE, column_sums, over_tiles, weighted
 
 _NEWTON_STEPS = 100
 N_TERMS = 4  # of `pearson_terms`
@@ -153,4 +153,6 @@ def pearson_terms(observation: Observation, y, eta, w, exposure, kurtosis: Any, 
 
 def predictor(X, coef, intercept) -> np.ndarray:
     """Compute the linear predictor in float64 without a float64 copy of X, (time, ...)."""
+    if len(X) <= ROWS_OF_A_TILE:
+        return X.astype(np.float64) @ coef + intercept
     return np.concatenate(list(over_tiles(lambda rows: X[rows].astype(np.float64) @ coef + intercept, len(X))))

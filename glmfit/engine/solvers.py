@@ -33,7 +33,7 @@ class ConjugateGradients:
 
     Notes
     -----
-    Runs on the host: BLAS for the two products of a step, one compiled program for the loss, whatever the shapes. On
+    Runs on the host, where nothing is compiled: BLAS for the two products of a step, NumPy for the loss. On
     devices that the problem names, or on a GPU, ten steps are one program, compiled for the shapes. The shared metric
     is the spectral basis of the features times the mean curvature of each neuron; a neuron that it does not suit gets
     its own Hessian, with a ridge that of some rows. Directions remember eight steps on the host (limited-memory BFGS,

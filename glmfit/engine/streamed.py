@@ -70,7 +70,7 @@ class StreamedRows(Workers):
     def _read(self, look, fits=ALL) -> tuple:
         """Read all rows once; ``look`` at a tile, as rows in memory, returns what is averaged and what is maximised."""
         pattern = copy.copy(self.guide)
-        pattern.neuron, pattern._every = pattern.neuron[fits], pattern._every and fits is ALL
+        pattern.neuron = pattern.neuron[fits]
         pattern.scale = None if self.scale is None else self.scale[fits]
 
         def tile(rows):
