@@ -117,7 +117,8 @@ def gammaln(x: Array) -> Array:
     return jax.scipy.special.gammaln(x) if namespace(x) is jnp else scipy.special.gammaln(x)
 
 
-_BERNOULLI = (scipy.special.bernoulli(20) / scipy.special.factorial(np.arange(21)))[2::2].tolist()
+_NUMBERS = 1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330
+_BERNOULLI = [number / math.factorial(2 * k) for k, number in enumerate(_NUMBERS, 1)]  # those of SciPy are rounded
 
 
 class SoftplusParts(NamedTuple):
@@ -201,7 +202,7 @@ class _NumpyParts(NamedTuple):
             total *= square
             total += number
         missing, large = 0.5 * f - square * total, self.f > 1.0
-        return np.where(large, 1.0 - self.f / self.u, missing) if np.any(large) else missing
+        return np.where(large, (self.u - self.f) / self.u, missing) if np.any(large) else missing
 
     @property
     def h(self) -> np.ndarray:

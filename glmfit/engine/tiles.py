@@ -124,7 +124,7 @@ class Tiles(Workers):
 
     def _y(self, tile: slice, at, dtype) -> np.ndarray:
         y = self.Y[tile] if at is ALL and self._every else np.take(self.Y[tile], self.neuron[at], axis=1)
-        return np.asarray(y, dtype)
+        return np.asarray(y, dtype, order="C")  # as predictors: results do not depend on the order of Y
 
     def _weight(self, tile: slice, at) -> np.ndarray | None:
         w = None

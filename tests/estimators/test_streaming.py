@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 
-from glmfit import PopulationGLM, design
+from glmfit import PopulationGLM, design, threads
 from glmfit.design import RowSource
 from glmfit.engine import tiles
 from glmfit.engine.checkpoint import Checkpoint
@@ -509,7 +509,7 @@ def test_exposures_per_neuron_rare_neurons_and_one_neuron_are_streamed(tmp_path)
 
 @pytest.mark.thorough
 def test_the_rows_that_guide_a_streamed_fit_may_span_several_tiles(tmp_path, monkeypatch):
-    monkeypatch.setattr(streamed, "n_cores", lambda: 2)
+    monkeypatch.setattr(threads, "n_cores", lambda: 2)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60_000, 4)).astype(np.float32)
     Y = rng.poisson(np.logaddexp(0, X @ rng.normal(size=(4, 40)) * 0.3 - 1))
