@@ -7,7 +7,6 @@ All is NumPy and BLAS: nothing is compiled.
 
 import contextlib
 import copy
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -63,14 +62,6 @@ class Columns:
 
     def __getitem__(self, rows):
         return self.array[rows][:, self.column]
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Uninitialised array that starts on a cache line, as XLA requires to use an array without copying."""
-    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-    raw = np.empty(n_bytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + n_bytes].view(dtype).reshape(shape)
 
 
 def a_twentieth(n_rows: int) -> int:

@@ -3,6 +3,7 @@
 What is fitted to the rows is another matter; docs/theory/spectral_basis.md has the mathematics.
 """
 
+import math
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -19,7 +20,7 @@ from ..bounds import (
 )
 from ..engine.metric import SpectralBasis
 from ..engine.problem import Params
-from ..engine.tiles import aligned_empty, over_tiles
+from ..engine.tiles import over_tiles
 from ..penalties import Penalty
 from .spectral_rows import ADMM_RHO, Metric, Rows, Splitting, block_spectra, largest_change, saga_epoch, sweep
 
@@ -71,7 +72,7 @@ class SpectralView:
         widths = self.n_features + 1, len(self.neuron), len(self._set), n_offsets
         order = np.random.default_rng(int(seed)).permutation(self.n_rows)
         d, basis = self.n_features, self.basis
-        Z, Y, weight, offset = (aligned_empty((n_blocks * size, n), self.dtype) for n in widths)
+        Z, Y, weight, offset = (_aligned_empty((n_blocks * size, n), self.dtype) for n in widths)
         # Products in single precision if conditioning makes them harmless.
         single = self.X.dtype == self.dtype == np.float32 and basis.tame
         mean, whiten = (a.astype(np.float32 if single else np.float64) for a in (basis.mean, basis.whiten))
@@ -280,3 +281,11 @@ class Walk(Position):
         found = {"anchor": self.kept[0], "step": step, "L": fresh.full, "L_max": fresh.row, "L_b": L_b}
         for name, new in found.items():
             setattr(self, name, np.where(renew, new, getattr(self, name)))
+
+
+def _aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Uninitialised array that starts on a cache line, as XLA requires to use an array without copying."""
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.empty(n_bytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + n_bytes].view(dtype).reshape(shape)

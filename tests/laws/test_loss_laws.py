@@ -64,6 +64,16 @@ def test_loss_and_derivatives_match_40_digits(name, xp, dtype, x64):
         np.testing.assert_allclose(one, alone, rtol=20 * eps, atol=eps)
 
 
+@every_loss
+def test_derivatives_are_linear_in_the_response(name):
+    """Fits begin at one predictor for all rows, where the engine relies on it."""
+    model, (y, eta) = LOSSES[name].model, grid(name)
+    for formula in (model.derivative, model.curvature):
+        none, one = formula(np.zeros_like(eta), eta), formula(np.ones_like(eta), eta)
+        size = np.abs(none) + np.abs(one) * (1 + np.abs(y))
+        np.testing.assert_array_less(np.abs(formula(y, eta) - none - y * (one - none)), 1e-13 * size + 1e-30)
+
+
 @pytest.mark.thorough
 @every_loss
 def test_third_derivative_is_below_the_constant_times_the_second(name, x64):
