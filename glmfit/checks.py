@@ -1,9 +1,10 @@
 """Checks of parameters, with errors that state what was given and is allowed; warnings at the user's line."""
 
+import importlib.util
 import numbers
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,14 @@ def _is_real(value: Any) -> bool:
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and not np.isnan(float(value))
     except OverflowError:  # an integer too large for a float
         return False
+
+
+def check_installed(packages: Sequence[str], extra: str, hint: str = "") -> None:
+    """Raise ImportError, which names the extra that installs them, unless all these packages are installed."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        advice = f'in the checkout run  python -m pip install -e ".[{extra}]"{hint}'
+        raise ImportError(f"{' and '.join(missing)} not installed: {advice}")
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

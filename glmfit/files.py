@@ -106,9 +106,10 @@ def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
     try:
         header, arrays = read_npz(path)
     except FileNotFoundError:
-        raise
+        raise FileNotFoundError(f"there is no file {path}; models are saved by model.save(path).") from None
     except DAMAGED as error:
-        raise ValueError(f"{path} is not a model saved by glmfit ({error}).") from error
+        why = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path} is not a model saved by glmfit ({why}).") from error
     if header.get("format") != FORMAT:
         reads = f"this version of glmfit reads {FORMAT!r}: load it with the version that wrote it."
         raise ValueError(f"{path} has format {header.get('format')!r}, {reads}")

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checks import check_installed
 from .at_work import RunLock
 from .process import machine_type, signals_noted, visible_gpus, worker_environment
 
@@ -61,10 +62,7 @@ def open_client(
     if not isinstance(scheduler, str | os.PathLike):
         yield scheduler
         return
-    missing = [name for name in ("distributed", "cryptography") if importlib.util.find_spec(name) is None]
-    if missing:
-        advice = 'in the checkout run  python -m pip install -e ".[batch]"  (or run serially)'
-        raise ImportError(f"{' and '.join(missing)} not installed: {advice}")
+    check_installed(("distributed", "cryptography"), "batch", "  (or run serially)")
     if scheduler not in ("local", "slurm"):
         with _connect(os.fspath(scheduler), security) as client:
             yield client

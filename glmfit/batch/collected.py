@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..checks import check_installed
 from ..files import whole_or_absent
 from .held_out.explained import from_file
 from .plan import planned_keys
@@ -84,6 +85,7 @@ def collect(out: str | Path) -> Collected:
     Each file is written whole or not at all; an old table of contributions is removed if no result has any. Cost: all
     results are read; units times features and contributions are held in memory, plus some hundred bytes for each unit.
     """
+    check_installed(("pandas", "pyarrow", "xarray", "h5netcdf"), "batch")
     import pandas as pd
 
     out = Path(out)

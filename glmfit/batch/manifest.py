@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..design.rules import BOOLEAN, TABLE, TABLES, TEXT, Problems, check_table, one_of, shown, whole
+from ..design.rules import BOOLEAN, TABLE, TEXT, Problems, check_table, one_of, shown, tables, whole
 from ..display import one_line
 from .models import Model, read_model
 from .plan import Task, key_of, planned_digest
@@ -18,7 +18,7 @@ from .reading import Data, read_data
 from .sources import digest, identity_of
 
 _KEYS = {"name": TEXT, "seed": whole(0), "precision": one_of("single", "double")}
-_KEYS |= {"options": TABLE, "data": TABLES, "model": TABLES}
+_KEYS |= {"options": TABLE, "data": tables("data"), "model": tables("model")}
 _DEEPEST = 100  # nested tables and arrays; their readers are recursive
 _TOO_DEEP = f"tables and arrays are nested more than {_DEEPEST} deep"
 
@@ -238,8 +238,7 @@ def _check_new(problems: Problems, place: tuple, made: list[Model], models: list
 def _check_tables(problems: Problems, document: Mapping, key: str) -> list[tuple[tuple, dict]]:
     """Check an array of tables with unique names; return the tables with their paths."""
     value = document.get(key, [])
-    if not TABLES.fits(value):
-        problems.add((), f"{key} is {shown(value)}; it must be an array of tables, [[{key}]] each in TOML.")
+    if not _KEYS[key].fits(value):  # noted already
         return []
     if not value:
         problems.add((), f"there is no {key}; a manifest needs at least one [[{key}]].")

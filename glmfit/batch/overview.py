@@ -82,7 +82,7 @@ class Progress:
         if self.n_programs:
             lines.append(f"compiled: {counted(self.n_programs, 'program')} in {counted(self.n_compilations, 'fit')}")
         if self.n_warned:
-            lines.append(f"{self.n_warned} fits warned (column 'warnings' of what collect writes)")
+            lines.append(f"{counted(self.n_warned, 'fit')} warned (column 'warnings' of what collect writes)")
         if self.failures:
             lines += _listed("failed:", [f"{name}: {error}" for name, error in self.failures])
             lines.append("tracebacks are in failed/; run 'retry' to try them again")

@@ -5,7 +5,7 @@ import inspect
 import os
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Data:
     sessions: dict[str, dict[str, Any]]  # name -> all that is needed to load it, as JSON values
     signals: tuple[str, ...] = ()  # names that a recording has
     epochs: tuple[str, ...] = ()
+    columns: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of signals, if the manifest names them
 
 
 def read_data(problems: Problems, path: tuple, table: dict[str, Any], folder: Path) -> Data:
@@ -99,7 +100,8 @@ def _recording(problems: Problems, path: tuple, table: dict, name: str, folder: 
                 common[what][key] = named((*at, key), what, entry) if form in ("npz", "zarr") else entry
     _find_arrays(problems, files, form, arrays)
     known = (tuple(right.get(what, {})) for what in ("signals", "epochs"))
-    return Data(name, "recording", _sessions(name, files, form, common), *known)
+    columns = {key: tuple(of.get("columns", ())) for key, of in common["signals"].items() if isinstance(of, dict)}
+    return Data(name, "recording", _sessions(name, files, form, common), *known, columns)
 
 
 def _find_arrays(problems: Problems, files: list[Path], form: str | None, arrays: list[tuple]) -> None:

@@ -142,8 +142,8 @@ def _refuse_words(value: Any, name: str) -> None:
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     if kind in "mMcUS":
         advice = "Complex data not supported." if kind == "c" else "Convert it to seconds, counts or features first."
-        if name == "y" and kind in "US":
-            advice = "For class labels use SoftmaxGLM."
+        if kind in "US":
+            advice = "For class labels use SoftmaxGLM." if name == "y" else "Convert text to numbers first."
         raise ValueError(f"{name} has dtype {value.dtype}; it must be real numbers. {advice}")
     if kind == "O":
         with _no_words(name, TypeError):

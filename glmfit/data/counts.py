@@ -310,8 +310,10 @@ def _without_nan(data: Recording, neutral: float) -> tuple[np.ndarray, Recording
     if bad.all() and len(bad):
         columns = [f"feature {j}" for j in np.flatnonzero(np.isnan(data.X).all(axis=0))]
         columns += [f"neuron {j}" for j in np.flatnonzero(missing.all(axis=0))]
-        blame = f" All NaN: {', '.join(columns[:5])}; a constant column divided by its standard deviation?"
-        raise ValueError(f"every row has a NaN in X, y or offset; nothing is left to fit.{blame if columns else ''}")
+        more = f" and {len(columns) - 5} more" if len(columns) > 5 else ""
+        causes = "A constant column divided by its standard deviation, or values outside the range of a basis?"
+        blame = f" All NaN: {', '.join(columns[:5])}{more}. {causes}" if columns else ""
+        raise ValueError(f"every row has a NaN in X, y or offset; no row is left.{blame}")
     missing[bad] = False
     if missing.any():
         own = ~missing if data.own is None else np.where(missing, 0, data.own)

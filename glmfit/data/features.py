@@ -8,11 +8,14 @@ import scipy.sparse
 from sklearn.utils.validation import validate_data
 
 from ..checks import warn_user
+from ..display import counted
 from . import arrays
 from .times import plain
 
 _FEW = 10  # rows in which a column may be constant by chance
 _SUMS = 1e100  # whose squares still add up
+_SEEN = 256  # rows
+_APART = 50  # times the range of all other values: no measurement lies that far from them
 KINDS = [np.float64, np.float32]
 
 
@@ -51,6 +54,28 @@ def read_measured(estimator, X, reset: bool, sparse: bool = False) -> tuple[Any,
             what = f"X has whole numbers up to {largest:.3g}, which float64 rounds (it is exact up to {2.0**53:.3g})"
             warn_user(f"{what}: first subtract the minimum of each column.")
     return X, length
+
+
+def warn_of_codes(X: np.ndarray, ranges: np.ndarray, names) -> None:
+    """Warn of features with values so far from all others that they must be codes, such as -9999 for a lost tracker."""
+    low, high = np.quantile(X[:: max(1, len(X) // _SEEN)], (0.1, 0.9), axis=0)
+    found = []
+    for j in np.flatnonzero((high > low) & (ranges > _APART * (high - low))):
+        values, counts = np.unique(X[:, j], return_counts=True)
+        gap = int(np.argmax(np.diff(values)))
+        parts = slice(gap + 1), slice(gap + 1, None)
+        few, others = sorted(parts, key=lambda of: counts[of].sum())
+        least, most = values[others][[0, -1]]
+        if values[gap + 1] - values[gap] > _APART * (most - least) > 0:
+            is_ = " to ".join(f"{value:g}" for value in dict.fromkeys(values[few][[0, -1]]))
+            n = counts[few].sum()
+            found.append(f"feature {names[j]} is {is_} in {counted(n, 'row')} and {least:.4g} to {most:.4g} elsewhere")
+    if found:
+        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+        warn_user(
+            f"{'; '.join(found[:3])}{more}. Such values decide the fit. If they stand for missing values, use NaN: "
+            "rows with a NaN in X are dropped."
+        )
 
 
 def _validated(estimator, X, reset: bool, ensure_min_samples: int, **how):

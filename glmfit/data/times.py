@@ -88,6 +88,19 @@ def check_same_rows(X, y=None, **others) -> None:
                 f"X, {in_rows!r} in {name}); rows are matched by position. If that is not intended, pass "
                 f"{name}.loc[X.index].",
             )
+        elif all(index_.dtype.kind in "fmM" for index_ in (given, index)) and not _are_close(given, index):
+            warn_user(
+                f"the indexes of X and {name}, which look like times, differ (X from {given[0]} to {given[-1]}, {name} "
+                f"from {index[0]} to {index[-1]}); rows are matched by position. Align them, or reset both indexes."
+            )
+
+
+def _are_close(index, other) -> bool:
+    """Tell whether two indexes of times agree to a thousandth of a bin."""
+    if index.dtype.kind != other.dtype.kind or not len(index):
+        return index.dtype.kind == other.dtype.kind
+    steps = np.abs(np.diff(index.values))
+    return bool(np.all(np.abs(index.values - other.values) <= 1e-3 * np.median(steps)))
 
 
 def mask_of_epochs(epochs: Any, axis: TimeAxis | None, names: list[str]) -> np.ndarray:

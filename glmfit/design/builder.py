@@ -242,6 +242,9 @@ def _epochs(session: Session, design: dict[str, Any], signals: dict[str, Signal]
     return epochs, origin
 
 
+_NAMED = 5  # units in a message
+
+
 def _counts(session: Session, design: dict, bins: Bins, seconds: float) -> tuple[np.ndarray, list[str], dict]:
     """Count spikes, (bin, unit), of a design's units; return also these units, and the excluded ones with reasons."""
     left_out = {unit: f"{n} spikes" for unit, n in session.few_spikes.items()}
@@ -260,8 +263,15 @@ def _counts(session: Session, design: dict, bins: Bins, seconds: float) -> tuple
         left_out |= {unit: f"{rate:.3g} Hz" for unit, rate, keep in zip(units, rates, kept, strict=True) if not keep}
         counts, units = counts[:, kept], [unit for unit, keep in zip(units, kept, strict=True) if keep]
     if not units and (design["target"] == COUNTS or "history" in design):
-        raise ValueError(f"no unit is left; excluded: {left_out}." if left_out else "the session has no spikes.")
+        raise ValueError(_no_units(left_out) if left_out else "the session has no spikes.")
     return counts, units, left_out
+
+
+def _no_units(left_out: dict[str, str]) -> str:
+    """Say why no unit is left: each with its number of spikes, or its rate."""
+    some = ", ".join(f"{unit} ({reason})" for unit, reason in list(left_out.items())[:_NAMED])
+    more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+    return f"no unit is left: min_spikes or min_rate_hz excludes {some}{more}. Lower it."
 
 
 def _labels(bins: Bins, target: str, signals: dict[str, Signal]) -> np.ndarray:

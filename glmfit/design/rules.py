@@ -73,6 +73,7 @@ NAMED = Rule("a name of letters, digits, _ . and -", lambda value: isinstance(va
 BOOLEAN = Rule("true or false", lambda value: isinstance(value, bool))
 TABLE = Rule("a table", lambda value: isinstance(value, dict))
 TABLES = Rule("an array of tables", lambda value: isinstance(value, list) and all(map(TABLE.fits, value)))
+
 POSITIVE = Rule("a finite number above 0", lambda value: is_number(value) and value > 0)
 NOT_NEGATIVE = Rule("a finite number of at least 0", lambda value: is_number(value) and value >= 0)
 
@@ -86,6 +87,11 @@ def one_of(*names: str) -> Rule:
     """Rule for a choice of strings."""
     quoted = ", ".join(f'"{name}"' for name in names)
     return Rule(f"one of {quoted}", lambda value: isinstance(value, str) and value in names)
+
+
+def tables(key: str) -> Rule:
+    """Rule for an array of tables, which says how TOML writes them."""
+    return TABLES._replace(allowed=f"an array of tables, [[{key}]] each in TOML")
 
 
 def list_of(rule: Rule, what: str) -> Rule:

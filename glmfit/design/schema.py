@@ -1,7 +1,7 @@
 """The [model.design] of a manifest: bins, covariates, products and history."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -154,6 +154,16 @@ def _check_known(note: Note, key: str, name: str, recordings: list, what: str) -
             note(f'{key} names "{name}", which is not among the {what} of data "{source.name}"{guess(name, known)}')
 
 
+def _check_columns(note: Note, covariate: Mapping[str, Any], recordings: list) -> None:
+    """Note a column that the signal of a covariate does not have, if some source of recordings names its columns."""
+    signal = covariate["signal"]
+    for source in recordings:
+        named = source.columns.get(signal, ())
+        for column in covariate.get("columns", []) if named else ():
+            if isinstance(column, str) and column not in named:
+                note(f'columns names "{column}", which "{signal}" of data "{source.name}" lacks{guess(column, named)}')
+
+
 def _check_once(note: Note, key: str, values: list) -> None:
     if len(set(map(str, values))) < len(values):
         note(f"{key} is {shown(values)}; each may occur once.")
@@ -195,6 +205,7 @@ def _read_covariate(
                 note(f'{key} does not apply to "{COUNTS}", which are already in bins.')
     elif signal is not None:
         _check_known(note, "signal", signal, recordings, "signals")
+        _check_columns(note, right, recordings)
     _check_once(note, "columns", right.get("columns", []))
     if "max_gap_s" in right and right.get("resample") == "mean":
         note("max_gap_s does not apply to means, which lack a value only if a bin has no sample.")

@@ -297,7 +297,7 @@ def _checked_range(given: Any) -> tuple[float, float]:
     except (TypeError, ValueError):
         low = high = np.nan
     if not (np.isfinite([low, high]).all() and low < high and np.isfinite(high - low)):
-        raise ValueError(f"range is {given!r}; it must be two finite numbers, low and high.")
+        raise ValueError(f"range is {given!r}; it must be two finite numbers, the lower first.")
     return low, high
 
 

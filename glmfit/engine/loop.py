@@ -74,6 +74,8 @@ class Run(Beginning):
             for some in np.array_split(np.arange(len(kin)), -(-len(kin) // most) or 1):
                 if len(some) and options.max_epochs:
                     self._fit(todo[np.isin(place, some)])
+            if not np.array_equal(self.history.gap[-1], self.gap, equal_nan=True):
+                self._note(int(self.epochs.max()))  # fits that ended by themselves since
             self.notebook.note(self, last=True)
             self.bar.finish(bool(np.all(self.status != Status.MAX_EPOCHS)))
         except KeyboardInterrupt:
@@ -292,5 +294,11 @@ class Run(Beginning):
         return stopping_target(self.problem, objective, self.options, rounding, fits)
 
     def _note(self, epoch: int = 0) -> None:
-        row_evals, known = int(self.passes * self.problem.n_rows), (self.objective, self.gap, self.is_bound)
-        self.history.add(epoch, row_evals, self.clock.seconds, *(numbers.copy() for numbers in known))
+        """Add what is known to the history, with estimates of the gaps of open fits that have no proof yet."""
+        gap, history = self.gap.copy(), self.history
+        for group in self.groups:
+            unknown = np.isnan(gap[group.fits]) & np.isfinite(group.estimate)
+            gap[group.fits[unknown]] = group.estimate[unknown]
+        epoch = max([epoch, *history.epoch[-1:]])  # groups take turns
+        row_evals = int(self.passes * self.problem.n_rows)
+        history.add(epoch, row_evals, self.clock.seconds, self.objective.copy(), gap, self.is_bound.copy())

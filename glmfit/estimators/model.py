@@ -126,7 +126,7 @@ class Model(BaseEstimator):
         ValueError
             If the file is not such a model.
         """
-        return model_from_file(cls, *load_npz(path))
+        return model_from_file(cls, *load_npz(path), what=str(path))
 
     @abstractmethod
     def _write_state(self, header: dict, arrays: dict) -> None:
@@ -208,10 +208,10 @@ def model_to_file(model) -> tuple[dict, dict[str, np.ndarray]]:
     return header, arrays
 
 
-def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
-    """Rebuild the model."""
+def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray], what: str = "the file"):
+    """Rebuild the model from header and arrays of a file, which errors name."""
     if header.get("class") != cls.__name__:
-        raise ValueError(f"the file holds a {header.get('class')}, not a {cls.__name__}; load it with that class.")
+        raise ValueError(f"{what} holds a {header.get('class')}, not a {cls.__name__}; load it with that class.")
     try:
         model = cls(**{name: from_json(value) for name, value in header["parameters"].items()})
         tables = {f.name: _section(arrays, f"{f.name}.") for f in fields(cls.report_class) if f.default_factory is dict}
@@ -224,7 +224,7 @@ def model_from_file(cls, header: dict, arrays: dict[str, np.ndarray]):
             _set_coefficients(model, header, arrays["coef"], arrays["intercept"])
         model._read_state(header, arrays)
     except DAMAGED as error:
-        raise ValueError(f"the file is not a complete {cls.__name__} ({type(error).__name__}: {error}).") from error
+        raise ValueError(f"{what} is not a complete {cls.__name__} ({type(error).__name__}: {error}).") from error
     return model
 
 

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from .. import observations
 from ..checks import check_choice, check_positive, check_real, check_whole, warn_user
 from ..data import counts as door
-from ..data.features import check_columns, read_features, read_offset, read_response_weights
+from ..data.features import check_columns, read_features, read_offset, read_response_weights, warn_of_codes
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..design import as_source
 from ..engine.passes import predictor
@@ -84,6 +84,8 @@ class PopulationModel(RegressorMixin, Model):
             del self.dispersion_
         spread, refuted = pearson(problem, data, observation, solution.params, status)
         features = getattr(self, "feature_names_in_", range(len(coef)))
+        if problem.in_memory:
+            warn_of_codes(problem.X, problem.ranges, features)
         self.report_ = report_of(
             FitReport, solution, data, neuron=data.neuron_names,
             relative_gap=relative_gap(status, solution.gap / form.scale, *objectives),

@@ -71,7 +71,8 @@ class Report(Display):
         Returns
         -------
         pandas.DataFrame
-            A row per neuron of a population, one row of any other model. Every frame has the columns status, objective,
+            A row per neuron of a population, one row of any other model. The index has the names of the neurons as
+            text: "0", "1", ... for arrays (``iloc`` takes positions). Every frame has the columns status, objective,
             pseudo_r2 and epochs; where distances from the optimum are known, gap, gap_kind ("bound", "estimate", or
             "none" where nothing was computed) and relative_gap.
         """
@@ -193,6 +194,7 @@ class FitReport(CertifiedReport):
     is_overdispersed: np.ndarray | None = None
     n_masked: np.ndarray | None = None
 
+    _against_runaway: ClassVar[str] = "Remove such features, or use a ridge penalty."
     _frame = "status", "gap", "gap_kind", "relative_gap", "pseudo_r2", "objective", "spike_count", "epochs"
     _words: ClassVar[dict[Status, str]] = {
         Status.PRECISION_FLOOR: (
@@ -222,7 +224,7 @@ class FitReport(CertifiedReport):
             + self._masked_words()
             + f"; {counted(self.n_rows, 'row')}, {counted(self.n_features, 'feature')} (rank {self.rank})"
             + (f", {counted(self.n_dropped, 'row')} with NaN dropped" if self.n_dropped else ""),
-            f"{self._seconds()}, {self.row_evals / self.n_rows:.0f} passes over the rows in all",
+            f"{self._seconds()}, {counted(round(self.row_evals / self.n_rows), 'pass')} over the rows in all",
         ]
 
     def _worst(self):
@@ -310,4 +312,4 @@ class FitReport(CertifiedReport):
             )
         more = len(features) - _SHOWN
         rest = [f"  and {counted(more, 'more feature')} (report_.runaway)"] if more > 0 else []
-        return [*lines, *rest, "  Remove such features, or use a ridge penalty."]
+        return [*lines, *rest, f"  {self._against_runaway}"]

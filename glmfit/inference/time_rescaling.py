@@ -149,7 +149,9 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
     known = np.isfinite(counts) & np.isfinite(rate)
     refuse_negative(counts, "neuron", name="counts")
     if np.any(counts[known] % 1):
-        raise ValueError("counts must be numbers of spikes per bin: 0, 1, 2 and so on.")
+        wrong = counts[known & (counts % 1 != 0)][0]
+        swapped = " Are counts and rate swapped?" if not np.any(rate[known] % 1) else ""
+        raise ValueError(f"counts has {wrong:g}; it must have numbers of spikes per bin: 0, 1, 2 and so on.{swapped}")
     if np.any(rate[known] < 0):
         raise ValueError("rate has negative values; it must be the expected count of each bin, as predict returns it.")
     spikes, expected = counts[known].sum(), rate[known].sum()

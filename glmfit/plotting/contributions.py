@@ -333,7 +333,7 @@ def _null_of_all(ax, found, n, colors):
     """Statistics of the recording among the draws, a row per contribution, in standard deviations of the draws."""
     if not found.null:
         say(ax, "no null")
-        name_axes(ax, "statistic less mean of draws (SD)")
+        name_axes(ax, "statistic minus mean of draws (SD)")
         return
     farthest = 0.0
     for row, color in enumerate(colors):
@@ -355,7 +355,7 @@ def _null_of_all(ax, found, n, colors):
         ax.set_xlim(right=1.6 * farthest)
         tens = 10.0 ** np.arange(1, np.log10(farthest) + 0.2)
         ax.set_xticks([-_FAR, 0, _FAR, *tens], [f"{x:g}" for x in (-_FAR, 0, _FAR, *tens)])
-    name_axes(ax, "statistic less mean of draws (SD)")
+    name_axes(ax, "statistic minus mean of draws (SD)")
 
 
 # -- arguments

@@ -43,7 +43,7 @@ def plot_confusion(
     """
     true, decoded = np.asarray(true), np.asarray(decoded)
     if true.ndim != 1 or true.shape != decoded.shape:
-        raise ValueError(f"true has shape {true.shape} and decoded {decoded.shape}; both must be (row,), alike.")
+        raise ValueError(f"true has shape {true.shape} and decoded {decoded.shape}; they must be (row,), equally long.")
     labels = np.unique(np.concatenate([true, decoded])) if labels is None else np.asarray(labels)
     place = {label: k for k, label in enumerate(labels.tolist())}
     unknown = sorted({str(c) for c in [*true.tolist(), *decoded.tolist()] if c not in place})
@@ -58,7 +58,7 @@ def plot_confusion(
     ax.set_facecolor(LIGHT)  # shows through where nothing is drawn
     image = ax.imshow(percent, cmap="Blues", vmin=0, vmax=100, interpolation="nearest")
     if n <= 12 if numbers is None else numbers:
-        for i, j in np.argwhere(percent >= 0.5):
+        for i, j in np.argwhere(percent > 0.5):
             ink = "white" if percent[i, j] > 55 else "black"
             ax.text(j, i, f"{percent[i, j]:.0f}", ha="center", va="center", fontsize=7.5, color=ink)
     words = [str(c) for c in labels.tolist()] if names is None else list(names)

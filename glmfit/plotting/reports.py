@@ -100,7 +100,7 @@ def plot_convergence(
         whole_ticks(ax.xaxis)
     handles, labels = ax.get_legend_handles_labels()
     thin = ax.plot([], [], color=BLUE, lw=0.6 if gap.shape[1] > 1 else 1.4, alpha=0.6)
-    legend(ax, handles=[*thin, *handles], labels=[f"{one[0]} (estimate)", *labels], loc="upper right")
+    legend(ax, handles=[*thin, *handles], labels=[f"{one[0]} (estimate)", *labels], loc="best")
     return ax
 
 

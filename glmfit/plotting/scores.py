@@ -108,7 +108,7 @@ def plot_time_rescaling(
     if not difference:
         ax.set(ylim=(0, 1), aspect="equal")
     share = "cumulative share of intervals"
-    name_axes(ax, "rescaled interval", f"{share},\nless the uniform" if difference else share)
+    name_axes(ax, "rescaled interval", f"{share},\nminus the uniform" if difference else share)
     legend(ax, loc="best" if difference else "lower right")
     return ax
 
@@ -180,9 +180,15 @@ def plot_cv_curves(
     ax.set_xticks(place[some], [f"{s:.2g}" for s in strengths[some]])
     unit = "bin" if hasattr(model.report_, "neuron") else "row"
     score = f"log-likelihood per {unit}" if model.scoring == "log-likelihood" else model.scoring
-    name_axes(ax, _strength_words(model), f"held-out {score}\nless the best")
+    name_axes(ax, _strength_words(model), f"held-out {score}\nminus the best")
     if ax.get_legend_handles_labels()[0] and hasattr(model.report_, "neuron"):
-        legend(ax, title="neuron", title_fontsize=8, ncols=2 if len(neurons) > 4 else 1)
+        some = "neuron" if len(neurons) == n_all else f"neuron ({len(neurons)} of {n_all})"
+        handles, labels = ax.get_legend_handles_labels()
+        dots = [ax.plot([], [], "o", ms=5, mfc=face, mec=GREY)[0] for face in (GREY, "white")]
+        legend(
+            ax, handles=[*handles, *dots], labels=[*labels, "best", "one-se rule"], title=some, title_fontsize=8,
+            ncols=2 if len(neurons) > 4 else 1,
+        )  # fmt: skip
     return ax
 
 
@@ -217,7 +223,7 @@ def plot_strengths(model: PopulationGLMCV, *, ax: Axes | None = None) -> Axes:
     whole_ticks(ax.xaxis)
     bar = ax.figure.colorbar(image, ax=ax, ticks=[-1, 0])
     bar.ax.set_yticklabels(["worst", "best"], fontsize=8)
-    name_axes(ax, "neuron, by strength chosen", _strength_words(model))
+    name_axes(ax, "neuron, by strength chosen (line)", _strength_words(model))
     return ax
 
 

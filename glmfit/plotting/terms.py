@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _UNSEEN = "#D9D9D9"  # places that the animal never visited
 _WIDTH, _HEIGHT = 2.5, 2.2  # of a panel, inches
+_ENTRY = 1.25  # of an entry of the legend
 _SMALL = 0.1  # change of a predictor below which a filter looks flat
 
 
@@ -57,7 +58,7 @@ def plot_terms(
     y : array-like of shape (time,) or (time, neuron), optional
         Responses, of all neurons of the model.
     neuron : int, str or sequence of these
-        Neurons to draw, by number or name.
+        Neurons to draw, by number or name; default the first.
     terms : str or sequence of str, optional
         Terms to draw, all by default.
     covariates : dict of str to array-like of shape (time,), or for a map a tuple of two, optional
@@ -99,7 +100,8 @@ def plot_terms(
         drawn: dict[str, Any] = {}
         for ax, (kind, name) in zip(row, panels, strict=True):
             title = name if kind != "raw" else "counted"
-            title = f"{model.report_.neuron[n]}: {title}" if len(which) > 1 and ax is row[0] else title
+            several = len(model.report_.neuron) > 1
+            title = f"{model.report_.neuron[n]}: {title}" if several and ax is row[0] else title
             ax.set_title(title, loc="left", fontsize=9)
             if kind == "raw":
                 _draw_raw(ax, data, name, n, drawn[name])
@@ -204,9 +206,10 @@ def _draw_filter_map(ax, data: TermData, curve: TermCurve, n: int):
 def _draw_coefficients(ax, data: TermData, curve: TermCurve, n: int) -> None:
     at, names = np.arange(len(curve.axes[0])), curve.axes[0]
     ax.axhline(0, color=LIGHT, lw=0.8, zorder=0)
-    ax.vlines(at, curve.low_simultaneous[:, 0], curve.high_simultaneous[:, 0], color=BLUE, lw=1, alpha=0.4)
-    ax.vlines(at, curve.low[:, 0], curve.high[:, 0], color=BLUE, lw=2.5, alpha=0.6)
-    ax.plot(at, curve.curve[:, 0], "o", ms=3.5, color=BLACK)
+    wide = curve.low_simultaneous[:, 0], curve.high_simultaneous[:, 0]
+    ax.vlines(at, *wide, color=BLUE, lw=1, alpha=0.4, label=_band(curve))
+    ax.vlines(at, curve.low[:, 0], curve.high[:, 0], color=BLUE, lw=2.5, alpha=0.6, label="pointwise")
+    ax.plot(at, curve.curve[:, 0], "o", ms=3.5, color=BLACK, label="coefficient")
     ax.set_xlim(-0.7, len(at) - 0.3)
     if len(at) <= 12:
         ax.set_xticks(at, names, rotation=45 if max(map(len, names)) > 3 else 0, ha="right", fontsize=7)
@@ -236,7 +239,8 @@ def _legend(grid: np.ndarray, own: bool) -> None:
         return
     handles, labels = [handle for _, handle in said.values()], list(said)
     if own:
-        options = {"frameon": False, "fontsize": 8, "handlelength": 1.6, "ncols": len(labels)}
+        columns = max(1, min(len(labels), int(_WIDTH * grid.shape[1] / _ENTRY)))
+        options = {"frameon": False, "fontsize": 8, "handlelength": 1.6, "ncols": columns}
         grid[0, 0].figure.legend(handles, labels, loc="outside lower center", **options)
     else:
         legend(next(iter(said.values()))[0], handles=handles, labels=labels)

@@ -458,3 +458,9 @@ def test_changed_data_make_a_new_task(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"PK not a zip")
     failed = run(manifest, out=tmp_path / "out", scheduler="serial", progress=False)
     assert len(failed.failed) == 1 and "a.npz" in failed.failed[0].error
+
+
+def test_packages_that_collect_needs_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyarrow" else name)
+    with pytest.raises(ImportError, match=r'pyarrow not installed: .* -e "\.\[batch\]"'):
+        collect(tmp_path)

@@ -52,6 +52,11 @@ def test_factors_of_products_are_compared(tmp_path):
         plan(read_manifest(path), tmp_path / "out")
 
 
+def test_columns_that_the_manifest_does_not_name_are_reported_before_the_fits(tmp_path):
+    with pytest.raises(ManifestError, match='columns names "z", which "place" of data "track" lacks; allowed are x, y'):
+        read_manifest(write(tmp_path, columns=["z"]))
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -59,7 +64,6 @@ def test_factors_of_products_are_compared(tmp_path):
         {"scale": (5.0, 1.0), "columns": ["x"], "span": (0, 1)},  # both touch 0
         {"scale": (1.0, 10.0), "span": (200, 300), "columns": ["x"]},  # one session is within
         {"span": (40, 41)},  # which no sample may be in, but means of samples
-        {"span": (200, 300), "columns": ["z"]},  # no such column: the fits report it
         {"basis": {"kind": "cyclic_bspline", "n": 5}},
         {"basis": {"kind": "raised_cosine_log", "n": 3, "window_s": 1.0}},
     ],

@@ -60,12 +60,10 @@ def test_infinite_values_are_an_error_that_names_the_array(value, data):
 
 def test_nan_everywhere_is_an_error_that_says_which_column(data):
     X, Y = data
-    fails(
-        np.full_like(X, np.nan), Y, "every row has a NaN in X, y or offset; nothing is left to fit. All NaN: feature 0"
-    )
-    words = "nothing is left to fit. All NaN: feature 3; a constant column divided by its standard deviation?"
+    fails(np.full_like(X, np.nan), Y, "every row has a NaN in X, y or offset; no row is left. All NaN: feature 0")
+    words = "no row is left. All NaN: feature 3. A constant column divided by its standard deviation, or values outside"
     fails(changed(X, (slice(None), 3), np.nan), Y, words)
-    fails(X, changed(Y, (slice(None), slice(None)), np.nan), "nothing is left to fit. All NaN: neuron 0, neuron 1")
+    fails(X, changed(Y, (slice(None), slice(None)), np.nan), "no row is left. All NaN: neuron 0, neuron 1")
     with pytest.warns(ConvergenceWarning, match="1 of 3 neurons did not converge: 1 no data"):
         model = PopulationGLM().fit(X, changed(Y, (slice(None), 2), np.nan))
     assert np.isnan(model.coef_[:, 2]).all() and model.report_.converged.tolist() == [True, True, False]

@@ -475,3 +475,37 @@ def test_valid_input_gives_no_warning():
         for make, y in MODELS.values():
             assert np.all(np.isfinite(make().fit(X, y).coef_))
         assert np.all(np.isfinite(response_model().fit(STIMULI, NEURONS, RESPONSES).predict()))
+
+
+CODES = {
+    "a lost tracker": (lambda x: np.where(np.arange(len(x)) % 50 == 0, -9999.0, x), "is -9999 in 5 rows and "),
+    "an overflow": (lambda x: np.where(np.arange(len(x)) == 7, 1e15, x), r"is 1e\+15 in 1 row and "),
+}
+
+
+@pytest.mark.parametrize("kind", CODES)
+def test_codes_for_missing_values_are_named(kind):
+    change, words = CODES[kind]
+    wrong = X.copy()
+    wrong[:, 2] = change(X[:, 2])
+    with pytest.warns(UserWarning, match=f"feature 2 {words}.*use NaN"):
+        PopulationGLM().fit(wrong, COUNTS)
+
+
+def test_rare_and_skewed_features_are_not_taken_for_codes():
+    rng = np.random.default_rng(0)
+    rare = (rng.random((5000, 2)) < [0.02, 0.15]).astype(float)
+    decaying = np.array([sum(0.5**k * rare[t - k, 0] for k in range(min(t, 60))) for t in range(5000)])
+    features = np.column_stack([rare, decaying, np.exp(2 * rng.normal(size=5000)), rng.standard_t(2, size=5000)])
+    PopulationGLM().fit(features, rng.poisson(0.3, size=(5000, 1)))  # warnings are errors
+
+
+@poisson_models
+def test_frames_at_other_times_give_a_warning(name):
+    make, target = MODELS[name]
+    features, shifted = pd.DataFrame(X, index=BIN_TIMES), pd.DataFrame(target, index=BIN_TIMES + 3.0)
+    features.columns = [f"x{j}" for j in range(D)]
+    with pytest.warns(UserWarning, match="the indexes of X and y, which look like times, differ"):
+        make().fit(features, shifted)
+    make().fit(features, pd.DataFrame(target, index=BIN_TIMES + 1e-9))
+    make().fit(features, pd.DataFrame(target))  # rows are numbered

@@ -445,7 +445,7 @@ def test_curves_are_drawn(fitted, data):
     ax = plotting.plot_cv_curves(fitted)
     mean = fitted.cv_scores_.mean(axis=1)
     np.testing.assert_allclose(ax.containers[0][0].get_ydata(), mean - mean.max())
-    assert ax.get_ylabel() == "held-out log-likelihood per row\nless the best" and ax.get_legend() is None
+    assert ax.get_ylabel() == "held-out log-likelihood per row\nminus the best" and ax.get_legend() is None
     with pytest.raises(TypeError, match="SoftmaxGLMCV has one strength for all classes; plot_cv_curves draws"):
         plotting.plot_strengths(fitted)
 

@@ -67,7 +67,7 @@ def test_parameters_nested_too_deeply_are_refused(tmp_path):
     header = {"format": "glmfit/1", "class": "PopulationGLM", "parameters": {"tol": 0}}
     header = json.dumps(header).replace("0", "[" * 700 + "]" * 700)
     path = archive(tmp_path / "m.npz", header)
-    with pytest.raises(ValueError, match="the file is not a complete PopulationGLM"):
+    with pytest.raises(ValueError, match=r"m\.npz is not a complete PopulationGLM"):
         PopulationGLM.load(path)
 
 
@@ -79,7 +79,7 @@ def test_parameters_nested_too_deeply_are_refused(tmp_path):
 def test_coefficients_of_the_wrong_shape_or_type_are_refused_when_loading(tmp_path, name, what, change):
     header, arrays = load_npz(OLD / f"{name}.npz")
     path = save_npz(tmp_path / "changed", header, {**arrays, what: change(arrays[what])})
-    with pytest.raises(ValueError, match=f"the file is not a complete {OLD_CLASSES[name].__name__}"):
+    with pytest.raises(ValueError, match=f"changed.npz is not a complete {OLD_CLASSES[name].__name__}"):
         OLD_CLASSES[name].load(path)
 
 

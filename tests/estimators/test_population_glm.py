@@ -623,6 +623,7 @@ def test_the_report_reads_well(data):
     np.testing.assert_allclose(report.spike_count, Y.sum(axis=0))
     assert report.seconds_run > 0 and report.seconds_compile >= 0
     history = report.history
+    np.testing.assert_array_equal(history["gap"][-1], report.gap)
     assert np.all(np.diff(history["epoch"]) >= 0) and np.all(np.diff(history["row_evals"]) > 0)
     assert history["objective"].shape == history["gap"].shape == (len(history["epoch"]), N)
 

@@ -246,7 +246,8 @@ def test_a_strength_that_fails_in_a_fold_is_not_scored_on_the_others(scoring):
     X = rng.normal(size=(90, 2))
     y = rng.poisson(np.exp(X.sum(axis=1)))
     X[-1] = 1e4, 0
-    model = PopulationGLMCV("exp", strengths=[1e-3, 1e2], cv=3, scoring=scoring).fit(X, y)
+    with pytest.warns(UserWarning, match="feature 0 is 10000 in 1 row"):
+        model = PopulationGLMCV("exp", strengths=[1e-3, 1e2], cv=3, scoring=scoring).fit(X, y)
     assert model.cv_scores_[0, 2] == -np.inf and not np.isnan(model.cv_scores_).any()
     assert model.strength_ == model.one_se_strength_ == 1e2
 

@@ -971,7 +971,7 @@ def test_files_with_inconsistent_parts_are_refused(tmp_path):
         {"header": np.frombuffer(wrong_status.encode(), np.uint8)},
     ):
         np.savez(tmp_path / "other.npz", **{**arrays, **changed})
-        with pytest.raises(ValueError, match="the file is not a complete SoftmaxGLM"):
+        with pytest.raises(ValueError, match=r"other\.npz is not a complete SoftmaxGLM"):
             SoftmaxGLM.load(tmp_path / "other.npz")
 
 

@@ -8,6 +8,7 @@ import pytest
 from oracles import responses
 from oracles import smooth_terms as oracle
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from glmfit import PopulationGAM, PopulationGLM
 from glmfit.design import BSpline, CyclicBSpline, Term, product
@@ -602,6 +603,19 @@ def test_three_spikes_are_enough_for_a_fit(link):
     np.testing.assert_allclose(model.predict(X).sum(axis=0), [3, 3, 2], rtol=1e-3 if link == "exp" else 0.1)
     curve = model.predict(basis.on_grid(np.linspace(0, 1, 200)))
     assert np.all(curve < 1)
+
+
+def test_strengths_that_have_not_settled_are_named():
+    rng = np.random.default_rng(1)
+    basis, x = BSpline(12, (0, 1), name="x"), rng.uniform(0, 1, 1500)
+    Y = rng.poisson(np.exp(2 * np.sin(8 * x[:, None]) - [1.0, 9.0]))
+    with pytest.warns(ConvergenceWarning) as told:
+        model = PopulationGAM(basis, max_epochs=8, select=True).fit(basis.features(x), Y)
+    unsettled = model.report_.unsettled
+    assert unsettled == ["1"] and any(f"({', '.join(unsettled)}) have not settled" in str(w.message) for w in told)
+    assert "a local optimum" not in str(model.report_) and "have not settled" in str(model.report_)
+    settled = PopulationGAM(basis).fit(basis.features(x), Y[:, 0])
+    assert not settled.report_.unsettled and "a local optimum" in str(settled.report_)
 
 
 @pytest.mark.xfail(reason="strengths that fall to 0 do so too slowly")

@@ -61,10 +61,13 @@ def words(ax):
 def test_panels_are_the_terms_with_units(model):
     axes = plotting.plot_terms(model, bin_s=BIN_S, units=UNITS)
     assert axes.shape == (1, 3)
-    assert [ax.get_title(loc="left") for ax in axes[0]] == ["place", "phase", "history"]
+    assert [ax.get_title(loc="left") for ax in axes[0]] == ["0: place", "phase", "history"]
     assert [ax.get_xlabel() for ax in axes[0]] == ["x (cm)", "phase (rad)", "lag (ms)"]
     assert [ax.get_ylabel() for ax in axes[0]] == ["y (cm)", "rate (spikes/s)", "change of predictor"]
     legend = axes[0, 0].figure.legends[0]
+    one = plotting.plot_terms(model, terms="phase")[0, 0].figure  # whose legend is as wide as three panels
+    one.draw_without_rendering()
+    assert one.bbox.x0 <= one.legends[0].get_window_extent().x0 and one.legends[0].get_window_extent().x1 <= one.bbox.x1
     assert [t.get_text() for t in legend.get_texts()] == ["95 % simultaneous", "pointwise", "model"]
 
 
@@ -112,7 +115,7 @@ def test_maps_are_grey_in_unvisited_places_and_have_the_counted_map_next_to_them
     x, y = inputs[:2]
     given = {"covariates": {"place": (x, y)}, "bin_s": BIN_S, "n_bins": 10, "units": UNITS}
     axes = plotting.plot_terms(model, X, Y, terms=["place", "phase"], **given)
-    assert [ax.get_title(loc="left") for ax in axes[0]] == ["place", "counted", "phase"]
+    assert [ax.get_title(loc="left") for ax in axes[0]] == ["0: place", "counted", "phase"]
     fitted, counted = (ax.images[0].get_array() for ax in axes[0, :2])
     assert fitted.shape == (20, 20) and counted.shape == (10, 10)  # (y, x)
     here = (x >= 40) & (x < 50) & (y >= 50) & (y < 60)

@@ -418,9 +418,10 @@ def chosen():
     )
 
 
-def test_cv_curves_are_means_and_standard_errors_less_the_best(chosen):
+def test_cv_curves_are_means_and_standard_errors_minus_the_best(chosen):
     ax = plotting.plot_cv_curves(chosen)
-    assert texts(ax) == ["a", "b"]
+    assert texts(ax) == ["a", "b", "best", "one-se rule"]
+    assert ax.get_legend().get_title().get_text() == "neuron"
     assert [t.get_text() for t in ax.get_xticklabels()] == ["0", "0.01", "1"]
     mean = chosen.cv_scores_[:, :, 0].mean(axis=1)
     drawn, _, (bars,) = ax.containers[0]
@@ -589,7 +590,7 @@ def test_time_rescaling_draws_the_distribution_and_its_band(rng):
     for name, model in models.items():
         np.testing.assert_allclose(distance[name], model.statistic[1])
     assert distance["right"] < models["right"].band()[1] < distance["wrong"]
-    assert ax.get_ylabel() == "cumulative share of intervals,\nless the uniform"
+    assert ax.get_ylabel() == "cumulative share of intervals,\nminus the uniform"
 
 
 def test_time_rescaling_refuses_unknown_neurons_and_labels_silent_ones(rng):

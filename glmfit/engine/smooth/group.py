@@ -19,7 +19,8 @@ _NEAR = 0.5, 0.1  # nats, twice, of a step after which Hessians are those of the
 _WATCHED = 0.1  # nats from which on steps are measured
 _PATIENCE = 20  # rounds after which some fits are proved although others are still far
 _SLACK, _SINGLE_SLACK = (1e-6, 1e-3), 3e-5  # of objectives: share and nats; share in single precision
-_MANY = 12  # rounds after which fits are stepped in double precision
+_MANY = 12  # rounds after which fits are stepped in double precision, and log strengths by at most
+_LEAST_REACH = 0.01  # or by their last step, halved where the criterion has turned since, and otherwise doubled
 _PROOFS, _MOST_PROOFS = 8, 20  # maximum number of passes in double precision for each Hessian; and of Hessians
 _INFLATED = 1e-6
 _MOVED = 2e-3, 2e-5  # twice the nats of the last step above which another Hessian is formed
@@ -46,6 +47,7 @@ class Group:
             with np.errstate(divide="ignore"):
                 self.rho = np.log(strengths[:, fits].T * population.n_observed[fits, None])
         self.low, self.high = np.full((2, *self.rho.shape), np.nan)
+        self.change = np.zeros(self.rho.shape)  # of log strengths in the last round
         self.scale, self.inverse = np.ones(n), np.zeros((n, p + 1, p + 1))
         self.bend, self.is_bent = np.zeros((n, p + 1)), np.zeros(n, bool)
         self.gain = np.full(n, np.inf)  # twice the nats by which the last step changes the loss, by its Hessian
@@ -190,15 +192,30 @@ class Group:
             ranges = range_of_strengths(self.space, model.hessian[new])
             self.rho[some[new]], self.low[some[new]], self.high[some[new]] = ranges
         model, log = self._in_nats(some, model)
-        before, bounds = self.rho[some] - log, (self.low[some] - log, self.high[some] - log)
+        before, reach = self.rho[some] - log, self._reach(some, model, log)
+        bounds = self.low[some] - log, self.high[some] - log
         far = not np.any(self.gain[some] < _FAR)
         rho, best, gained = improve(
-            model, self.space, before, *bounds, _ROUGH if far else self._settled, _STEPS[2 * at_end or not far]
+            model, self.space, before, *bounds, _ROUGH if far else self._settled, _STEPS[2 * at_end or not far], reach
         )
         self.rho[some], self.inverse[some] = rho + log, best.inverse / np.exp(log)[..., None]
-        still[~frozen] = gained <= self._still
+        self.change[some] = rho - before
+        held = np.any((np.abs(rho - before) >= 0.99 * reach) & (reach > _LEAST_REACH), axis=1)
+        still[~frozen] = (gained <= self._still) & ~held
         self.frozen[some] = self.n_rounds[some] >= self.options.max_epochs // 2  # the rest is for the proof
         return still
+
+    def _reach(self, some, model: Quadratic, log: np.ndarray) -> np.ndarray:
+        """Limit the change of log strengths of fits that take long, lest they go in circles: (fit, 1)."""
+        reach, slow = np.full((len(some), 1), np.inf), np.flatnonzero(self.n_rounds[some] >= _MANY)
+        if len(slow):
+            which = some[slow]
+            gradient, _ = derivatives(model.take(slow), self.space, self.rho[which] - log[slow])
+            change = self.change[which]
+            turned = np.einsum("nj,nj->n", gradient, change) > 0
+            last = np.abs(change).max(axis=1, initial=0.0)
+            reach[slow, 0] = np.maximum(np.where(turned, 0.5, 2.0) * last, _LEAST_REACH)
+        return reach
 
     def _in_nats(self, some, model: Quadratic) -> tuple[Quadratic, np.ndarray]:
         """Models of losses over their scale, and the logarithms of the scales, (fit, 1)."""

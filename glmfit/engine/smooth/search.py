@@ -41,16 +41,19 @@ def improve(
     high: np.ndarray,
     tol: float,
     most: int,
+    reach: np.ndarray | float = np.inf,
 ) -> tuple[np.ndarray, Optimum, np.ndarray]:
     """Lower the criterion of quadratic models until its gradient, bounds aside, is below ``tol`` nats.
 
     Steps are those of Newton's method if the criterion is convex, and otherwise those of generalised Fellner-Schall in
-    all strengths, shortened if the criterion rises. Returns log strengths (fit, penalty), the optimum there, and the
-    decrease of the criterion, (fit,).
+    all strengths if they descend, shortened if the criterion rises. Strengths stay within their ``reach``, (fit, 1).
+    Returns log strengths (fit, penalty), the optimum there, and the decrease of the criterion, (fit,).
     """
+    low, high = np.maximum(low, rho - reach), np.minimum(high, rho + reach)
+    reach = np.broadcast_to(reach, (len(rho), 1))
 
     def some(fits):
-        return _improve(model.take(fits), space, rho[fits], low[fits], high[fits], tol, most)
+        return _improve(model.take(fits), space, rho[fits], low[fits], high[fits], tol, most, reach[fits])
 
     found = in_chunks(some, len(rho))
     rhos, optima, gained = zip(*found, strict=True)
@@ -59,7 +62,7 @@ def improve(
 
 
 def _improve(
-    model: Quadratic | HeldOut, space: Coordinates, rho, low, high, tol: float, most: int
+    model: Quadratic | HeldOut, space: Coordinates, rho, low, high, tol: float, most: int, reach: np.ndarray
 ) -> tuple[np.ndarray, Optimum, np.ndarray]:
     rho = rho.copy()
     best = _evaluate(model, space, rho)
@@ -82,14 +85,14 @@ def _improve(
         for whole, part in zip(best, found, strict=True):
             whole[done] = part[good]
     if most > _TRIES_AT_ENDS:
-        _try_ends(model, space, rho, best, low, high, most)
+        _try_ends(model, space, rho, best, low, high, most, reach)
     return rho, best, first - best.criterion
 
 
-def _try_ends(model: Quadratic | HeldOut, space: Coordinates, rho, best: Optimum, low, high, most: int) -> None:
+def _try_ends(model: Quadratic | HeldOut, space: Coordinates, rho, best: Optimum, low, high, most: int, reach) -> None:
     """Move strengths at which the criterion levels off to the end of their range, if it does not rise there."""
     slope, bend = best.gradient, np.einsum("njj->nj", best.curvature)
-    inner = (rho > low + 1e-9) & (rho < high - 1e-9)
+    inner = (rho > low + 1e-9) & (rho < high - 1e-9) & np.isinf(reach)
     leaving = inner & (np.abs(slope) <= _FLAT) & (np.abs(bend) <= _FLAT) & (slope != 0)
     ends = np.where(leaving, np.where(slope < 0, high, low), rho)
     single = np.flatnonzero(leaving.any(axis=0)) if most > _THOROUGH and rho.shape[1] <= _FEW else []
@@ -183,6 +186,8 @@ def _step(here: Optimum, rho, low, high) -> tuple[np.ndarray, np.ndarray]:
     with np.errstate(divide="ignore", invalid="ignore"):
         schall = np.where(here.ratio > 0, np.log(here.ratio), -_LONGEST)
     schall = np.clip(np.where(free & ~np.isnan(schall), schall, 0.0), -_LONGEST, _LONGEST)
-    step = np.where(free, np.where(convex[:, None], newton, schall), 0.0)
+    downhill = np.einsum("nj,nj->n", schall, gradient) < 0  # or not, because these steps ignore how Hessians bend
+    steep = np.abs(gradient).max(axis=1, initial=0.0) > _FLAT
+    step = np.where(free, np.where((convex | (steep & ~downhill))[:, None], newton, schall), 0.0)
     longest = np.abs(step).max(axis=1, keepdims=True, initial=0.0)
     return free, step * np.minimum(1.0, _LONGEST / np.maximum(longest, 1e-300))

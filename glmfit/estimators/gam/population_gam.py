@@ -9,8 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.exceptions import ConvergenceWarning
 
-from ...checks import check_flag
+from ...checks import check_flag, warn_user
 from ...data.counts import Training, read_training
 from ...data.standard_form import StandardForm
 from ...data.times import time_axis
@@ -28,7 +29,7 @@ from ..report import report_of
 from ..scores import make_folds
 from ..streaming import as_arrays
 from .fitted_terms import FittedTerms
-from .report import SmoothReport
+from .report import SmoothReport, unsettled_words
 from .state import Smooth
 from .terms import mask_of_coordinates, read_mask_of_terms, read_strengths, read_terms, with_free_parts
 
@@ -154,7 +155,7 @@ class PopulationGAM(FittedTerms):
         Warns
         -----
         ConvergenceWarning
-            Once, if some neurons did not converge.
+            Once, if some neurons did not converge, or if the strengths of some have not settled.
         """
         with WholeFit(self):
             options = self._read_options()
@@ -181,6 +182,8 @@ class PopulationGAM(FittedTerms):
             self._keep_terms(terms, space, outcome, data, problem)
             self._keep(problem, solution, data, observation, form)
             self._report_terms(outcome)
+        if self.report_.unsettled:
+            warn_user(unsettled_words(self.report_.unsettled), ConvergenceWarning)
         return self
 
     def _keep_terms(self, terms: dict[str, Term], space: Coordinates, outcome: Outcome, data, problem) -> None:

@@ -12,6 +12,17 @@ from ...status import Status
 from ..report import FitReport
 
 _FLAT = 0.05  # nats: gradients of the criterion above this are worth a word
+_SHOWN = 8  # neurons that are named
+
+
+def unsettled_words(neurons: list) -> str:
+    """Say whose strengths have not settled, and what to do."""
+    some = ", ".join(map(str, neurons[:_SHOWN])) + (f" and {len(neurons) - _SHOWN} more" if neurons[_SHOWN:] else "")
+    return (
+        f"the strengths of {counted(len(neurons), 'neuron')} ({some}) have not settled: their terms depend on where "
+        "the search stopped. Raise max_epochs if their epochs reach it; otherwise use select=True or fewer functions, "
+        "or exclude neurons with few spikes."
+    )
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -47,6 +58,9 @@ class SmoothReport(FitReport):
             "optimum exists: pass select=True, which gives it a ridge, or add a ridge to the term."
         ),
     }
+    _against_runaway = (
+        "Use select=True or fewer functions, or exclude neurons with few spikes: their terms are hardly determined."
+    )
     _frame = (*FitReport._frame, "edf_total", "strength_gradient")
 
     @property
@@ -54,11 +68,17 @@ class SmoothReport(FitReport):
         """Effective degrees of freedom of all terms and the intercept, (neuron,)."""
         return 1.0 + self.edf.sum(axis=0)
 
+    @property
+    def unsettled(self) -> list:
+        """Names of the neurons whose strengths have not settled: the criterion still has a slope."""
+        known = np.isin(self.status, (Status.CONVERGED, Status.UNPROVED))  # others end on the way
+        return [self.neuron[i] for i in np.flatnonzero(known & (self.strength_gradient > _FLAT))]
+
     def _remarks(self) -> list[str]:
         return [*super()._remarks(), *self._strength_lines()]
 
     def _strength_lines(self) -> list[str]:
-        known = np.isin(self.status, (Status.CONVERGED, Status.UNPROVED))  # others end on the way
+        known = np.isin(self.status, (Status.CONVERGED, Status.UNPROVED))
         if not self.edf[:, known].size:
             return []
         middle = np.nanmedian(self.edf[:, known], axis=1)
@@ -69,12 +89,10 @@ class SmoothReport(FitReport):
         if self.strengths_by == "given":
             return lines
         worst = float(np.nanmax(self.strength_gradient[known], initial=0.0))
-        lines.append(
-            f"strengths by {self.strengths_by}: its gradient is at most {worst:.1g} nats; a local optimum, "
-            "perhaps not the global one"
-        )
-        if worst > _FLAT:
-            lines.append("  some strengths have not converged yet: raise max_epochs")
+        optimum = "" if self.unsettled else "; a local optimum, perhaps not the global one"
+        lines.append(f"strengths by {self.strengths_by}: its gradient is at most {worst:.1g} nats{optimum}")
+        if self.unsettled:
+            lines.append(f"  {unsettled_words(self.unsettled)}")
         if n := int(np.sum(self.at_end[:, known] > 0)):
             lines.append(f"  {counted(n, 'strength')} ran to the end of their range: that part of a term is not needed")
         return lines

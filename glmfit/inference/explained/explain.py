@@ -60,7 +60,7 @@ def explain(
         As in the model's ``fit``; in memory.
     groups : dict or array, optional
         Group name -> feature indices or names (one, a list or a slice); or a label per feature, (feature,). By default
-        each feature is a group.
+        each feature is a group. Groups may overlap, and features in none are in every model of unique contributions.
     kinds : str or list of {"unique", "maximal"}
         Comparisons: all features with all but those of a group (unique), and those of a group alone with a constant
         (maximal). Both by default.
