@@ -32,7 +32,7 @@ from sklearn.model_selection import PredefinedSplit
 
 import glmfit
 from glmfit import plotting
-from glmfit.design import Convolution
+from glmfit.design import Convolution, RaisedCosineLog
 from glmfit.inference import CircularShift, explain
 
 BIN_S = 0.05
@@ -126,11 +126,7 @@ near = np.exp(-0.5 * ((xy[..., None] - grid) / (grid[1] - grid[0])) ** 2)
 place = np.einsum("ti,tj->tij", near[:, 0], near[:, 1]).reshape(len(xy), -1)
 place = place[:, place[running].sum(axis=0) > 400]
 
-lag = np.arange(1, WINDOW + 1)
-log_lag = np.log(lag + 1)
-peaks = np.linspace(log_lag[0], log_lag[-1], 5)[:2]
-phase = (log_lag[:, None] - peaks) / (peaks[1] - peaks[0]) * np.pi / 2
-basis = 0.5 * (1 + np.cos(np.clip(phase, -np.pi, np.pi)))  # (lag, function)
+basis = RaisedCosineLog(2, window_s=0.25, bin_s=BIN_S, name="past").kernels
 past = Convolution(counts.astype(np.uint8), basis).fetch(slice(0, len(xy)))
 
 columns = [place, np.column_stack([speed, np.sqrt(speed)]), np.sqrt(past)]

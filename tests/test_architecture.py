@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "glmfit"
 
 LAYERS = (
-    {"status", "display", "numerics", "compilation", "files", "lazy", "checks", "threads"}
+    {"status", "display", "numerics", "compilation", "files", "lazy", "checks", "cholesky", "threads"}
     | {"design", "data.arrays", "data.times"},
     {"observations", "penalties"},
     {"bounds"},

@@ -25,6 +25,7 @@ _FREE_STEPS, _LOOK = 60, 10  # most steps if there may be no optimum; steps betw
 _ROUGH = 1e-2  # tolerance from which on single precision suffices for a bound by duality
 _LEAST = 64e-16  # of an objective: no goal is a smaller gap
 _FEW = 64  # fewer fits are not worth a group of their own
+_FEW_FITS, _LITTLE_WORK = 4, 1e8  # that are finished at once after a failed proof: products of one Hessian and a step
 _COPIES = 3  # arrays of rows times fits
 
 
@@ -219,6 +220,7 @@ class Run(Beginning):
         self._note(int(group.n_steps.max()))
         group.proofs += 1
         ended = worse | (group.proofs >= np.where(stalled, 2, _PROOFS)) | (group.n_steps >= self.most_steps)
+        ended |= self._may_soon_be_finished(np.count_nonzero(self.open[fits]))
         for fit in fits[self.open[fits] & ended]:
             self._finish_exactly(int(fit))
         left = self.open[fits] & ~ended
@@ -234,6 +236,12 @@ class Run(Beginning):
             self._renew(group, all_, alone=again)
         group.advance(all_, group.aims * target[left], self.most_steps)  # from a gradient in double precision
         return [group]
+
+    def _may_soon_be_finished(self, n_fits: int) -> bool:
+        """Tell whether exact Newton steps of so many fits take less time than another attempt at proofs."""
+        problem, d = self.problem, self.problem.n_features
+        soon = n_fits <= _FEW_FITS and n_fits * problem.n_rows * d * (d + 56) <= _LITTLE_WORK
+        return soon and problem.in_memory and problem.penalty.smooth
 
     def _finish_exactly(self, neuron: int, **how) -> Iterate:
         """Take Newton steps on one neuron with its exact Hessian in float64, which also bounds its gap."""

@@ -10,7 +10,7 @@ import numpy as np
 from ..bounds import ResidualSums
 from ..numerics import namespace
 from ..observations import Observation
-from .tiles import ROWS_OF_A_TILE, column_sums, over_tiles, weighted
+from .tiles import ROWS_OF_A_TILE, column_sums, over_tiles, rows_at_once, weighted
 
 _NEWTON_STEPS = 100
 N_TERMS = 4  # of `pearson_terms`
@@ -41,7 +41,7 @@ def evaluate_loss(
         return sums_of(observation, x, own, eta, y, w, dual)
 
     totals = None
-    for parts in over_tiles(tile, len(Y)):
+    for parts in over_tiles(tile, len(Y), rows_at_once(X)):
         totals = parts if totals is None else [a + b for a, b in zip(totals, parts, strict=True)]
     loss, G, grad_intercept, *rest = (total / len(Y) for total in totals)
     grad_coef = G.T if shift is None else G.T + np.outer(shift, grad_intercept)
@@ -92,7 +92,7 @@ def hessian(X, y, weights, observation: Observation, coef, intercept, mean, scal
         return x.T @ x, reach
 
     total, reach = np.zeros((d + 1, d + 1)), 0.0
-    for gram, far in over_tiles(tile, len(y)):
+    for gram, far in over_tiles(tile, len(y), rows_at_once(X)):
         total += gram
         reach = max(reach, float(far))
     return total / len(y), reach

@@ -9,8 +9,8 @@ import functools
 from typing import NamedTuple, Self
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf
 
+from ..cholesky import is_definite
 from ..penalties import Penalty
 from ..threads import n_cores
 from .cg import Descent, steps_of_a_hessian
@@ -203,12 +203,12 @@ class ProximalDescent(Descent):
         Q = np.empty((*place.shape, place.shape[1]))
         for q, k, some in zip(Q, fits, place, strict=True):
             if self.own[k] is None:
-                np.multiply(self._covariance[np.ix_(some, some)], self._curvature[k], out=q)
+                np.multiply(self._covariance.take(some, 0).take(some, 1), self._curvature[k], out=q)
             else:
                 features, matrix = self.own[k]
                 at = np.full(d + 2, len(matrix) - 1)
                 at[np.append(features, d)] = np.arange(len(matrix) - 1)
-                q[:] = matrix[np.ix_(at[some], at[some])]
+                q[:] = matrix.take(at[some], 0).take(at[some], 1)
         diagonal = np.einsum("nii->ni", Q)
         diagonal += of(self.ridge)
         flat = diagonal <= 0  # nothing but its penalty moves a constant feature
@@ -277,7 +277,8 @@ def _corrected(Q, past, known, fits, of) -> np.ndarray:
     middle[:, n:, :n] = middle[:, :n, n:].swapaxes(1, 2)
     middle[:, n:, n:] = -np.eye(n)
     both = np.concatenate([bent, Y], axis=1)
-    return Q - both.swapaxes(1, 2) @ np.linalg.solve(middle, both)
+    change = both.swapaxes(1, 2) @ np.linalg.solve(middle, both)
+    return np.subtract(Q, change, out=change)
 
 
 def _definite(plain, corrected) -> np.ndarray:
@@ -285,13 +286,8 @@ def _definite(plain, corrected) -> np.ndarray:
     for q, before in zip(corrected, plain, strict=True):
         q.flat[:: len(q) + 1] *= 1 + _LIFT
         lift = _LIFT
-        while not _is_definite(q):
+        while not is_definite(q):
             q[:] = before if np.all(np.isfinite(before)) else np.eye(len(q))
             q.flat[:: len(q) + 1] *= 1 + lift
             lift *= 100
     return corrected
-
-
-def _is_definite(matrix) -> bool:
-    factor, failed = dpotrf(matrix, lower=True)
-    return failed == 0 and np.isfinite(factor[-1, -1])  # a number that is not finite gets that far

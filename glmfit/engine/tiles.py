@@ -23,6 +23,7 @@ TILE = 1 << 17  # numbers; smaller tiles cost more calls, larger ones leave the 
 MANY_CLASSES = 64  # from this number on, the scores of a row are contiguous in memory; for fewer, those of a class
 _MOST_ROWS = 16384  # of a tile: more leave the cache
 _LEAST_ROWS = 64
+_ALONE = 1 << 19  # numbers: a pass over fewer is not worth waking a thread
 
 
 def tiles_of(n_rows: int, size: int = ROWS_OF_A_TILE) -> list[slice]:
@@ -45,7 +46,9 @@ def sums_over_tiles(function: Callable[[slice], tuple], n_rows: int, size: int =
 
 
 def rows_at_once(rows: Any) -> int:
-    """Return how many rows to take at a time: at least a tile, more if they are read in chunks, to avoid rereading."""
+    """Return how many rows to take at a time: at least a tile, more if they are few or read in chunks."""
+    if len(rows) <= _MOST_ROWS and len(rows) * rows.shape[1] <= _ALONE:
+        return max(1, len(rows))
     return max(ROWS_OF_A_TILE, min(getattr(rows, "chunk_rows", 0), 4_000_000 // rows.shape[1]))
 
 
@@ -98,8 +101,11 @@ class Tiles(Workers):
 
     def _over(self, function, n_fits: int | None = None) -> list:
         """Apply a function to tiles of rows that fit in the cache with ``n_fits`` numbers per row, in order."""
-        size = rows_of_a_tile(len(self.neuron) if n_fits is None else n_fits)
-        if self._pool is not None and self.n_rows > 8192:  # some tiles for every thread
+        n_fits = len(self.neuron) if n_fits is None else n_fits
+        size = rows_of_a_tile(n_fits)
+        if self.n_rows <= _MOST_ROWS and self.n_rows * (self.X.shape[1] + n_fits) <= _ALONE:
+            size = self.n_rows
+        elif self._pool is not None and self.n_rows > 8192:  # some tiles for every thread
             size = min(size, -(-self.n_rows // 4))
         return list(self.each(function, tiles_of(self.n_rows, size)))
 

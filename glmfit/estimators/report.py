@@ -308,7 +308,7 @@ class FitReport(CertifiedReport):
             neurons = f"{of.sum()} neurons" if of.sum() > 1 else f"neuron {self.runaway['neuron'][of][0]}"
             lines.append(
                 f"  feature {name} (not at its median in {self.runaway['n_rows'][of][0]} of {self.n_rows} rows): "
-                f"{neurons}, up to {np.max(np.abs(self.runaway['coef'][of])):.1e}"
+                f"{neurons}, coefficients up to {np.max(np.abs(self.runaway['coef'][of])):.1e}"
             )
         more = len(features) - _SHOWN
         rest = [f"  and {counted(more, 'more feature')} (report_.runaway)"] if more > 0 else []

@@ -431,7 +431,7 @@ def test_cv_curves_are_means_and_standard_errors_minus_the_best(chosen):
     np.testing.assert_allclose([np.ptp(s[:, 1]) / 2 for s in bars.get_segments()], error)
     three = chosen.cv_scores_[:, [0, 2, 3], 1].mean(axis=1)
     np.testing.assert_allclose(ax.containers[1][0].get_ydata(), three - three.max())
-    assert texts(plotting.plot_cv_curves(chosen, 1)) == ["b"]
+    assert texts(plotting.plot_cv_curves(chosen, 1)) == ["b", "best", "one-se rule"]
     with pytest.raises(ValueError, match="the model has neurons 0 to 2"):
         plotting.plot_cv_curves(chosen, [3])
 

@@ -7,7 +7,8 @@ import contextlib
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg.lapack import dposv
+
+from ...cholesky import solve_definite
 
 _ROUNDS, _BOLD = 40, 30  # per variable; rounds in which many variables may enter at once
 _PARTS = 0.5, 0.25, 0.125, 0.06, 0.015  # of a step that is too long
@@ -40,7 +41,9 @@ def least_of_models(Q, c, labels, strength, before, left=0.0):
         np.minimum.at(least, (np.arange(len(labels))[:, None], labels), unit)
         unit = np.where(own > 0, np.take_along_axis(least, labels, 1), unit)
         strength = strength * np.where(np.isfinite(least), least, 0.0)
-    Q, c, before = Q * unit[:, None] * unit[:, :, None], c * unit, before / unit
+    Q = Q * unit[:, None]
+    Q *= unit[:, :, None]
+    c, before = c * unit, before / unit
     if single:
         return unit * minimise_l1(Q, c, strength, before, left)
     return unit * minimise_groups(Q, c, labels, strength, before, left)
@@ -162,14 +165,13 @@ def _solve_inside(Q, right, inside, bend=None, unit=None, labels=None):
     for i, which in enumerate(inside):
         at = np.flatnonzero(which)
         if at.size:
-            own = Q[i][np.ix_(at, at)]
+            own = Q[i].take(at, 0).take(at, 1)  # faster than to index both
             if bend is not None:
                 u, b, group = unit[i, at], bend[i, at], labels[i, at]
                 own -= (group[:, None] == group) * np.outer(b * u, u)
                 own.flat[:: len(at) + 1] = diagonal[i, at]
-            _, right[i, at], failed = dposv(own, right[i, at], lower=True, overwrite_a=True)
-            if failed:
-                right[i] = np.nan
+            solved = right[i, at]
+            right[i, at] = solved if solve_definite(own, solved) else np.nan
     return right
 
 
