@@ -106,7 +106,7 @@ def load_npz(path) -> tuple[dict, dict[str, np.ndarray]]:
     try:
         header, arrays = read_npz(path)
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file {path}; models are saved by model.save(path).") from None
+        raise
     except DAMAGED as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{path} is not a model saved by glmfit ({why}).") from error

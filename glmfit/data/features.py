@@ -15,7 +15,8 @@ from .times import plain
 _FEW = 10  # rows in which a column may be constant by chance
 _SUMS = 1e100  # whose squares still add up
 _SEEN = 256  # rows
-_APART = 50  # times the range of all other values: no measurement lies that far from them
+_APART, _ALONE = 4, 50  # times the range of all others: a repeated value, or a single one, that far away is no measure
+_SHARE = 1 / 3  # of the rows that may have a code
 KINDS = [np.float64, np.float32]
 
 
@@ -56,26 +57,34 @@ def read_measured(estimator, X, reset: bool, sparse: bool = False) -> tuple[Any,
     return X, length
 
 
-def warn_of_codes(X: np.ndarray, ranges: np.ndarray, names) -> None:
-    """Warn of features with values so far from all others that they must be codes, such as -9999 for a lost tracker."""
-    low, high = np.quantile(X[:: max(1, len(X) // _SEEN)], (0.1, 0.9), axis=0)
+def warn_of_codes(X: np.ndarray, weights: np.ndarray | None, ranges: np.ndarray, names) -> None:
+    """Warn of features with a value so far from all others that it must be a code, such as -9999 for a lost tracker."""
     found = []
-    for j in np.flatnonzero((high > low) & (ranges > _APART * (high - low))):
-        values, counts = np.unique(X[:, j], return_counts=True)
-        gap = int(np.argmax(np.diff(values)))
-        parts = slice(gap + 1), slice(gap + 1, None)
-        few, others = sorted(parts, key=lambda of: counts[of].sum())
-        least, most = values[others][[0, -1]]
-        if values[gap + 1] - values[gap] > _APART * (most - least) > 0:
-            is_ = " to ".join(f"{value:g}" for value in dict.fromkeys(values[few][[0, -1]]))
-            n = counts[few].sum()
-            found.append(f"feature {names[j]} is {is_} in {counted(n, 'row')} and {least:.4g} to {most:.4g} elsewhere")
+    for j in _suspects(X, ranges):
+        x = np.asarray(X[:, j] if weights is None else X[weights > 0, j], np.float64)
+        for code in dict.fromkeys([x.min(), x.max()] if len(x) else []):
+            others = x[x != code]
+            least, most = (others.min(), others.max()) if len(others) else (code, code)
+            n, gap = len(x) - len(others), max(least - code, code - most)
+            if 0 < most - least < gap / (_APART if n > 1 else _ALONE) and n <= _SHARE * len(x):
+                where = f"{counted(n, 'row')}, {least:.4g} to {most:.4g} elsewhere"
+                found.append(f"feature {names[j]} is {code:g} in {where}")
     if found:
         more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
         warn_user(
             f"{'; '.join(found[:3])}{more}. Such values decide the fit. If they stand for missing values, use NaN: "
             "rows with a NaN in X are dropped."
         )
+
+
+def _suspects(X: np.ndarray, ranges: np.ndarray) -> np.ndarray:
+    """Return features that may have a value far from all others, by a sample of rows and the ranges in all rows."""
+    sample = np.sort(np.asarray(X[:: max(1, len(X) // _SEEN)], np.float64), axis=0)
+    low, high, every = sample[0], sample[-1], np.arange(X.shape[1])
+    above = sample[np.argmax(sample > low, axis=0), every]  # the next values
+    below = sample[len(sample) - 1 - np.argmax(sample[::-1] < high, axis=0), every]
+    apart = [(above - low, high - above), (high - below, below - low), (ranges, high - low)]
+    return np.flatnonzero(np.any([(gap > _APART * others) & (others > 0) for gap, others in apart], axis=0))
 
 
 def _validated(estimator, X, reset: bool, ensure_min_samples: int, **how):

@@ -80,6 +80,10 @@ def check_same_rows(X, y=None, **others) -> None:
         )
         if given is None or index is None or len(given) != len(index) or given.equals(index):
             continue
+        seconds = [_seconds_of(labels) for labels in (given, index)]
+        timed = all(values is not None for values in seconds)
+        if timed and _are_close(*seconds):
+            continue
         if given.is_unique and index.is_unique and given.isin(index).all():
             row = int(np.argmax(np.asarray(given) != np.asarray(index)))
             in_x, in_rows = (labels[row : row + 1].tolist()[0] for labels in (given, index))
@@ -88,19 +92,34 @@ def check_same_rows(X, y=None, **others) -> None:
                 f"X, {in_rows!r} in {name}); rows are matched by position. If that is not intended, pass "
                 f"{name}.loc[X.index].",
             )
-        elif all(index_.dtype.kind in "fmM" for index_ in (given, index)) and not _are_close(given, index):
+        elif timed:
             warn_user(
                 f"the indexes of X and {name}, which look like times, differ (X from {given[0]} to {given[-1]}, {name} "
                 f"from {index[0]} to {index[-1]}); rows are matched by position. Align them, or reset both indexes."
             )
 
 
-def _are_close(index, other) -> bool:
-    """Tell whether two indexes of times agree to a thousandth of a bin."""
-    if index.dtype.kind != other.dtype.kind or not len(index):
-        return index.dtype.kind == other.dtype.kind
-    steps = np.abs(np.diff(index.values))
-    return bool(np.all(np.abs(index.values - other.values) <= 1e-3 * np.median(steps)))
+def _seconds_of(index) -> np.ndarray | None:
+    """Return an index of dates, durations or floats as numbers of its unit, NaN if unknown; None for other labels."""
+    import pandas as pd
+
+    kind = getattr(index.dtype, "kind", "O")
+    if kind == "f":
+        return index.to_numpy(np.float64, na_value=np.nan)
+    if kind not in "mM":
+        return None
+    index = pd.to_datetime(index, utc=True).tz_localize(None) if kind == "M" else pd.to_timedelta(index)
+    values = index.to_numpy()
+    return np.where(np.isnat(values), np.nan, values.astype(f"{kind}8[ns]").astype(np.int64))
+
+
+def _are_close(times: np.ndarray, others: np.ndarray) -> bool:
+    """Tell whether times agree to a thousandth of a bin, and are unknown in the same rows."""
+    known = np.isfinite(times)
+    if not np.array_equal(known, np.isfinite(others)) or known.sum() < 2:
+        return np.array_equal(known, np.isfinite(others))
+    bin_s = np.median(np.abs(np.diff(times[known])))
+    return bool(np.all(np.abs(times[known] - others[known]) <= 1e-3 * bin_s))
 
 
 def mask_of_epochs(epochs: Any, axis: TimeAxis | None, names: list[str]) -> np.ndarray:

@@ -271,7 +271,7 @@ def _no_units(left_out: dict[str, str]) -> str:
     """Say why no unit is left: each with its number of spikes, or its rate."""
     some = ", ".join(f"{unit} ({reason})" for unit, reason in list(left_out.items())[:_NAMED])
     more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-    return f"no unit is left: min_spikes or min_rate_hz excludes {some}{more}. Lower it."
+    return f"no unit is left: min_spikes or min_rate_hz excludes {some}{more}. Lower that limit."
 
 
 def _labels(bins: Bins, target: str, signals: dict[str, Signal]) -> np.ndarray:

@@ -73,7 +73,6 @@ NAMED = Rule("a name of letters, digits, _ . and -", lambda value: isinstance(va
 BOOLEAN = Rule("true or false", lambda value: isinstance(value, bool))
 TABLE = Rule("a table", lambda value: isinstance(value, dict))
 TABLES = Rule("an array of tables", lambda value: isinstance(value, list) and all(map(TABLE.fits, value)))
-
 POSITIVE = Rule("a finite number above 0", lambda value: is_number(value) and value > 0)
 NOT_NEGATIVE = Rule("a finite number of at least 0", lambda value: is_number(value) and value >= 0)
 

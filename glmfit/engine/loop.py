@@ -26,6 +26,7 @@ _ROUGH = 1e-2  # tolerance from which on single precision suffices for a bound b
 _LEAST = 64e-16  # of an objective: no goal is a smaller gap
 _FEW = 64  # fewer fits are not worth a group of their own
 _FEW_FITS, _LITTLE_WORK = 4, 1e8  # that are finished at once after a failed proof: products of one Hessian and a step
+_CLOSER = 1e-4  # of their goal: usually one Newton step more
 _COPIES = 3  # arrays of rows times fits
 
 
@@ -75,8 +76,7 @@ class Run(Beginning):
             for some in np.array_split(np.arange(len(kin)), -(-len(kin) // most) or 1):
                 if len(some) and options.max_epochs:
                     self._fit(todo[np.isin(place, some)])
-            if not np.array_equal(self.history.gap[-1], self.gap, equal_nan=True):
-                self._note(int(self.epochs.max()))  # fits that ended by themselves since
+            self._note_end()
             self.notebook.note(self, last=True)
             self.bar.finish(bool(np.all(self.status != Status.MAX_EPOCHS)))
         except KeyboardInterrupt:
@@ -84,6 +84,7 @@ class Run(Beginning):
                 raise  # nothing was fitted yet
             interrupted = True
             self._keep_interrupted()
+            self._note_end()
         finally:
             self.bar.close()
         seconds_compile = self.clock.compiling
@@ -220,9 +221,10 @@ class Run(Beginning):
         self._note(int(group.n_steps.max()))
         group.proofs += 1
         ended = worse | (group.proofs >= np.where(stalled, 2, _PROOFS)) | (group.n_steps >= self.most_steps)
-        ended |= self._may_soon_be_finished(np.count_nonzero(self.open[fits]))
+        soon = self._may_soon_be_finished(np.count_nonzero(self.open[fits]))
+        ended |= soon
         for fit in fits[self.open[fits] & ended]:
-            self._finish_exactly(int(fit))
+            self._finish_exactly(int(fit), _CLOSER if soon else 1.0)
         left = self.open[fits] & ~ended
         if not left.any():
             return []
@@ -243,10 +245,10 @@ class Run(Beginning):
         soon = n_fits <= _FEW_FITS and n_fits * problem.n_rows * d * (d + 56) <= _LITTLE_WORK
         return soon and problem.in_memory and problem.penalty.smooth
 
-    def _finish_exactly(self, neuron: int, **how) -> Iterate:
-        """Take Newton steps on one neuron with its exact Hessian in float64, which also bounds its gap."""
+    def _finish_exactly(self, neuron: int, share: float = 1.0, **how) -> Iterate:
+        """Take Newton steps on one neuron, to a share of its goal; its exact Hessian also bounds its gap."""
         problem, self.exact, one = self.problem, True, np.array([neuron])
-        goal = self._goals(one, self.objective[one])[0]
+        goal = share * self._goals(one, self.objective[one])[0]
         at = problem.finish_neuron(self.params, neuron, goal, **how)
         self.passes += at.passes / problem.n_neurons
         known = bool(np.isfinite(at.bound))
@@ -281,9 +283,11 @@ class Run(Beginning):
     def _keep_interrupted(self) -> None:
         """Keep the parameters of the open fits, with estimates of their gaps."""
         for group in self.groups:
-            self.params.coef[:, group.fits], self.params.intercept[group.fits] = self.params_of(group)
-            self.gap[group.fits], self.is_bound[group.fits] = group.estimate, False
-            self.epochs[group.fits] = group.n_steps
+            at = self.status[group.fits] == Status.MAX_EPOCHS  # proofs of the others hold
+            fits, params = group.fits[at], self.params_of(group)
+            self.params.coef[:, fits], self.params.intercept[fits] = (a[..., at] for a in params)
+            self.gap[fits], self.is_bound[fits] = group.estimate[at], False
+            self.epochs[fits] = group.n_steps[at]
         left = self.status == Status.MAX_EPOCHS
         self.objective[left] = self.problem.evaluate(self.params).objective[left]
         self.status[left] = Status.INTERRUPTED
@@ -300,6 +304,13 @@ class Run(Beginning):
         # If parameters diverged, rounding is no excuse.
         rounding = np.minimum(rounding, 1e-9 * (np.abs(objective) + self.problem.size_of_counts[fits]))
         return stopping_target(self.problem, objective, self.options, rounding, fits)
+
+    def _note_end(self) -> None:
+        """Add the end to the history, unless nothing has changed since its last row."""
+        self.groups, history = [], self.history
+        pairs = (history.gap, self.gap), (history.gap_is_bound, self.is_bound), (history.objective, self.objective)
+        if not all(np.array_equal(noted[-1], now, equal_nan=True) for noted, now in pairs):
+            self._note(int(self.epochs.max()))
 
     def _note(self, epoch: int = 0) -> None:
         """Add what is known to the history, with estimates of the gaps of open fits that have no proof yet."""

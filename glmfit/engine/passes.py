@@ -41,7 +41,7 @@ def evaluate_loss(
         return sums_of(observation, x, own, eta, y, w, dual)
 
     totals = None
-    for parts in over_tiles(tile, len(Y), rows_at_once(X)):
+    for parts in over_tiles(tile, len(Y), rows_at_once(X, Y.shape[1])):
         totals = parts if totals is None else [a + b for a, b in zip(totals, parts, strict=True)]
     loss, G, grad_intercept, *rest = (total / len(Y) for total in totals)
     grad_coef = G.T if shift is None else G.T + np.outer(shift, grad_intercept)
@@ -92,7 +92,7 @@ def hessian(X, y, weights, observation: Observation, coef, intercept, mean, scal
         return x.T @ x, reach
 
     total, reach = np.zeros((d + 1, d + 1)), 0.0
-    for gram, far in over_tiles(tile, len(y), rows_at_once(X)):
+    for gram, far in over_tiles(tile, len(y), rows_at_once(X, 1)):
         total += gram
         reach = max(reach, float(far))
     return total / len(y), reach

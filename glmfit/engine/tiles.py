@@ -45,11 +45,16 @@ def sums_over_tiles(function: Callable[[slice], tuple], n_rows: int, size: int =
         return workers.add(function, pieces)
 
 
-def rows_at_once(rows: Any) -> int:
-    """Return how many rows to take at a time: at least a tile, more if they are few or read in chunks."""
-    if len(rows) <= _MOST_ROWS and len(rows) * rows.shape[1] <= _ALONE:
+def rows_at_once(rows: Any, n_fits: int = 0) -> int:
+    """Return how many rows to take at a time, for so many fits: a tile at least, more if they are read in chunks."""
+    if _are_few(len(rows), rows.shape[1] + n_fits):
         return max(1, len(rows))
     return max(ROWS_OF_A_TILE, min(getattr(rows, "chunk_rows", 0), 4_000_000 // rows.shape[1]))
+
+
+def _are_few(n_rows: int, width: int) -> bool:
+    """Tell whether a pass over rows of so many numbers is not worth sharing."""
+    return n_rows <= _MOST_ROWS and n_rows * width <= _ALONE
 
 
 class Columns:
@@ -103,8 +108,8 @@ class Tiles(Workers):
         """Apply a function to tiles of rows that fit in the cache with ``n_fits`` numbers per row, in order."""
         n_fits = len(self.neuron) if n_fits is None else n_fits
         size = rows_of_a_tile(n_fits)
-        if self.n_rows <= _MOST_ROWS and self.n_rows * (self.X.shape[1] + n_fits) <= _ALONE:
-            size = self.n_rows
+        if _are_few(self.n_rows, self.X.shape[1] + n_fits):
+            size = max(1, self.n_rows)
         elif self._pool is not None and self.n_rows > 8192:  # some tiles for every thread
             size = min(size, -(-self.n_rows // 4))
         return list(self.each(function, tiles_of(self.n_rows, size)))

@@ -232,9 +232,10 @@ class PopulationGLM(PopulationModel):
         ConvergenceWarning
             Once, if some neurons did not converge.
         UserWarning
-            Once, if the fit converged and the penalty leaves next to nothing of the coefficients although the features
-            are informative (not checked if rows are read while fitting), or if a file whose rows are read while
-            fitting has changed meanwhile.
+            If a feature in memory has values that look like codes for missing ones (-9999), or pandas objects look like
+            those of different times. Once, if the fit converged and the penalty leaves next to nothing of the
+            coefficients although the features are informative (not checked if rows are read while fitting), or if a
+            file whose rows are read while fitting has changed meanwhile.
         """
         with WholeFit(self):
             seed, options = self._seed(), self._read_options()

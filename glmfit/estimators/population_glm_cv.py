@@ -171,10 +171,10 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         ConvergenceWarning
             If some neurons did not converge in the last fit.
         UserWarning
-            If some neurons have no spikes in the rows fitted of some folds, which are skipped for them, some fits
-            of the cross-validation did not converge, Ctrl-C ended it early, ``cv`` is an IntervalSet of more than 20
-            epochs, or even the smallest strength leaves next to nothing of the coefficients although the features are
-            informative.
+            As in :meth:`PopulationGLM.fit`; if some neurons have no spikes in the rows fitted of some folds, which are
+            skipped for them, some fits of the cross-validation did not converge, Ctrl-C ended it early, ``cv`` is an
+            IntervalSet of more than 20 epochs, or even the smallest strength leaves next to nothing of the coefficients
+            although the features are informative.
         """
         with WholeFit(self):
             self._check_words()

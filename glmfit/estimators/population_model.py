@@ -85,7 +85,7 @@ class PopulationModel(RegressorMixin, Model):
         spread, refuted = pearson(problem, data, observation, solution.params, status)
         features = getattr(self, "feature_names_in_", range(len(coef)))
         if problem.in_memory:
-            warn_of_codes(problem.X, problem.ranges, features)
+            warn_of_codes(problem.X, problem.weights, problem.ranges, features)
         self.report_ = report_of(
             FitReport, solution, data, neuron=data.neuron_names,
             relative_gap=relative_gap(status, solution.gap / form.scale, *objectives),

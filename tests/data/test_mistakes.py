@@ -477,9 +477,15 @@ def test_valid_input_gives_no_warning():
         assert np.all(np.isfinite(response_model().fit(STIMULI, NEURONS, RESPONSES).predict()))
 
 
+def every(n, code, x):
+    return np.where(np.arange(len(x)) % n == 0, code, x)
+
+
 CODES = {
-    "a lost tracker": (lambda x: np.where(np.arange(len(x)) % 50 == 0, -9999.0, x), "is -9999 in 5 rows and "),
-    "an overflow": (lambda x: np.where(np.arange(len(x)) == 7, 1e15, x), r"is 1e\+15 in 1 row and "),
+    "a lost tracker": (lambda x: every(50, -9999.0, x), "is -9999 in 5 rows, "),
+    "of a place in pixels": (lambda x: every(50, -9999.0, 300 + 100 * x), "is -9999 in 5 rows, "),
+    "a fifth of the rows": (lambda x: every(5, 9999.0, x), "is 9999 in 48 rows, "),
+    "an overflow": (lambda x: np.where(np.arange(len(x)) == 7, 1e15, x), r"is 1e\+15 in 1 row, "),
 }
 
 
@@ -496,7 +502,10 @@ def test_rare_and_skewed_features_are_not_taken_for_codes():
     rng = np.random.default_rng(0)
     rare = (rng.random((5000, 2)) < [0.02, 0.15]).astype(float)
     decaying = np.array([sum(0.5**k * rare[t - k, 0] for k in range(min(t, 60))) for t in range(5000)])
-    features = np.column_stack([rare, decaying, np.exp(2 * rng.normal(size=5000)), rng.standard_t(2, size=5000)])
+    pulses = 0.001 * rng.normal(size=5000) + 5 * rare[:, 0]  # an analogue signal
+    still = np.where(rare[:, 0] > 0, rng.uniform(0.5, 30, 5000), 0.01 * rng.random(5000))  # a speed
+    skewed = np.exp(2 * rng.normal(size=5000)), rng.standard_t(2, size=5000)
+    features = np.column_stack([rare, decaying, pulses, still, *skewed])
     PopulationGLM().fit(features, rng.poisson(0.3, size=(5000, 1)))  # warnings are errors
 
 
@@ -509,3 +518,21 @@ def test_frames_at_other_times_give_a_warning(name):
         make().fit(features, shifted)
     make().fit(features, pd.DataFrame(target, index=BIN_TIMES + 1e-9))
     make().fit(features, pd.DataFrame(target))  # rows are numbered
+
+
+def test_times_are_compared_whatever_their_kind():
+    dates = pd.date_range("2026-01-01", periods=T, freq="100ms")
+    unknown = pd.Index(np.where(np.arange(T) == 5, np.nan, BIN_TIMES))
+    kinds = [
+        (dates.tz_localize("UTC"), dates.tz_localize("UTC").tz_convert("Europe/Berlin")),
+        (dates, dates + pd.Timedelta("1ns")), (unknown, unknown + 1e-9),
+        (pd.Index(BIN_TIMES, dtype="Float64"), pd.Index(BIN_TIMES)),
+        (pd.to_timedelta(BIN_TIMES, unit="s"), pd.to_timedelta(BIN_TIMES + 1e-7, unit="s")),
+    ]  # fmt: skip
+    for index, other in kinds:
+        PopulationGLM().fit(pd.DataFrame(X, index=index).add_prefix("x"), pd.DataFrame(COUNTS, index=other))
+    for index, other in ((dates, dates + pd.Timedelta("1s")), (unknown, pd.Index(BIN_TIMES))):
+        with pytest.warns(UserWarning, match="look like times"):
+            PopulationGLM().fit(pd.DataFrame(X, index=index).add_prefix("x"), pd.DataFrame(COUNTS, index=other))
+    one = PopulationGLM().fit(X, COUNTS)
+    one.score(pd.DataFrame(X[:1], index=[0.1]), pd.DataFrame(COUNTS[:1], index=[0.1 + 1e-12]))

@@ -7,7 +7,7 @@ from ...status import Status
 from ..problem import Params
 from ..result import stopping_target
 from .evidence import FLOOR, SINGLE_FLOOR, Quadratic, optimum, times, with_penalty
-from .search import derivatives, improve, in_chunks, range_of_strengths, with_uncertain_strengths
+from .search import derivatives, free_of_bounds, improve, in_chunks, range_of_strengths, with_uncertain_strengths
 
 _ROUGH, _SETTLED = 0.1, (5e-3, 3e-4)  # nats: gradient of the criterion by log strengths, far away and near
 _FIRST, _ENOUGH = 6, 50.0  # rounds on some of the rows, for neurons with more than this many spikes there
@@ -19,8 +19,9 @@ _NEAR = 0.5, 0.1  # nats, twice, of a step after which Hessians are those of the
 _WATCHED = 0.1  # nats from which on steps are measured
 _PATIENCE = 20  # rounds after which some fits are proved although others are still far
 _SLACK, _SINGLE_SLACK = (1e-6, 1e-3), 3e-5  # of objectives: share and nats; share in single precision
-_MANY = 12  # rounds after which fits are stepped in double precision, and log strengths by at most
-_LEAST_REACH = 0.01  # or by their last step, halved where the criterion has turned since, and otherwise doubled
+_MANY = 12  # rounds after which fits are stepped in double precision, and their strengths have a reach
+_LEAST_REACH = 0.02  # of log strengths; or half their last step if the criterion has turned, else twice that step
+_LEVEL = 0.05  # nats: slope of the criterion at which fits that take long may end
 _PROOFS, _MOST_PROOFS = 8, 20  # maximum number of passes in double precision for each Hessian; and of Hessians
 _INFLATED = 1e-6
 _MOVED = 2e-3, 2e-5  # twice the nats of the last step above which another Hessian is formed
@@ -200,8 +201,9 @@ class Group:
         )
         self.rho[some], self.inverse[some] = rho + log, best.inverse / np.exp(log)[..., None]
         self.change[some] = rho - before
-        held = np.any((np.abs(rho - before) >= 0.99 * reach) & (reach > _LEAST_REACH), axis=1)
-        still[~frozen] = (gained <= self._still) & ~held
+        free = free_of_bounds(best.gradient, rho, *bounds)
+        level = np.abs(np.where(free, best.gradient, 0.0)).max(axis=1, initial=0.0) <= _LEVEL
+        still[~frozen] = (gained <= self._still) & (level | np.isinf(reach[:, 0]))
         self.frozen[some] = self.n_rounds[some] >= self.options.max_epochs // 2  # the rest is for the proof
         return still
 

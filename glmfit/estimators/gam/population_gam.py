@@ -155,7 +155,9 @@ class PopulationGAM(FittedTerms):
         Warns
         -----
         ConvergenceWarning
-            Once, if some neurons did not converge, or if the strengths of some have not settled.
+            Once if some neurons did not converge, and once if the strengths of some have not settled.
+        UserWarning
+            As in :meth:`PopulationGLM.fit`.
         """
         with WholeFit(self):
             options = self._read_options()

@@ -1,0 +1,46 @@
+"""How runs end: few small fits at once after a failed proof, interrupts between them, and the last row of a history."""
+
+import numpy as np
+import pytest
+
+from glmfit import PopulationGLM
+from glmfit.engine import loop
+from glmfit.status import Status
+
+
+@pytest.fixture
+def drift(rng):
+    """A polynomial of time, which the ridge alone does not prove, and three neurons."""
+    t = np.arange(2000.0)
+    X = np.column_stack([t, t**2, t**3, rng.normal(size=2000)])
+    return X, rng.poisson(np.exp(np.sin(t / 300)[:, None] - [0.0, 1.0, 2.0])).astype(float)
+
+
+def test_few_small_fits_end_by_newton_after_one_failed_proof(drift, monkeypatch):
+    X, Y = drift
+    attempts = []
+    monkeypatch.setattr(loop, "bounds_of", lambda run, group, *_: attempts.append(0) or (np.full(3, np.inf),) * 2)
+    report = PopulationGLM(regularizer_strength=1e-4).fit(X, Y).report_
+    assert len(attempts) == 1 and report.converged.all() and report.gap_is_bound.all()
+    assert report.solver_name == "ConjugateGradients+Newton"
+    np.testing.assert_array_equal(report.history["gap"][-1], report.gap)
+
+
+def test_ctrl_c_between_exact_finishes_keeps_the_proofs_before_it(drift, monkeypatch):
+    X, Y = drift
+    finish, calls = loop.Run._finish_exactly, []
+
+    def interrupted(self, neuron, *given, **how):
+        calls.append(neuron)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return finish(self, neuron, *given, **how)
+
+    monkeypatch.setattr(loop, "bounds_of", lambda *_: (np.full(3, np.inf),) * 2)
+    monkeypatch.setattr(loop.Run, "_finish_exactly", interrupted)
+    with pytest.warns(UserWarning):
+        report = PopulationGLM(regularizer_strength=1e-4).fit(X, Y).report_
+    assert report.status.tolist() == [Status.CONVERGED, Status.INTERRUPTED, Status.INTERRUPTED]
+    assert report.gap_is_bound.tolist() == [True, False, False]
+    np.testing.assert_array_equal(report.history["gap"][-1], report.gap)
+    np.testing.assert_array_equal(report.history["gap_is_bound"][-1], report.gap_is_bound)
