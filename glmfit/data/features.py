@@ -15,7 +15,7 @@ from .times import plain
 _FEW = 10  # rows in which a column may be constant by chance
 _SUMS = 1e100  # whose squares still add up
 _SEEN = 256  # rows
-_APART, _ALONE = 4, 50  # times the range of all others: a repeated value, or a single one, that far away is no measure
+_APART, _ALONE = 10, 50  # times the range of all others: a repeated value, or a single one, that far away is no measure
 _SHARE = 1 / 3  # of the rows that may have a code
 KINDS = [np.float64, np.float32]
 

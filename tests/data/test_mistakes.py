@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse
 
 from glmfit import MultinomialGLM, PopulationGLM, PopulationGLMCV, ResponseModel, SoftmaxGLM
+from glmfit.design import BSpline
 
 T, D, N, BIN_S = 240, 4, 3, 0.1
 RNG = np.random.default_rng(5)
@@ -505,7 +506,8 @@ def test_rare_and_skewed_features_are_not_taken_for_codes():
     pulses = 0.001 * rng.normal(size=5000) + 5 * rare[:, 0]  # an analogue signal
     still = np.where(rare[:, 0] > 0, rng.uniform(0.5, 30, 5000), 0.01 * rng.random(5000))  # a speed
     skewed = np.exp(2 * rng.normal(size=5000)), rng.standard_t(2, size=5000)
-    features = np.column_stack([rare, decaying, pulses, still, *skewed])
+    ends = BSpline(8, (0, 1), name="x").features(np.where(rare[:, 0] > 0, 1.0, 0.3 * rng.random(5000)))
+    features = np.column_stack([rare, decaying, pulses, still, *skewed, ends[:, -1] + 0.1 * rng.random(5000)])
     PopulationGLM().fit(features, rng.poisson(0.3, size=(5000, 1)))  # warnings are errors
 
 
