@@ -103,7 +103,7 @@ else:
 # the spikes of many cells.
 
 # %%
-WINDOW = 10  # bins of history: 500 ms
+WINDOW = 5  # bins of history: 250 ms
 speed = np.hypot(*np.gradient(xy, BIN_S, axis=0).T)
 running = speed > 0.1
 running[:WINDOW] = False  # the history is incomplete here
@@ -126,7 +126,9 @@ near = np.exp(-0.5 * ((xy[..., None] - grid) / (grid[1] - grid[0])) ** 2)
 place = np.einsum("ti,tj->tij", near[:, 0], near[:, 1]).reshape(len(xy), -1)
 place = place[:, place[running].sum(axis=0) > 400]
 
-basis = RaisedCosineLog(2, window_s=0.25, bin_s=BIN_S, name="past").kernels
+basis = RaisedCosineLog(
+    2, window_s=WINDOW * BIN_S, bin_s=BIN_S, name="past"
+).kernels
 past = Convolution(counts.astype(np.uint8), basis).fetch(slice(0, len(xy)))
 
 columns = [place, np.column_stack([speed, np.sqrt(speed)]), np.sqrt(past)]

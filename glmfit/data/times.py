@@ -80,9 +80,9 @@ def check_same_rows(X, y=None, **others) -> None:
         )
         if given is None or index is None or len(given) != len(index) or given.equals(index):
             continue
-        seconds = [_seconds_of(labels) for labels in (given, index)]
-        timed = all(values is not None for values in seconds)
-        if timed and _are_close(*seconds):
+        times = [_numbers_of(labels) for labels in (given, index)]
+        timed = all(values is not None for values in times)
+        if timed and _are_close(*times):
             continue
         if given.is_unique and index.is_unique and given.isin(index).all():
             row = int(np.argmax(np.asarray(given) != np.asarray(index)))
@@ -99,7 +99,7 @@ def check_same_rows(X, y=None, **others) -> None:
             )
 
 
-def _seconds_of(index) -> np.ndarray | None:
+def _numbers_of(index) -> np.ndarray | None:
     """Return an index of dates, durations or floats as numbers of its unit, NaN if unknown; None for other labels."""
     import pandas as pd
 
