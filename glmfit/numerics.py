@@ -14,6 +14,8 @@ import scipy.special
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from .threads import scratch
+
 Array = jax.Array | np.ndarray
 FeatureNeuron = Float[Array, "feature neuron"]
 PerFeature = Float[Array, "feature"]
@@ -84,11 +86,11 @@ def exponent_limit(dtype: Any) -> float:
 
 
 def few_nonzero(values: Array) -> np.ndarray | None:
-    """Find flat indices of the numbers of a NumPy array that are not 0, unless they are more than half of all.
+    """Find flat indices of the numbers of a NumPy array that are not 0, unless they are more than a third of all.
 
     Formulas can skip the others: in most bins, most neurons have no spike.
     """
-    if namespace(values) is not np or 2 * np.count_nonzero(some := values != 0) > np.size(values):
+    if namespace(values) is not np or 3 * np.count_nonzero(some := values != 0) > np.size(values):
         return None
     return np.flatnonzero(some).astype(np.int32 if np.size(values) < 2**31 else np.int64)
 
@@ -118,7 +120,7 @@ def gammaln(x: Array) -> Array:
 
 
 _NUMBERS = 1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330
-_BERNOULLI = [number / math.factorial(2 * k) for k, number in enumerate(_NUMBERS, 1)]  # those of SciPy are rounded
+BERNOULLI = [number / math.factorial(2 * k) for k, number in enumerate(_NUMBERS, 1)]  # those of SciPy are rounded
 
 
 class SoftplusParts(NamedTuple):
@@ -196,7 +198,7 @@ class _NumpyParts(NamedTuple):
         """1 - f/u with u = e^f - 1: up to f = 1, where it cancels, f/2 less a series of Bernoulli numbers."""
         f = np.minimum(self.f, 1.0)
         square = f * f
-        *others, last = _BERNOULLI if f.dtype.itemsize == 8 else _BERNOULLI[:4]
+        *others, last = BERNOULLI if f.dtype.itemsize == 8 else BERNOULLI[:4]
         total = np.full_like(f, last)
         for number in reversed(others):
             total *= square
@@ -209,14 +211,31 @@ class _NumpyParts(NamedTuple):
         return self.r * self.r * self.missing
 
 
-def odds(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute u = e^a and 1 / (1 + u), in new arrays; beyond +- C (`exponent_limit`) they keep their values at C."""
+def write_odds(a: np.ndarray, u: np.ndarray, q: np.ndarray) -> None:
+    """Write u = e^a and q = 1 / (1 + u); beyond +- C (`exponent_limit`) they keep their values at C."""
     limit = a.dtype.type(exponent_limit(a.dtype))
-    u = np.asarray(np.clip(a, -limit, limit, order="C"))  # numbers as arrays, to write to
+    np.clip(a, -limit, limit, out=u)
     np.exp(u, out=u)
-    q = np.asarray(u + a.dtype.type(1))
+    np.add(u, u.dtype.type(1), out=q)
     np.reciprocal(q, out=q)
-    return u, q
+
+
+def write_softplus(a: np.ndarray, u: np.ndarray, q: np.ndarray, f: np.ndarray) -> None:
+    """Write log(1 + u), from `write_odds`: the logarithm of 1 + u as rounded, and over it what rounding has taken.
+
+    As accurate as `numpy.log1p`, and twice as fast.
+    """
+    w = scratch(a.shape, a.dtype, "w")
+    np.add(u, u.dtype.type(1), out=w)
+    np.log(w, out=f)
+    w -= u.dtype.type(1)
+    np.subtract(u, w, out=w)
+    w *= q
+    f += w
+    limit = u.dtype.type(exponent_limit(u.dtype))
+    if a.max(initial=0) > limit:  # where u keeps its value
+        np.subtract(a, limit, out=w)
+        f += np.maximum(w, 0, out=w)
 
 
 def softplus_parts(a: Array) -> SoftplusParts | _NumpyParts:
@@ -227,7 +246,8 @@ def softplus_parts(a: Array) -> SoftplusParts | _NumpyParts:
     """
     limit = exponent_limit(a.dtype)
     if namespace(a) is np:
-        u, q = odds(a)
+        u, q = np.empty(a.shape, a.dtype), np.empty(a.shape, a.dtype)
+        write_odds(a, u, q)
         f = np.log1p(u)
         return _NumpyParts(a, u, f + np.maximum(a - limit, 0.0) if np.any(a > limit) else f, q)
     is_left = a <= 0.0

@@ -6,6 +6,7 @@ products are shared among our threads, and BLAS runs in them.
 
 import contextlib
 import functools
+import math
 import os
 import threading
 import weakref
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg  # noqa: F401  loads SciPy's BLAS
+from numpy.typing import DTypeLike
 from threadpoolctl import ThreadpoolController
 
 _SMALL = 400  # columns of a matrix: smaller ones gain nothing from several threads
@@ -180,7 +182,7 @@ def _become_worker() -> None:
 _BLAS = [library for library in ThreadpoolController().lib_controllers if library.user_api == "blas"]
 _PER_THREAD = [library for library in _BLAS if getattr(library, "threading_layer", None) == "openmp"]
 _limit = _Limit([library for library in _BLAS if library not in _PER_THREAD])
-_memory: dict[int, np.ndarray] = {}  # of every thread, until its work is done
+_memory: dict[tuple[int, str], np.ndarray] = {}  # of every thread, until its work is done
 
 
 def n_cores() -> int:
@@ -188,10 +190,14 @@ def n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def scratch(shape: tuple[int, int]) -> np.ndarray:
-    """Return float64 memory of this thread, which the next call reuses: new memory costs as much as a product."""
-    size, of = shape[0] * shape[1], threading.get_ident()
-    memory = _memory.get(of)
+def scratch(shape: tuple[int, ...], dtype: DTypeLike, name: str) -> np.ndarray:
+    """Return memory of this thread for an array, which the next call with this name reuses.
+
+    New memory costs more than what is computed in it: the system clears every page.
+    """
+    dtype, place = np.dtype(dtype), (threading.get_ident(), name)
+    size = math.prod(shape) * dtype.itemsize
+    memory = _memory.get(place)
     if memory is None or len(memory) < size:
-        memory = _memory[of] = np.empty(size)
-    return memory[:size].reshape(shape)
+        memory = _memory[place] = np.empty(size, np.uint8)
+    return memory[:size].view(dtype).reshape(shape)

@@ -12,7 +12,7 @@ import numpy as np
 from ..bounds import ResidualSums
 from ..threads import n_cores, scratch
 from .passes import sums_of
-from .tiles import ALL, Tiles, column_sums, tiles_of, weighted
+from .tiles import ALL, Tiles, column_sums, tiles_of, weigh
 
 _MOST_ROWS = 16384  # most rows of a tile from which Hessians are formed; below, its most numbers
 _MOST_OF_A_TILE = 1 << 18
@@ -77,14 +77,15 @@ class HostRows(Tiles):
 
         def tile(rows):
             y, w = self._y(rows, ALL, self.dtype), self._weight(rows, ALL)
-            r, c = y * dr, self.curvature[rows]
+            r, c = scratch(y.shape, self.dtype, "slope"), self.curvature[rows]
+            np.multiply(y, dr, out=r)
             r += r0
             np.multiply(y, dc, out=c)
             c += c0
             self.eta[rows] = base
             if w is not None:
                 w = w.astype(self.dtype)
-                r, c[:] = weighted(r, w), weighted(c, w)
+                weigh(r, w), weigh(c, w)
             return r.T @ self._x(rows), column_sums(r)
 
         return self._sum(self._over(tile))
@@ -126,13 +127,17 @@ class HostRows(Tiles):
         step = step.astype(self.dtype)
 
         def tile(rows):
+            shape = rows.stop - rows.start, len(step)
+            eta, way = (scratch(shape, self.dtype, name) for name in ("eta", "slope"))
             if at is None:
-                self.eta[rows] += self.D[rows] * step
+                self.eta[rows] += np.multiply(self.D[rows], step, out=way)
                 return self._slopes_of(rows)
-            eta = np.take(self.eta[rows], at, axis=1)
-            eta += np.take(self.D[rows], at, axis=1) * step
-            y = self._y(rows, at, self.dtype)
-            r, c = self._derivatives(rows, at, y, eta)
+            np.take(self.D[rows], at, axis=1, out=way, mode="clip")
+            way *= step
+            np.take(self.eta[rows], at, axis=1, out=eta, mode="clip")
+            eta += way
+            c = scratch(shape, self.dtype, "bend")
+            r = self._differentiate(rows, at, eta, c)
             self.eta[rows, at], self.curvature[rows, at] = eta, c
             return r.T @ self._x(rows), column_sums(r)
 
@@ -140,8 +145,7 @@ class HostRows(Tiles):
 
     def _slopes_of(self, rows: slice):
         """Store the curvature at eta, and sum the derivatives of some rows."""
-        y = self._y(rows, ALL, self.dtype)
-        r, self.curvature[rows] = self._derivatives(rows, ALL, y, self.eta[rows])
+        r = self._differentiate(rows, ALL, self.eta[rows], self.curvature[rows])
         return r.T @ self._x(rows), column_sums(r)
 
     def furthest(self) -> np.ndarray:
@@ -327,10 +331,9 @@ class HostRows(Tiles):
 
         def tile(rows):
             x, own, eta = self._predictors(rows, at[:-1], base)
-            y, w = self._y(rows, ALL, np.float64), self._weight(rows, ALL)
             self.eta[rows] = eta
-            self.curvature[rows] = self._derivatives(rows, ALL, y.astype(self.dtype), self.eta[rows])[1]
-            return sums_of(observation, x, own, eta, y, w, dual)
+            y, w, bend = self._y(rows, ALL, np.float64), self._weight(rows, ALL), self.curvature[rows]
+            return sums_of(observation, x, own, eta, y, w, dual, bend, self._few_spikes(rows, ALL, y))
 
         parts = self._over(tile, at.shape[1])
         self.passes += 1 + dual / 2
@@ -343,16 +346,15 @@ class HostRows(Tiles):
 
         def tile(rows):
             self.eta[rows] = self._predictors(rows, at[:-1], base)[2]
-            y = self._y(rows, ALL, self.dtype)
-            self.curvature[rows] = self._derivatives(rows, ALL, y, self.eta[rows])[1]
+            self._differentiate(rows, ALL, self.eta[rows], self.curvature[rows])
 
         self._over(tile)
 
     def _predictors(self, rows: slice, coef, base):
         """Features, their part of the predictor, and the predictor, in float64."""
-        x = scratch((rows.stop - rows.start, len(coef)))
+        x = scratch((rows.stop - rows.start, len(coef)), np.float64, "x")
         np.subtract(self.X[rows], 0 if self._shift is None else self._shift, out=x, dtype=np.float64)  # no rounding
-        own = x @ coef
+        own = np.matmul(x, coef, out=scratch((len(x), coef.shape[1]), np.float64, "own"))
         own += base
         known = self._known(rows, ALL)
         return x, own, own if known is None else own + known

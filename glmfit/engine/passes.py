@@ -8,9 +8,19 @@ from typing import Any
 import numpy as np
 
 from ..bounds import ResidualSums
-from ..numerics import namespace
+from ..numerics import few_nonzero, namespace
 from ..observations import Observation
-from .tiles import ROWS_OF_A_TILE, column_sums, over_tiles, rows_at_once, weighted
+from ..threads import scratch
+from .tiles import (
+    ROWS_OF_A_TILE,
+    column_sums,
+    over_tiles,
+    rows_at_once,
+    rows_of_a_tile,
+    tiles_of,
+    weigh,
+    weighted,
+)
 
 _NEWTON_STEPS = 100
 N_TERMS = 4  # of `pearson_terms`
@@ -30,15 +40,23 @@ def evaluate_loss(
     all else is float64. ``shift`` (feature,) is first subtracted from X, and then restored in the gradient, so that
     large means leave no rounding errors in products that should cancel.
     """
-    product_coef = coef.astype(dtype)
+    product_coef, size = coef.astype(dtype), rows_of_a_tile(Y.shape[1])
     base = intercept if shift is None else intercept + shift @ coef
 
     def tile(rows):
-        x = np.asarray(X[rows] if shift is None else X[rows] - shift, dtype)
-        own = np.asarray(x @ product_coef, np.float64) + base
-        y, eta = np.asarray(Y[rows], np.float64), own if offset is None else own + offset[rows]
-        w = None if weights is None else weights[rows].reshape(len(y), -1)
-        return sums_of(observation, x, own, eta, y, w, dual)
+        X_, Y_ = X[rows], Y[rows]  # what is read at once may be more than fits in the cache
+        offsets, w = (None if a is None else a[rows].reshape(len(Y_), -1) for a in (offset, weights))
+        total = None
+        for some in tiles_of(len(Y_), size):
+            x = np.asarray(X_[some] if shift is None else X_[some] - shift, dtype)
+            own = np.asarray(x @ product_coef, np.float64)
+            own += base
+            y = np.ascontiguousarray(Y_[some], np.float64)
+            eta = own if offsets is None else own + offsets[some]
+            spikes = few_nonzero(y) if observation.skips_zeros else None
+            parts = sums_of(observation, x, own, eta, y, None if w is None else w[some], dual, None, spikes)
+            total = parts if total is None else [a + b for a, b in zip(total, parts, strict=True)]
+        return total
 
     totals = None
     for parts in over_tiles(tile, len(Y), rows_at_once(X, Y.shape[1])):
@@ -48,25 +66,53 @@ def evaluate_loss(
     return loss, grad_coef, grad_intercept, ResidualSums(*rest) if dual else None
 
 
-def sums_of(observation: Observation, x, own, eta, y, w, dual: bool) -> tuple:
+def sums_of(observation: Observation, x, own, eta, y, w, dual: bool, bend=None, spikes=None) -> list[np.ndarray]:
     """Sum loss and gradient, (neuron, feature) and (neuron,), over some rows, and if ``dual`` what a dual bound needs.
 
-    x is (row, feature), the others (row, neuron): predictors without and with offsets, responses, weights or None.
+    x is (row, feature), the others (row, neuron): predictors without and with offsets, responses, weights or None. The
+    curvature is written to ``bend``.
     """
-    loss, r = observation.loss_and_derivative(y, eta)
-    parts = [loss, r] + ([own * r - loss, observation.saturated_loss(y)] if dual else [])
-    loss, r, *parts = parts if w is None else [weighted(part, w) for part in parts]
-    total, g, rx = column_sums(loss), column_sums(r), r.astype(x.dtype, copy=False).T @ x
-    if not dual:
-        return total, rx, g
-    above = (r > 0).astype(r.dtype)
+    loss, r = (scratch(eta.shape, np.float64, name) for name in ("loss", "slope"))
+    observation.evaluate_into(y, eta, r, bend, loss, spikes)
+    same = None  # weights that all rows share: of their sums
+    if w is not None:
+        if bend is not None:
+            weigh(bend, w.astype(bend.dtype))
+        same = w[0] if len(w) == 1 else None
+    w = None if same is not None else w
+    for values in () if w is None else (loss, r):
+        weigh(values, w)
+    parts = [column_sums(loss), r.astype(x.dtype, copy=False).T @ x, column_sums(r)]
+    if dual:
+        parts += _sums_apart(observation, x, own, y, w, loss, r, *parts[1:])
+    if same is not None:
+        parts = [_times(part, same, -2 if k == 1 else -1) for k, part in enumerate(parts)]
+    return parts
+
+
+def _times(sums: np.ndarray, w: np.ndarray, axis: int) -> np.ndarray:
+    """Multiply sums by the weights of neurons, which are on an axis; what has no weight may be infinite."""
+    w = w if axis == -1 else w[:, None]
+    return np.where(w > 0, sums * w, 0.0)
+
+
+def _sums_apart(observation: Observation, x, own, y, w, loss, r, rx, g) -> list[np.ndarray]:
+    """Sum residuals r, and terms of a dual bound, over rows with r > 0 and over the others, (side, ..., neuron)."""
+    above, terms = (scratch(r.shape, np.float64, name) for name in ("above", "terms"))
+    positive = np.maximum(r, 0, out=above)
+    inside, total = positive.T @ x, column_sums(positive)
+    parts = [np.stack([total, g - total]), np.stack([inside.T, (rx - inside).T])]
+    np.greater(r, 0, out=above)
 
     def apart(values):  # by BLAS: faster than selecting
         inside = np.einsum("tn,tn->n", values, above)
         return np.stack([inside, column_sums(values) - inside])
 
-    inside = (r * above).T @ x
-    return total, rx, g, apart(r), np.stack([inside.T, (rx - inside).T]), *map(apart, parts)
+    np.multiply(own, r, out=terms)
+    terms -= loss
+    parts.append(apart(terms))
+    saturated = observation.saturated_loss(y)
+    return [*parts, apart(saturated if w is None else weighted(saturated, w))]
 
 
 @_quietly

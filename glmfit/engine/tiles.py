@@ -15,7 +15,7 @@ import scipy.linalg  # noqa: F401  loads SciPy's BLAS
 
 from ..numerics import few_nonzero
 from ..observations import Observation
-from ..threads import Workers
+from ..threads import Workers, scratch
 
 ROWS_OF_A_TILE = 4096
 ALL = slice(None)
@@ -125,8 +125,18 @@ class Tiles(Workers):
         return at[-1] - self.mean @ at[:-1] if self._shift is None else at[-1]
 
     def _y(self, tile: slice, at, dtype) -> np.ndarray:
-        y = self.Y[tile] if at is ALL and self._every else np.take(self.Y[tile], self.neuron[at], axis=1)
-        return np.asarray(y, dtype, order="C")  # as predictors: results do not depend on the order of Y
+        """Responses, laid out as predictors: results do not depend on the order of Y."""
+        y = self.Y[tile]
+        if not (at is ALL and self._every):
+            neuron = self.neuron[at]
+            y = np.take(y, neuron, axis=1, out=scratch((len(y), len(neuron)), y.dtype, "counts"), mode="clip")
+        elif y.dtype == dtype and y.flags.c_contiguous:
+            return y
+        if y.dtype != dtype:
+            converted = scratch(y.shape, dtype, "y")
+            converted[...] = y
+            return converted
+        return y if y.flags.c_contiguous else np.ascontiguousarray(y)
 
     def _weight(self, tile: slice, at) -> np.ndarray | None:
         w = None
@@ -146,12 +156,19 @@ class Tiles(Workers):
             return None
         return self.offset[tile] if self.offset.shape[1] == 1 else self.offset[tile][:, self.neuron[at]]
 
-    def _derivatives(self, rows: slice, at, y, eta) -> tuple[np.ndarray, np.ndarray]:
-        """First and second derivative of the loss of some rows and fits, times their weights."""
-        spikes = self._few_spikes(rows, at, y) if self.observation.skips_zeros else None
-        return derivatives(self.observation, y, eta, self._weight(rows, at), spikes)
+    def _differentiate(self, rows: slice, at, eta, bend) -> np.ndarray:
+        """Return the derivative of the loss of some rows and fits, and write the second one, times their weights."""
+        y, slope = self._y(rows, at, self.dtype), scratch(eta.shape, self.dtype, "slope")
+        self.observation.evaluate_into(y, eta, slope, bend, None, self._few_spikes(rows, at, y))
+        w = self._weight(rows, at)
+        if w is not None:
+            w = w.astype(self.dtype)
+            weigh(slope, w), weigh(bend, w)
+        return slope
 
     def _few_spikes(self, rows: slice, at, y) -> np.ndarray | None:
+        if not self.observation.skips_zeros:
+            return None
         if at is not ALL:
             return few_nonzero(y)
         place = rows.start, rows.stop
@@ -170,8 +187,15 @@ def column_sums(values) -> np.ndarray:
     return np.ones(len(values), values.dtype) @ values
 
 
+def weigh(values, w) -> None:
+    """Multiply values by weights in place; rows without weight may hold anything, even infinity."""
+    values *= w
+    if not w.all():
+        np.copyto(values, 0, where=w == 0)
+
+
 def weighted(values, w) -> np.ndarray:
-    """Values times weights; rows without weight may hold anything, even infinity."""
+    """Values times weights; see `weigh`."""
     values = values * w
     if not w.all():
         np.copyto(values, 0, where=w == 0)
@@ -182,14 +206,3 @@ def is_far(X) -> bool:
     """Whether some feature is so far from 0, relative to its spread, that centring after products would cancel."""
     some = np.asarray(X[:: max(1, len(X) // 4096)], np.float64)
     return bool(np.any(np.abs(some.mean(axis=0)) > 8 * some.std(axis=0)))
-
-
-def derivatives(
-    observation: Observation, y: np.ndarray, eta: np.ndarray, w=None, spikes: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """First and second derivative of the loss in eta, times weights if given; ``spikes`` are the `few_nonzero` of y."""
-    r, c = observation.quick_derivatives(y, eta, spikes)
-    if w is None:
-        return r, c
-    w = w.astype(r.dtype)
-    return weighted(r, w), weighted(c, w)

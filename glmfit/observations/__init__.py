@@ -14,7 +14,8 @@ from glmfit.observations.bernoulli import Bernoulli, Binomial
 from glmfit.observations.gamma import Gamma
 from glmfit.observations.gaussian import Gaussian
 from glmfit.observations.negative_binomial import NegativeBinomial
-from glmfit.observations.poisson import PoissonExp, PoissonSoftplus
+from glmfit.observations.poisson import PoissonExp
+from glmfit.observations.poisson_softplus import PoissonSoftplus
 
 __all__ = [
     "MODELS",

@@ -21,7 +21,7 @@ _WHOLE = (
     "cdf",
     "draw",
     "with_dispersion",
-    "quick_derivatives",
+    "evaluate_into",
 )  # methods that are not formulas
 
 
@@ -64,7 +64,7 @@ class Observation(eqx.Module):
     counts : bool
         Whether responses are counts of events, without a limit.
     skips_zeros : bool
-        Whether `quick_derivatives` takes less time if it knows which responses are not 0.
+        Whether `evaluate_into` takes less time if it knows which responses are not 0.
     neutral : float
         Placeholder for responses that do not count: a value that the model allows.
 
@@ -133,12 +133,24 @@ class Observation(eqx.Module):
         """Compute the derivative and the curvature of the loss together, sharing their work."""
         return self.derivative(y, eta), self.curvature(y, eta)
 
-    def quick_derivatives(self, y: np.ndarray, eta: np.ndarray, spikes: np.ndarray | None = None) -> tuple:
-        """Compute `derivatives` for NumPy arrays of one shape and dtype that fit in the cache.
+    def evaluate_into(
+        self, y: np.ndarray, eta: np.ndarray, slope: np.ndarray, bend: np.ndarray | None = None,
+        loss: np.ndarray | None = None, spikes: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        """Write `derivatives` and `loss` to arrays, contiguous NumPy arrays of one shape and dtype; bend may be single.
 
         Flat indices of the responses that are not 0 are given to models that skip zeros, if they are few.
         """
-        return inspect.unwrap(type(self).derivatives)(self, y, eta)
+        formulas = type(self)
+        if loss is None and bend is not None:
+            slope[...], bend[...] = inspect.unwrap(formulas.derivatives)(self, y, eta)
+            return
+        if loss is None:
+            slope[...] = inspect.unwrap(formulas.derivative)(self, y, eta)
+        else:
+            loss[...], slope[...] = inspect.unwrap(formulas.loss_and_derivative)(self, y, eta)
+        if bend is not None:
+            bend[...] = inspect.unwrap(formulas.curvature)(self, y, eta)
 
     @abc.abstractmethod
     def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import Array, exponent_limit, gammaln, namespace, nearest, odds, round_up
+from glmfit.numerics import Array, exponent_limit, gammaln, namespace, nearest, round_up, write_odds, write_softplus
 from glmfit.observations.base import Observation
+from glmfit.threads import scratch
 
 
 class Bernoulli(Observation):
@@ -39,12 +40,16 @@ class Bernoulli(Observation):
     def derivative(self, y: Array, eta: Array) -> Array:
         return self.mean(eta) - y
 
-    def quick_derivatives(self, y: np.ndarray, eta: np.ndarray, spikes: np.ndarray | None = None) -> tuple:
-        p, q = odds(eta)
-        p *= q
-        q *= p
-        p -= y
-        return p, q
+    def evaluate_into(self, y, eta, slope, bend=None, loss=None, spikes=None) -> None:
+        q = scratch(eta.shape, eta.dtype, "q")
+        write_odds(eta, slope, q)
+        if loss is not None:
+            write_softplus(eta, slope, q, loss)
+            loss -= np.multiply(y, eta, out=scratch(eta.shape, eta.dtype, "w"))
+        slope *= q
+        if bend is not None:
+            np.multiply(slope, q, out=bend)
+        slope -= y
 
     def curvature(self, y: Array, eta: Array) -> Array:
         return _bend(eta) + 0.0 * y

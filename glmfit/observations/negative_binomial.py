@@ -6,8 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import Array, exp, exponent_limit, gammaln, namespace, nearest, odds, round_up
+from glmfit.numerics import (
+    Array,
+    exp,
+    exponent_limit,
+    gammaln,
+    namespace,
+    nearest,
+    round_up,
+    write_odds,
+    write_softplus,
+)
 from glmfit.observations.base import Observation
+from glmfit.threads import scratch
 
 
 @final
@@ -52,18 +63,25 @@ class NegativeBinomial(Observation):
         p, q = self._share(eta)
         return p / self._of(eta) - y * q
 
-    def quick_derivatives(self, y: np.ndarray, eta: np.ndarray, spikes: np.ndarray | None = None) -> tuple:
+    def evaluate_into(self, y, eta, slope, bend=None, loss=None, spikes=None) -> None:
+        z, q, w = (scratch(eta.shape, eta.dtype, name) for name in ("z", "q", "m"))
         dispersion = self._of(eta)
         r = 1 / dispersion
-        p, q = odds(eta + np.log(dispersion))
-        p *= q
-        bend = y + r
-        bend *= p
-        bend *= q
-        p *= r
+        np.add(eta, np.log(dispersion), out=z)
+        write_odds(z, slope, q)
+        np.add(y, r, out=w)
+        if loss is not None:
+            write_softplus(z, slope, q, loss)
+            loss *= w
+            np.multiply(y, eta, out=z)
+            loss -= z
+        slope *= q
+        if bend is not None:
+            w *= slope
+            np.multiply(w, q, out=bend)
+        slope *= r
         q *= y
-        p -= q
-        return p, bend
+        slope -= q
 
     def curvature(self, y: Array, eta: Array) -> Array:
         p, q = self._share(eta)

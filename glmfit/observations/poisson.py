@@ -1,4 +1,4 @@
-"""Poisson counts, and their softplus and exponential inverse links."""
+"""Poisson counts, and the exponential as inverse link."""
 
 import abc
 from typing import Any, ClassVar, final
@@ -8,20 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
-from glmfit.numerics import (
-    A_STAR,
-    C_STAR,
-    Array,
-    exp,
-    exponent_limit,
-    few_nonzero,
-    gammaln,
-    namespace,
-    nearest,
-    odds,
-    round_up,
-    softplus_parts,
-)
+from glmfit.numerics import Array, exp, exponent_limit, few_nonzero, gammaln, namespace, round_up
 from glmfit.observations.base import Observation
 
 # jax.random.poisson works in int32 and saturates; above this the spread is below 3e-5 of the rate.
@@ -140,80 +127,6 @@ class Poisson(Observation):
 
 
 @final
-class PoissonSoftplus(Poisson):
-    """Poisson counts with rate f(eta) = log(1 + e^eta).
-
-    With s = sigmoid(eta), r = s/f and h = r (r - (1 - s))::
-
-        phi   = f - y log f
-        phi'  = s - y r
-        phi'' = s (1 - s) + y h,    0 <= s (1 - s) <= 1/4,    0 <= h <= c* = 0.16709557...
-
-    Notes
-    -----
-    Guarantee: phi'' <= 1/4 + c* y for all eta, within 1.31 % of the true maximum (worst at y = 1.72). On an
-    interval both summands take their largest value at its point nearest to their peak (0 and 0.49498...),
-    and the bound is the sum of the two: within 1.31 % again.
-    Everything is finite for ``|eta| <= 1e4`` in float32, gradients by autodiff included.
-    """
-
-    name: ClassVar[str] = "softplus"
-    skips_zeros: ClassVar[bool] = True
-
-    def mean(self, eta: Array) -> Array:
-        return softplus_parts(eta).f
-
-    def log_rate(self, eta: Array) -> Array:
-        return softplus_parts(eta).log_f
-
-    def loss_and_derivative(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        parts = softplus_parts(eta)
-        if np.shape(y) != np.shape(eta) or (at := few_nonzero(y)) is None:
-            return parts.f - y * parts.log_f, parts.s - y * parts.r
-        loss, slope = parts.f, parts.s
-        some, y = softplus_parts(eta.reshape(-1)[at]), y.reshape(-1)[at]
-        loss.reshape(-1)[at] -= y * some.log_f
-        slope.reshape(-1)[at] -= y * some.r
-        return loss, slope
-
-    def derivative(self, y: Array, eta: Array) -> Array:
-        parts = softplus_parts(eta)
-        return parts.s - y * parts.r
-
-    def curvature(self, y: Array, eta: Array) -> Array:
-        return _bend(y, eta, softplus_parts(eta))
-
-    def curvature_slope(self, y: Array, eta: Array) -> Array:
-        parts = softplus_parts(eta)
-        s, q, r = parts.s, parts.q, parts.r
-        return s * q * (q - s) + y * r * (s * q - (r - q) * (2 * r - q))
-
-    def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        parts = softplus_parts(eta)
-        return parts.s - y * parts.r, _bend(y, eta, parts)
-
-    def quick_derivatives(self, y: np.ndarray, eta: np.ndarray, spikes: np.ndarray | None = None) -> tuple:
-        if spikes is None:
-            return _slope_and_bend(y, softplus_parts(eta))
-        slope, bend = odds(eta)
-        slope *= bend  # s
-        bend *= slope  # s (1 - s)
-        some = softplus_parts(eta.reshape(-1)[spikes])
-        slope.reshape(-1)[spikes], bend.reshape(-1)[spikes] = _slope_and_bend(y.reshape(-1)[spikes], some)
-        return slope, bend
-
-    def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
-        if lower is None and upper is None:
-            return round_up(0.25 + C_STAR * y)
-        at_0, at_star = (softplus_parts(nearest(peak, lower, upper)) for peak in (0.0, A_STAR))
-        return round_up(at_0.s * at_0.q + y * at_star.h)
-
-    def link(self, mean: Array) -> Array:
-        xp = namespace(mean)
-        return mean + xp.log(-xp.expm1(-mean))
-
-
-@final
 class PoissonExp(Poisson):
     """Poisson counts with rate f(eta) = e^eta.
 
@@ -254,35 +167,21 @@ class PoissonExp(Poisson):
         rate = exp(eta)
         return rate - y, _broadcast(rate, y)
 
+    def evaluate_into(self, y, eta, slope, bend=None, loss=None, spikes=None) -> None:
+        np.exp(eta, out=slope)
+        if bend is not None:
+            bend[...] = slope
+        if loss is not None:
+            np.multiply(y, eta, out=loss)
+            np.subtract(slope, loss, out=loss)
+        slope -= y
+
     def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
         bound = namespace(y).full_like(y, np.inf) if upper is None else round_up(exp(upper))
         return _broadcast(bound, y, lower)
 
     def link(self, mean: Array) -> Array:
         return namespace(mean).log(mean)
-
-
-def _bend(y: Array, eta: Array, parts: Any) -> Array:
-    """Second derivative of the loss with the softplus; NumPy computes what counts add only where they are not 0."""
-    bend = parts.s * parts.q
-    if np.shape(y) != np.shape(eta) or (at := few_nonzero(y)) is None:
-        return bend + y * parts.h
-    bend = np.asarray(bend, order="C")
-    bend.reshape(-1)[at] += y.reshape(-1)[at] * softplus_parts(eta.reshape(-1)[at]).h
-    return bend
-
-
-def _slope_and_bend(y: np.ndarray, parts: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Compute derivatives of the loss with the softplus, in few passes over NumPy arrays."""
-    s = parts.s
-    r = s / parts.f
-    y = y * r
-    bend = s * parts.q
-    s -= y
-    y *= r
-    y *= parts.missing
-    bend += y
-    return s, bend
 
 
 def _broadcast(value: Array, *others: Array | None) -> Array:

@@ -20,7 +20,7 @@ from glmfit.engine.devices.shards import layout_of
 from glmfit.engine.host import HostRows
 from glmfit.engine.metric import OwnMetric, SharedMetric
 from glmfit.engine.population import FoldedProblem, PopulationProblem
-from glmfit.engine.tiles import derivatives, is_far
+from glmfit.engine.tiles import is_far
 from glmfit.numerics import few_nonzero
 from glmfit.solvers import LoopOptions
 
@@ -392,18 +392,25 @@ def test_derivatives_in_tiles_match_the_formulas(name, share, dtype, rng):
         eta[:6, 0] = -1e4, -300, -50, 50, 300, 1e4
     y = rng.choice(np.asarray(LOSSES[name].responses, dtype), size=eta.shape)
     y[rng.uniform(size=y.shape) > share] = observation.neutral
-    weights = rng.choice([0.0, 0.5, 2.0], size=(len(eta), 1))
     arguments = y.copy(), eta.copy()
-    slope, bend = (f(y.astype(float), eta.astype(float)) for f in (observation.derivative, observation.curvature))
+    exact = y.astype(float), eta.astype(float)
+    slope, bend, loss = (f(*exact) for f in (observation.derivative, observation.curvature, observation.loss))
     spikes = few_nonzero(y)
     assert (spikes is None) == (share > 0.5 or observation.neutral != 0)
     for some in {id(spikes): spikes, id(None): None}.values():
-        r, c = derivatives(observation, y, eta, spikes=some)
-        assert r.dtype == c.dtype == dtype
+        r, r_alone, c, l, l_alone = np.full((5, *eta.shape), np.nan, dtype)
+        c_single = np.full(eta.shape, np.nan, np.float32)
+        observation.evaluate_into(y, eta, r, c, l, some)
+        observation.evaluate_into(y, eta, r_alone, c_single, spikes=some)
+        np.testing.assert_array_equal(r_alone, r)
+        observation.evaluate_into(y, eta, r_alone, loss=l_alone, spikes=some)
+        np.testing.assert_array_equal(r_alone, r)
+        np.testing.assert_array_equal(l_alone, l)
         np.testing.assert_array_less(np.abs(r - slope), 40 * eps * (np.abs(slope) + np.abs(y) + 1))
-        np.testing.assert_array_less(np.abs(c - bend), 200 * eps * bend + 1e-17 * (1 + np.abs(y)))
-        for one, plain in zip(derivatives(observation, y, eta, weights, some), (r, c), strict=True):
-            np.testing.assert_array_equal(one, plain * weights.astype(dtype))
+        for rounding, found in ((eps, c), (np.finfo(np.float32).eps, c_single)):
+            np.testing.assert_array_less(np.abs(found - bend), 200 * rounding * bend + 1e-17 * (1 + np.abs(y)))
+        terms = np.abs(loss) + np.abs(y * eta)
+        np.testing.assert_array_less(np.abs(l - loss), 40 * eps * terms + 1e-18)  # where exponentials are limited
     for after, before in zip((y, eta), arguments, strict=True):
         np.testing.assert_array_equal(after, before)
 

@@ -9,8 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from ...observations import Bernoulli, Gamma, Observation
-from ...observations.poisson import PoissonExp, PoissonSoftplus
+from ...observations import Bernoulli, Gamma, Observation, PoissonExp, PoissonSoftplus
 
 _LIMIT = {np.dtype(np.float64): 690.0, np.dtype(np.float32): 80.0}  # of exponents
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ...observations import Observation
-from ...observations.poisson import Poisson, PoissonExp, PoissonSoftplus
+from ...observations import Observation, PoissonExp, PoissonSoftplus
+from ...observations.poisson import Poisson
 from ...threads import Workers, n_cores
 from ..tiles import weighted
 
