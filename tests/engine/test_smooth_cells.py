@@ -7,8 +7,7 @@ from oracles import smooth_terms as oracle
 
 from glmfit.design import BSpline
 from glmfit.engine.smooth.cells import Rows
-from glmfit.observations import Bernoulli, Binomial, Gamma, Gaussian, NegativeBinomial
-from glmfit.observations import PoissonExp, PoissonSoftplus
+from glmfit.observations import Bernoulli, Binomial, Gamma, Gaussian, NegativeBinomial, PoissonExp, PoissonSoftplus
 
 MODELS = {
     "softplus": PoissonSoftplus(), "exp": PoissonExp(), "NegativeBinomial": NegativeBinomial(0.5),

@@ -18,8 +18,7 @@ from glmfit.inference import CircularShift, Counts, Designs, LinearShift, Permut
 from glmfit.inference.explained import work as work_module
 from glmfit.inference.explained.nulls import Rows
 from glmfit.inference.explained.testing import Statistics, Verdict
-from glmfit.observations import Bernoulli, Gamma, Gaussian
-from glmfit.observations import PoissonExp, PoissonSoftplus
+from glmfit.observations import Bernoulli, Gamma, Gaussian, PoissonExp, PoissonSoftplus
 
 LOSSES = {
     "softplus": PoissonSoftplus, "exp": PoissonExp, "Bernoulli": Bernoulli, "Binomial": Bernoulli, "Gamma": Gamma,
