@@ -119,6 +119,13 @@ def gammaln(x: Array) -> Array:
     return jax.scipy.special.gammaln(x) if namespace(x) is jnp else scipy.special.gammaln(x)
 
 
+def log_factorial(y: Array) -> Array:
+    """Compute log y!, or log Gamma(y + 1) for y that is not whole; NumPy looks small whole numbers up."""
+    if namespace(y) is np and np.array_equal(whole := np.asarray(y).astype(np.uint8), y):
+        return scipy.special.gammaln(np.arange(1.0, 257.0)).astype(y.dtype).take(whole)
+    return gammaln(y + 1.0)
+
+
 _NUMBERS = 1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330
 BERNOULLI = [number / math.factorial(2 * k) for k, number in enumerate(_NUMBERS, 1)]  # those of SciPy are rounded
 

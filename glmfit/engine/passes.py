@@ -16,8 +16,6 @@ from .tiles import (
     column_sums,
     over_tiles,
     rows_at_once,
-    rows_of_a_tile,
-    tiles_of,
     weigh,
     weighted,
 )
@@ -40,23 +38,17 @@ def evaluate_loss(
     all else is float64. ``shift`` (feature,) is first subtracted from X, and then restored in the gradient, so that
     large means leave no rounding errors in products that should cancel.
     """
-    product_coef, size = coef.astype(dtype), rows_of_a_tile(Y.shape[1])
+    product_coef = coef.astype(dtype)
     base = intercept if shift is None else intercept + shift @ coef
 
     def tile(rows):
-        X_, Y_ = X[rows], Y[rows]  # what is read at once may be more than fits in the cache
-        offsets, w = (None if a is None else a[rows].reshape(len(Y_), -1) for a in (offset, weights))
-        total = None
-        for some in tiles_of(len(Y_), size):
-            x = np.asarray(X_[some] if shift is None else X_[some] - shift, dtype)
-            own = np.asarray(x @ product_coef, np.float64)
-            own += base
-            y = np.ascontiguousarray(Y_[some], np.float64)
-            eta = own if offsets is None else own + offsets[some]
-            spikes = few_nonzero(y) if observation.skips_zeros else None
-            parts = sums_of(observation, x, own, eta, y, None if w is None else w[some], dual, None, spikes)
-            total = parts if total is None else [a + b for a, b in zip(total, parts, strict=True)]
-        return total
+        x = np.asarray(X[rows] if shift is None else X[rows] - shift, dtype)
+        own = np.asarray(x @ product_coef, np.float64)
+        own += base
+        y, eta = np.ascontiguousarray(Y[rows], np.float64), own if offset is None else own + offset[rows]
+        w = None if weights is None else weights[rows].reshape(len(y), -1)
+        spikes = few_nonzero(y) if observation.skips_zeros else None
+        return sums_of(observation, x, own, eta, y, w, dual, None, spikes)
 
     totals = None
     for parts in over_tiles(tile, len(Y), rows_at_once(X, Y.shape[1])):
@@ -111,8 +103,18 @@ def _sums_apart(observation: Observation, x, own, y, w, loss, r, rx, g) -> list[
     np.multiply(own, r, out=terms)
     terms -= loss
     parts.append(apart(terms))
-    saturated = observation.saturated_loss(y)
+    saturated = least_losses(observation, y)
     return [*parts, apart(saturated if w is None else weighted(saturated, w))]
+
+
+def least_losses(observation: Observation, y: np.ndarray) -> np.ndarray:
+    """Compute the smallest loss that each response may have, float64; small whole counts are looked up."""
+    if observation.counts and np.array_equal(whole := y.astype(np.uint8), y):
+        return observation.saturated_loss(np.arange(whole.max(initial=0) + 1.0)).take(whole)
+    spikes = np.flatnonzero(y)  # most bins of a recording are empty
+    loss = np.full(y.size, 0.0 if len(spikes) == y.size else observation.saturated_loss(0.0))
+    loss[spikes] = observation.saturated_loss(np.asarray(y.reshape(-1)[spikes], np.float64))
+    return loss.reshape(y.shape)
 
 
 @_quietly

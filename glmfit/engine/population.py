@@ -159,16 +159,7 @@ class PopulationProblem(OneNeuron):
     @cached_property
     def saturated_loss(self) -> np.ndarray:
         """Mean loss of the model that predicts every response exactly, (neuron,): no model is below it."""
-
-        def least(y):
-            if self.observation.counts and np.array_equal(whole := y.astype(np.uint8), y):
-                return self.observation.saturated_loss(np.arange(whole.max() + 1.0)).take(whole)
-            spikes = np.flatnonzero(y)  # most bins of a recording are empty
-            loss = np.full(y.size, 0.0 if len(spikes) == y.size else self.observation.saturated_loss(0.0))
-            loss[spikes] = self.observation.saturated_loss(np.asarray(y.reshape(-1)[spikes], np.float64))
-            return loss.reshape(y.shape)
-
-        return self._mean_of_counts(least)
+        return self._mean_of_counts(lambda y: passes.least_losses(self.observation, y))
 
     def _mean_of_counts(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """Weighted mean of a function of the counts over the rows of each fit, (fit,)."""

@@ -46,9 +46,11 @@ def sums_over_tiles(function: Callable[[slice], tuple], n_rows: int, size: int =
 
 
 def rows_at_once(rows: Any, n_fits: int = 0) -> int:
-    """Return how many rows to take at a time, for so many fits: a tile at least, more if they are read in chunks."""
+    """Return how many rows to take at a time: for so many fits a tile, if they are not read in chunks."""
     if _are_few(len(rows), rows.shape[1] + n_fits):
         return max(1, len(rows))
+    if n_fits and not hasattr(rows, "chunk_rows"):
+        return min(ROWS_OF_A_TILE, rows_of_a_tile(n_fits))
     return max(ROWS_OF_A_TILE, min(getattr(rows, "chunk_rows", 0), 4_000_000 // rows.shape[1]))
 
 

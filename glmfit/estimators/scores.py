@@ -66,7 +66,7 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
         values = (np.where(counts, of(observation, y, z, e), 0.0) for z in at)
         return [w[:, 0] @ value if w.shape[1] == 1 else np.einsum("tn,tn->n", w, value) for value in values]
 
-    totals = sum(map(np.array, over_tiles(tile, n, rows_at_once(data.X))))
+    totals = sum(map(np.array, over_tiles(tile, n, rows_at_once(data.X, n_neurons))))
     totals = np.where(seen > 0, totals, np.nan)
     if score_type == "log-likelihood":
         return totals[0] / np.where(observed > 0, observed, np.nan), None  # per bin that was observed

@@ -6,7 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import Array, exponent_limit, gammaln, namespace, nearest, round_up, write_odds, write_softplus
+from glmfit.numerics import (
+    Array,
+    exponent_limit,
+    log_factorial,
+    namespace,
+    nearest,
+    round_up,
+    write_odds,
+    write_softplus,
+)
 from glmfit.observations.base import Observation
 from glmfit.threads import scratch
 
@@ -121,7 +130,7 @@ class Binomial(Bernoulli):
     def total_log_likelihood(self, y: Array, eta: Array, exposure: Array) -> Array:
         """Compute the log-probability of a count among trials, its binomial coefficient included."""
         share = y / np.where(exposure > 0, exposure, 1.0)
-        coefficient = gammaln(exposure + 1.0) - gammaln(y + 1.0) - gammaln(exposure - y + 1.0)
+        coefficient = log_factorial(exposure) - log_factorial(y) - log_factorial(exposure - y)
         return coefficient - exposure * self.loss(share, eta)
 
     def draw(self, key: jax.Array, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:

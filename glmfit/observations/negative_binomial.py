@@ -11,6 +11,7 @@ from glmfit.numerics import (
     exp,
     exponent_limit,
     gammaln,
+    log_factorial,
     namespace,
     nearest,
     round_up,
@@ -126,7 +127,7 @@ class NegativeBinomial(Observation):
     def log_likelihood(self, y: Array, eta: Array) -> Array:
         r = 1.0 / self._of(eta)
         xp = namespace(eta)
-        return gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) - y * xp.log(r) - self.loss(y, eta)
+        return gammaln(y + r) - gammaln(r) - log_factorial(y) - y * xp.log(r) - self.loss(y, eta)
 
     def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:
         """Draw a rate of a gamma distribution, and a count of that rate; see `Observation.sample`."""

@@ -79,7 +79,9 @@ class PoissonSoftplus(Poisson):
                 _write(*(None if a is None else a[start : start + _ENTRIES] for a in arrays))
             return
         y, eta, *results = arrays
-        _write_silence(eta, *results)
+        for start in range(0, eta.size, _ENTRIES):
+            some = slice(start, start + _ENTRIES)
+            _write_silence(eta[some], *(None if a is None else a[some] for a in results))
         some = np.take(y, spikes), np.take(eta, spikes)
         found = [None if a is None else np.empty(len(spikes), a.dtype) for a in results]
         _write(*some, *found)
