@@ -83,10 +83,10 @@ def problem(link, X, Y, name="Ridge", weights=None, dtype=np.float32, **numbers)
     return engine.PopulationProblem(X, Y, OBSERVATIONS[link], made, weights, dtype)
 
 
-def solve(whole, options=None, start=None, curved=None):
+def solve(whole, options=None, start=None, hints=None):
     """Fit a problem by the engine's solver for its penalty."""
     solver = engine.ConjugateGradients if whole.penalty.smooth else engine.ProximalNewton
-    return solver(curved=curved).run(whole, start, options=options)
+    return solver(hints=hints).run(whole, start, options=options)
 
 
 def seen_by_saga(whole):

@@ -30,6 +30,7 @@ from glmfit import (
 from glmfit.compilation import jit
 from glmfit.engine.population import PopulationProblem
 from glmfit.engine.problem import Params
+from glmfit.engine.result import Hints
 from glmfit.engine.solvers import NewtonOnDevices
 from glmfit.observations.base import RowLoss
 from glmfit.pairs import AllPairsProblem, Triples
@@ -129,7 +130,9 @@ def devices():
         PopulationGLM(regularizer=name, regularizer_strength=1e-2, solver_name=solver, devices="all").fit(X, Y)
     softplus = observations.from_inverse_link("softplus")
     problem = PopulationProblem(X, Y, softplus, penalties.Ridge(1e-2), dtype=np.float32, devices=jax.devices())
-    ConjugateGradients(curved=np.ones(Y.shape[1], bool)).run(problem)  # each with its Hessian
+    ConjugateGradients(hints=Hints(np.ones(Y.shape[1], bool), np.ones(Y.shape[1]))).run(
+        problem
+    )  # each with its Hessian
     NewtonOnDevices(problem, LoopOptions(), seed=0).run()
     problem.there = jax.device_put(problem.X, jax.devices()[0])
     NewtonOnDevices(problem, LoopOptions(), seed=0).run()

@@ -8,9 +8,10 @@ Newton step along the line, corrected by the slope at its end. Directions are th
 import copy
 from typing import ClassVar, Self
 
+import jax
 import numpy as np
 
-from ..bounds import descent_step
+from ..bounds import ResidualSums, descent_step
 from .host import HostRows
 from .metric import OwnMetric, SharedMetric
 
@@ -24,6 +25,7 @@ _FEW = 0.7  # of the fits: passes of fewer take less time than passes of all
 _SAMPLE = 16  # rows per parameter in a metric of some rows
 _MUCH = 4  # times as many rows are needed to be worth a sample
 _MOST_SAMPLES = 4  # of a fit; then metrics are of all rows
+_MOST, _SURELY = 0.9, 0.3  # of the fits, of their aim: if a step should bring them there, it ends with a look
 _LONG = 8  # steps whose smallest estimate is compared with that of the same number before
 
 
@@ -32,7 +34,7 @@ class Descent:
 
     of_fits: ClassVar[tuple[str, ...]] = (  # arrays whose last axis is the fits
         "fits", "at", "ridge", "gradient", "towards", "squared_norm", "gained", "n_steps", "hessian_cost",
-        "aims", "proofs", "n_samples",
+        "aims", "proofs", "n_samples", "fall",
     )  # fmt: skip
     samples: ClassVar[bool] = True  # whether metrics may be of some rows
     first_order = False  # whether bounds in memory are by duality
@@ -53,6 +55,8 @@ class Descent:
         self.trace: list[np.ndarray] = []  # estimates of the last steps, (fit,) each; inf before a metric was renewed
         self.looks = 0  # how often they were evaluated in float64
         self.by_duality: np.ndarray | None = None  # bounds at the last look, if the penalty has kinks
+        self.fall = np.ones(n)  # factor by which the first step is expected to change the estimate
+        self.ends_there = False  # whether the next step ends with a look in float64
         self.forget()
         self.hessian_cost = np.full(n, steps_of_a_hessian(len(ridge)))  # in steps of that fit
         self._went: np.ndarray | None = None  # which fits the last step moved, while it ends
@@ -70,6 +74,7 @@ class Descent:
 
     def arrive(self, loss_gradient: np.ndarray, *since: np.ndarray) -> None:
         """Store the gradient of the loss at the parameters, and judge it; learn from its change ``since`` others."""
+        self.seen: tuple[np.ndarray, ResidualSums | None] | None = None  # losses in float64 there, if they are known
         self.gradient = loss_gradient + self.ridge * self.at
         if since:
             self.remember(*since)
@@ -199,7 +204,11 @@ class Descent:
     def _go(self, p: np.ndarray, slope, bend, length, some: np.ndarray | None = None) -> None:
         """Go along a direction, all fits or some; correct lengths of those whose slopes at the end require it."""
         start, rise = self.inner(self.ridge * self.at, p), self.inner(self.ridge * p, p)
-        if some is None:
+        seen, ends_there, self.ends_there = None, self.ends_there, False
+        if some is None and ends_there:
+            value, loss, sums = self.rows.evaluate(self.at + length * p, dual=self.first_order)
+            seen = value, sums
+        elif some is None:
             loss = self.rows.move(length)
         else:
             loss = self.gradient - self.ridge * self.at
@@ -229,7 +238,7 @@ class Descent:
             at, here, after = at[changed], here[changed], after[changed]
             if not len(at):
                 break
-            found = self.rows.move(after - here, at)
+            found, seen = self.rows.move(after - here, at), None
             loss[:, at], lengths[at] = found, after
             kinks = np.broadcast_to(self.rise_of_kinks(p, lengths), len(lengths))[at]
             end[at] = self.inner(found, p[:, at]) + start[at] + after * rise[at] + kinks
@@ -239,7 +248,7 @@ class Descent:
         since, self.at = (self.at, self.gradient), self.at + lengths * p
         self._went = lengths > 0
         self.arrive(loss, *since)
-        self._went = None
+        self._went, self.seen = None, seen
 
     def rises(self, p: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Which fits are known to be higher at lengths along p than before, bool (fit,); slopes may not show it."""
@@ -265,6 +274,8 @@ class Descent:
             setattr(part, name, getattr(self, name)[..., index])
         part.past = [tuple(of[..., index] for of in step) for step in self.past]
         part.trace = [estimate[index] for estimate in self.trace]
+        if self.seen is not None:
+            part.seen = jax.tree.map(lambda of: of[..., index], self.seen)
         return part
 
     # ---------------------------------------------------------------- what the last steps say
@@ -279,6 +290,11 @@ class Descent:
             lately, before = (np.min(some, axis=0) for some in (self.trace[_LONG:], self.trace[:_LONG]))
             ready |= lately >= self.slack * before
         return ready
+
+    def should_end(self, target: np.ndarray, moving: np.ndarray) -> bool:
+        """Tell whether the first step should bring most fits to their aim, if it does as much as for similar fits."""
+        near = self.estimate * self.fall <= _SURELY * self.aims * target
+        return self.rows.selects and len(self.trace) == 1 and bool(np.mean(near | ~moving) >= _MOST)
 
     def is_slow(self, target: np.ndarray, moving: np.ndarray) -> np.ndarray:
         """Which fits a (new) metric of their own would bring to their aim with less work than further steps.

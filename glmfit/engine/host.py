@@ -158,9 +158,11 @@ class HostRows(Tiles):
 
     def _largest(self, values, at) -> np.ndarray:
         def tile(rows):
-            size = np.abs(values[rows][:, at])
-            w = self._weight(rows, at)
-            return (size if w is None else np.where(w > 0, size, 0)).max(axis=0)
+            some, w = values[rows][:, at], self._weight(rows, at)
+            if w is not None and len(w) > 1:
+                some = np.where(w > 0, some, 0)
+            size = np.maximum(some.max(axis=0), -some.min(axis=0))
+            return size if w is None or len(w) > 1 else np.where(w[0] > 0, size, 0)
 
         return np.max(self._over(tile, len(self.neuron[at])), axis=0).astype(np.float64)
 

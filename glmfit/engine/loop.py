@@ -15,7 +15,7 @@ from .checkpoint import Notebook
 from .exact.newton import Iterate
 from .problem import Params
 from .proximal import select
-from .result import History, LoopOptions, Solution, stopping_target
+from .result import Hints, History, LoopOptions, Solution, stopping_target
 
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _PRODUCTS = 2  # before the step that leads to a proof of first order
@@ -40,9 +40,11 @@ class Progress(NamedTuple):
 class Run(Beginning):
     """One run of a solver: outcome per neuron, filled in as it becomes known."""
 
-    def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None = None, curved=None, begin=None):
+    def __init__(self, problem, options: LoopOptions, seed: int, start: Params | None = None, hints=None, begin=None):
         self.problem, self.options, self.seed, self.start, self.make = problem, options, seed, start, begin
-        self.curved = np.zeros(problem.n_neurons, bool) if curved is None else curved.copy()
+        self.curved, self.fall = np.zeros(problem.n_neurons, bool), np.ones(problem.n_neurons)
+        if hints is not None:
+            self.curved, self.fall = hints.curved.copy(), hints.fall.copy()
         self.clock = Clock()
         n, silent, self.status = problem.n_neurons, problem.silent, problem.first_status()
         self.params = problem.null_params()
@@ -104,7 +106,7 @@ class Run(Beginning):
             solver_name=self.name,
             interrupted=interrupted,
             failure_probability=self.failure_probability,
-            state=self.curved,
+            state=Hints(self.curved, self.fall),
             memory_bytes=self.held_bytes,
         )
 
@@ -115,6 +117,7 @@ class Run(Beginning):
         with self.rows(fits) as rows:
             group = self.descent(rows, fits)
             group.fits, group.trace, group.n_steps = fits, [group.estimate], self.epochs[fits]
+            group.fall = self.fall[fits]
             if self.curved[fits].any():
                 self._renew(group, self.curved[fits])
             self.groups = [group]
@@ -130,6 +133,7 @@ class Run(Beginning):
                         self._look(group)
                     group.looks = max(group.looks, 1)
                     group.refine(_PRODUCTS)  # make the next step as good as possible
+                    group.ends_there = self.problem.in_memory
                     group.advance(np.ones(len(ready), bool), group.aims * target, self.most_steps)
                 elif ready.all():
                     self.groups[-1:] = self._prove(group, target)
@@ -155,7 +159,11 @@ class Run(Beginning):
             if not self.problem.in_memory:
                 group.doubt(slow & [own is not None for own in group.own])
             self._renew(group, slow)
+        group.ends_there = group.should_end(target, moving)
+        first = moving & (group.n_steps == 0)
         group.advance(moving, group.aims * target, self.most_steps)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self.fall[group.fits[first]] = np.fmin(group.trace[-1] / group.trace[-2], 1.0)[first]
         self.open[group.fits] = moving
         words = f"estimate {np.nanmax(group.estimate):.1e}"
         self._tell(int(group.n_steps.max()), words, self.params_of(group))
@@ -183,8 +191,11 @@ class Run(Beginning):
         if rounds:
             coef, intercept = (a.astype(precision).astype(np.float64) for a in self.params_of(group))
             group.at = np.vstack([coef, intercept + group.rows.mean @ coef])
-        loss, gradient, sums = group.rows.evaluate(group.at, dual=dual)
-        group.arrive(gradient)
+        if rounds or group.seen is None or (dual and group.seen[1] is None):
+            loss, gradient, sums = group.rows.evaluate(group.at, dual=dual)
+            group.arrive(gradient)
+        else:
+            loss, sums = group.seen
         params = Params(coef, intercept) if rounds else self.params_of(group)
         penalty = select(self.problem.penalty, fits)
         objective = loss + np.asarray(penalty.value(params.coef), np.float64)
@@ -206,9 +217,13 @@ class Run(Beginning):
         params = Params(self.params.coef[:, fits], self.params.intercept[fits])
         objective = self.objective[fits]
         target = self._targets(fits, objective)
-        rounding = problem.rounding_of(params, objective, fits)
+        points = params, self.params_of(group)  # they differ where the group is worse
+        rounding = np.max([problem.rounding_of(point, objective, fits) for point in points], axis=0)
         bound, estimate = bounds_of(self, group, target - rounding, params)
-        bound = np.where(worse, np.inf, bound + rounding)
+        # What is lower than a point is nearer to the optimum, too; flat directions may matter at one of them only.
+        flat = problem.basis.rank < problem.n_features and not problem.penalty.rotation_invariant
+        lower_serves = problem.penalty.penalises_all and not flat
+        bound = np.where(worse & (not lower_serves), np.inf, bound + rounding)
         known = np.isfinite(bound)
         self.gap[fits] = np.where(known, bound, np.maximum(estimate, rounding))
         self.is_bound[fits], self.target[fits], self.epochs[fits] = known, target, group.n_steps

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -89,6 +89,17 @@ class History:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the trace as arrays, one row per check; objective, gap and gap_is_bound are (check, neuron)."""
         return {name: np.asarray(values) for name, values in vars(self).items()}
+
+
+class Hints(NamedTuple):
+    """What a run has learned about its fits that serves similar ones: at a nearby strength, or in a fold; (fit,)."""
+
+    curved: np.ndarray  # whether the fit needed its own metric
+    fall: np.ndarray  # factor by which the first step changed its estimate
+
+    def repeated(self, n: int) -> Self:
+        """Return those of the same fits n times."""
+        return Hints(*(np.tile(of, n) for of in self))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from .exact.least_squares import LeastSquaresRun
 from .loop import Run
 from .passes import N_TERMS
 from .problem import Params
-from .result import LoopOptions, Solution
+from .result import Hints, LoopOptions, Solution
 
 _STALLED = 3  # iterations on devices without a smaller decrement or a lower objective
 
@@ -28,8 +28,8 @@ class ConjugateGradients:
 
     Parameters
     ----------
-    curved : numpy.ndarray, optional
-        Fits that are known to need their own metric, bool (fit,): they start with it.
+    hints : Hints, optional
+        What similar fits have shown, such as which need their own metric: they start with it.
 
     Notes
     -----
@@ -43,7 +43,7 @@ class ConjugateGradients:
     neuron's exact Hessian. Cost: T d^2 once, then two products of T d N per step.
     """
 
-    curved: np.ndarray | None = field(default=None, repr=False, compare=False, kw_only=True, metadata={"option": False})
+    hints: Hints | None = field(default=None, repr=False, compare=False, kw_only=True, metadata={"option": False})
     on_host: ClassVar[bool] = True
     smooth: ClassVar[bool] = True
 
@@ -70,7 +70,7 @@ class ConjugateGradients:
         seed, options = 0 if key is None else seed_of(key), options or LoopOptions()
         if hasattr(problem, "n_classes"):
             return self._run_classes(problem, options, seed, params)
-        return Run(problem, options, seed, params, self.curved).run()
+        return Run(problem, options, seed, params, self.hints).run()
 
     def _run_classes(self, problem, options: LoopOptions, seed: int, start: Params | None) -> Solution:
         """Fit a softmax problem."""

@@ -17,7 +17,7 @@ from ..engine.devices import devices_for, newton_pays
 from ..engine.exact.least_squares import least_squares_serves
 from ..engine.population import FoldedProblem, PopulationProblem
 from ..engine.problem import Params
-from ..engine.result import History, LoopOptions, Solution, stopping_target
+from ..engine.result import Hints, History, LoopOptions, Solution, stopping_target
 from ..observations import Observation
 from ..penalties.family import PenaltyFamily
 from ..status import Status
@@ -95,7 +95,10 @@ class Fits:
                 if smooth and others:
                     # How far a fold is from all rows changes slowly with the strength; zeros would be lost this way.
                     begin = Params(*(a + (b - c) for a, b, c in zip(near, others.params, before, strict=True)))
-                others = self._solve(s, np.arange(n_folds), begin, np.tile(lead.state, n_folds), bar)
+                hints = lead.state and lead.state.repeated(n_folds)
+                if hints and others:
+                    hints = hints._replace(fall=others.state.fall)
+                others = self._solve(s, np.arange(n_folds), begin, hints, bar)
                 before = near
         except KeyboardInterrupt:
             if not self.comparable.any():
@@ -103,7 +106,9 @@ class Fits:
             return True
         return False
 
-    def _solve(self, s: int, folds: np.ndarray, start: Params | None, curved, bar: ProgressBar) -> Solution:
+    def _solve(
+        self, s: int, folds: np.ndarray, start: Params | None, hints: Hints | None, bar: ProgressBar
+    ) -> Solution:
         """Fit all neurons in some folds at one strength."""
         data, shape = self.data, (len(folds), self.data.Y.shape[1])
         fold, neuron = np.repeat(folds, shape[1]), np.tile(np.arange(shape[1]), len(folds))
@@ -122,7 +127,7 @@ class Fits:
         if self._chooses and least_squares_serves(problem):
             solver = LeastSquares()
         else:
-            solver = Newton() if self._chooses and newton_pays(problem) else replace(solver, curved=curved)
+            solver = Newton() if self._chooses and newton_pays(problem) else replace(solver, hints=hints)
         solution, self.solver_name = run_counted(solver, problem, start, options, bar), type(solver).__name__
         self._of_counts[folds.tobytes()] = known_of_counts(problem)
         self.coef[s, folds] = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)

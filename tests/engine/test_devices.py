@@ -197,8 +197,8 @@ def test_steps_on_a_gpu_do_not_wait_for_the_host(own, monkeypatch):
     monkeypatch.setattr(device_cg, "_advance", watched)
     link, penalty = observations.from_inverse_link("softplus"), penalties.Ridge(1e-3)
     problem = PopulationProblem(X, Y, link, penalty, devices=jax.devices())
-    curved = np.full(Y.shape[1], own)
-    solution = solve(problem, LoopOptions(tol=1e-8), curved=curved)
+    hints = Hints(np.full(Y.shape[1], own), np.ones(Y.shape[1]))
+    solution = solve(problem, LoopOptions(tol=1e-8), hints=hints)
     assert np.all(solution.status == Status.CONVERGED) and len(seen) < solution.epochs.max()
     names = {equation.primitive.name for equation in equations(seen[0].jaxpr)}
     assert "scan" in names and not {"while", "cond"} & names

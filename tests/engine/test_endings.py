@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from cases import problem, recording, solve
 
 from glmfit import PopulationGLM
 from glmfit.engine import loop
+from glmfit.solvers import LoopOptions
 from glmfit.status import Status
 
 
@@ -44,3 +46,16 @@ def test_ctrl_c_between_exact_finishes_keeps_the_proofs_before_it(drift, monkeyp
     assert report.gap_is_bound.tolist() == [True, False, False]
     np.testing.assert_array_equal(report.history["gap"][-1], report.gap)
     np.testing.assert_array_equal(report.history["gap_is_bound"][-1], report.gap_is_bound)
+
+
+def test_parameters_that_are_better_than_where_the_steps_end_share_its_proof():
+    """With a strong ridge a model without features may be nearer to the optimum than a start that is near enough."""
+    X, Y = recording(4)
+    whole = problem("softplus", X, Y, strength=1e6)
+    start, tight = whole.null_params(), solve(whole, LoopOptions(tol=1e-9))
+    away = np.random.default_rng(0).normal(size=start.coef.shape)
+    start.coef[:] = away * np.sqrt(0.2 * 0.01 / len(X) / 1e6 / np.sum(away**2, axis=0))
+    found = solve(whole, start=start)
+    np.testing.assert_array_equal(found.params.coef, 0)
+    assert found.solver_name == "ConjugateGradients" and np.all(found.status == Status.CONVERGED)
+    assert np.all(found.gap_is_bound) and np.all(found.gap >= found.objective - tight.objective)

@@ -52,7 +52,7 @@ def devices(request, monkeypatch):
         monkeypatch.setattr(cg, "_cost_of_a_sample", lambda *_: -np.inf)
     if request.param == "newton":
         monkeypatch.setattr(solvers, "newton_serves", lambda problem: bool(problem.devices))
-        monkeypatch.setattr(engine, "ConjugateGradients", lambda curved=None: Newton())
+        monkeypatch.setattr(engine, "ConjugateGradients", lambda hints=None: Newton())
     return None if request.param in ("host", "sampled") else jax.devices()
 
 

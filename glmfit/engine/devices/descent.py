@@ -85,6 +85,7 @@ class DeviceDescent(Descent):
         taken, gained = point.taken[rows.columns], point.gained[rows.columns].astype(np.float64)
         self.at = self.at + moved
         self.n_steps, self.gained = self.n_steps + taken, self.gained + gained
+        self.seen = None
         self.gradient = np.where(taken == 0, self.gradient, rows.unstack(point.gradient))
         self.judge()
         self.remember(*before)

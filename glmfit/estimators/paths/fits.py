@@ -16,7 +16,7 @@ from ...engine import ConjugateGradients, LeastSquares, ProximalNewton
 from ...engine.exact.least_squares import least_squares_serves
 from ...engine.population import FoldedProblem, PopulationProblem
 from ...engine.problem import Params
-from ...engine.result import LoopOptions, Solution
+from ...engine.result import Hints, LoopOptions, Solution
 from ...observations import Observation
 from ...penalties import Penalty
 from ...penalties.family import PenaltyFamily
@@ -118,14 +118,14 @@ class PathFits:
         problem.design = self._designs[penalty.smooth]
         vars(problem).update(self._of_counts.get(k, {}))
         options = replace(self.options, negligible=np.tile(np.broadcast_to(self.options.negligible, n), k))
-        start, curved = None, None
+        start, hints = None, None
         if last is not None:
             start = Params(*(np.tile(a[..., -n:], k) for a in last.params))
-            curved = None if last.state is None else np.tile(last.state[-n:], k)
+            hints = None if last.state is None else Hints(*(of[-n:] for of in last.state)).repeated(k)
         if least_squares_serves(problem):
             solver = LeastSquares()
         else:
-            solver = (ConjugateGradients if penalty.smooth else ProximalNewton)(curved=curved)
+            solver = (ConjugateGradients if penalty.smooth else ProximalNewton)(hints=hints)
         solution = run_counted(solver, problem, start, options, bar)
         self._of_counts[k] = known_of_counts(problem)
         self._keep(block, solution)
