@@ -222,7 +222,7 @@ class Run(Beginning):
         bound, estimate = bounds_of(self, group, target - rounding, params)
         # What is lower than a point is nearer to the optimum, too; flat directions may matter at one of them only.
         flat = problem.basis.rank < problem.n_features and not problem.penalty.rotation_invariant
-        lower_serves = problem.penalty.penalises_all and not flat
+        lower_serves = problem.penalty.penalises_all and (group.first_order or not flat)
         bound = np.where(worse & (not lower_serves), np.inf, bound + rounding)
         known = np.isfinite(bound)
         self.gap[fits] = np.where(known, bound, np.maximum(estimate, rounding))
@@ -251,6 +251,7 @@ class Run(Beginning):
         elif again or not problem.penalty.smooth or steps_of_a_hessian(problem.n_features) < _CHEAP:
             self.curved[group.fits] = True
             self._renew(group, all_, alone=again)
+        group.ends_there = group.first_order and problem.in_memory  # the next proof is of where the step ends
         group.advance(all_, group.aims * target[left], self.most_steps)  # from a gradient in double precision
         return [group]
 

@@ -92,9 +92,11 @@ class Fits:
                 lead = self._solve(s, np.array([n_folds]), lead and lead.params, lead and lead.state, bar)
                 near = Params(*(np.tile(a, n_folds) for a in lead.params))
                 begin = others.params if others else near
-                if smooth and others:
-                    # How far a fold is from all rows changes slowly with the strength; zeros would be lost this way.
+                if others:
+                    # How far a fold is from all rows changes slowly with the strength.
                     begin = Params(*(a + (b - c) for a, b, c in zip(near, others.params, before, strict=True)))
+                    if not smooth:  # zeros stay, and signs
+                        begin.coef[begin.coef * near.coef <= 0] = 0.0
                 hints = lead.state and lead.state.repeated(n_folds)
                 if hints and others:
                     hints = hints._replace(fall=others.state.fall)
