@@ -24,7 +24,6 @@ _STALLED = 4  # steps without a smaller estimate: rounding
 _FEW = 0.7  # of the fits: passes of fewer take less time than passes of all
 _SAMPLE = 16  # rows per parameter in a metric of some rows
 _MUCH = 4  # times as many rows are needed to be worth a sample
-_MOST_SAMPLES = 4  # of a fit; then metrics are of all rows
 _MOST, _SURELY = 0.9, 0.3  # of the fits, of their aim: if a step should bring them there, it ends with a look
 _LONG = 8  # steps whose smallest estimate is compared with that of the same number before
 
@@ -36,7 +35,7 @@ class Descent:
         "fits", "at", "ridge", "gradient", "towards", "squared_norm", "gained", "n_steps", "hessian_cost",
         "aims", "proofs", "n_samples", "fall",
     )  # fmt: skip
-    samples: ClassVar[bool] = True  # whether metrics may be of some rows
+    most_samples: ClassVar[int] = 4  # metrics of a fit from some rows; then they are of all rows
     first_order = False  # whether bounds in memory are by duality
     extensions = 3  # times a step may be made longer
     aim = 0.3  # of the target: an estimate below it asks for a proof
@@ -109,31 +108,40 @@ class Descent:
         """
         kin = np.arange(len(self.own)) if kin is None else kin
         _, first, which = np.unique(kin[fits], return_index=True, return_inverse=True)
-        few = self._may_be_sampled[fits[first]]
-        matrices: dict[int, np.ndarray] = {}
-        if not few.all():
-            some = fits[first[~few]]
-            matrices |= zip(some, self.rows.hessians(some, scale), strict=True)
-        if few.any():
-            some = fits[first[few]]
-            if self._sizes is None:
-                self._sizes = self.rows.sizes_in(self.shared.basis.whiten)
-            found = self.rows.sampled_hessians(some, scale, _SAMPLE * len(self.at), self._sizes)
-            matrices |= zip(some, found, strict=True)
-        metrics = list(self.rows.each(lambda k: self.metric_of(matrices[k], k, scale), list(fits[first])))
+        found = dict(zip(fits[first], self.hessians(fits[first], scale), strict=True))
+        metrics = list(self.rows.each(lambda k: self.metric_of(found[k], k, scale), list(fits[first])))
         for k, i in zip(fits, which, strict=True):
             self.own[k] = metrics[i]
-        self.n_samples[fits] += few[which]
+        self.n_samples[fits] = self.n_samples[fits[first]][which]
         self.judge()
+
+    def hessians(self, fits: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
+        """Form the Hessians of some fits at their current point, or estimate them from some rows."""
+        few = self._may_be_sampled[fits]
+        found: dict[int, np.ndarray] = {}
+        if not few.all():
+            found |= zip(fits[~few], self.rows.hessians(fits[~few], scale), strict=True)
+        if few.any():
+            found |= zip(fits[few], self.sampled_hessians(fits[few], scale), strict=True)
+        return [found[k] for k in fits]
+
+    def sampled_hessians(self, fits: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
+        """Estimate the Hessians of some fits from some rows, and count it."""
+        if self._sizes is None:
+            self._sizes = self.rows.sizes_in(self.shared.basis.whiten)
+        self.n_samples[fits] += 1
+        return self.rows.sampled_hessians(fits, scale, _SAMPLE * len(self.at), self._sizes)
 
     @property
     def _may_be_sampled(self) -> np.ndarray:
-        """Whether the next metric of each fit may be of some rows, bool (fit,).
+        """Whether the next metric of each fit may be of some rows, bool (fit,)."""
+        sampled = self.rows.selects and _MUCH * _SAMPLE * len(self.at) <= self.rows.n_rows
+        return sampled & (self.n_samples < self.most_samples) & self.bounded
 
-        Without a ridge, directions that they do not show would be flat.
-        """
-        sampled = self.samples and self.rows.selects and _MUCH * _SAMPLE * len(self.at) <= self.rows.n_rows
-        return sampled & (self.n_samples < _MOST_SAMPLES) & np.all(self.ridge[:-1] > 0, axis=0)
+    @property
+    def bounded(self) -> np.ndarray:
+        """Whether the penalty bounds each fit along directions that some rows do not show, (fit,)."""
+        return np.all(self.ridge[:-1] > 0, axis=0)
 
     def forget(self) -> None:
         """Forget past steps: the next direction is the gradient in the metric."""

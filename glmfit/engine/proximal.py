@@ -45,7 +45,7 @@ class ProximalDescent(Descent):
         *Descent.of_fits, "_curvature", "_strength", "_moves", "_stale", "_formed", "_promised", "_slope",
     )  # fmt: skip
     first_order = True
-    samples = False
+    most_samples = 2
     extensions = 0  # slopes between two points of a kink show when to stop, not where the minimum is
     aim = 1e-2  # bounds by duality are of first order
 
@@ -102,15 +102,28 @@ class ProximalDescent(Descent):
         return np.where(inside[:, None], chosen[labels], True)
 
     def _form(self, fits, features) -> None:
-        """Form the Hessians of some fits at their current point, in some features of each, bool (feature, fit)."""
+        """Form or estimate the Hessians of some fits at their current point, in some features, bool (feature, fit).
+
+        Near the optimum, after a proof that failed, they are of all rows.
+        """
         if not len(fits):
             return
-        columns = [np.flatnonzero(some) for some in features.T]
-        matrices = self.rows.hessians(fits, self._unit, columns)
+        columns, d = [np.flatnonzero(some) for some in features.T], len(self.coef)
+        if not self.proofs.any() and self._may_be_sampled[fits].all():
+            matrices = self.sampled_hessians(fits, self._unit)
+            places = [np.append(some, d) for some in columns]
+            matrices = [matrix[np.ix_(at, at)] for matrix, at in zip(matrices, places, strict=True)]
+        else:
+            matrices = self.rows.hessians(fits, self._unit, columns)
         for k, some, matrix in zip(fits, columns, matrices, strict=True):
             unit = np.append(self._unit[some], 1.0)
             self.own[k] = Model(some, np.pad(matrix * np.outer(unit, unit), (0, 1)))
         self._formed[fits] = True
+
+    @property
+    def bounded(self) -> np.ndarray:
+        """Whether the penalty bounds each fit along directions that some rows do not show, (fit,)."""
+        return np.full(self.at.shape[1], self.penalty.penalises_all)
 
     def doubt(self, which: np.ndarray) -> None:
         """Rebuild the models of some fits from all rows; see :meth:`Descent.doubt`."""

@@ -6,7 +6,10 @@ import pytest
 from glmfit import PopulationGLM, Status, observations, penalties
 from glmfit.engine import proximal
 from glmfit.engine.exact import proximal_newton
+from glmfit.engine.host import HostRows
 from glmfit.engine.population import PopulationProblem
+from glmfit.engine.result import Hints
+from glmfit.solvers import LoopOptions, ProximalNewton
 
 
 def test_corrections_equal_those_of_bfgs_step_by_step(rng):
@@ -89,3 +92,19 @@ def test_search_without_gain_near_the_optimum_is_followed_by_a_proof(rng, monkey
     monkeypatch.setattr(proximal_newton, "search", lambda problem, at, step, look: at._replace(stuck=True))
     after = proximal_newton.iterate(problem, at)
     assert after.stuck and after.bound < 1e-6
+
+
+@pytest.mark.parametrize("regularizer", ["Lasso", "GroupLasso"])
+def test_models_of_some_rows_need_a_penalty_on_all_features(regularizer, rng, monkeypatch):
+    """Along a feature without a penalty that these rows do not show, nothing would bound a step."""
+    X = np.exp(-((rng.uniform(0, 1, (6000, 1)) - np.linspace(0, 1, 6)) ** 2) / 0.02)
+    Y = rng.poisson(np.exp(3 * X[:, [1, 4]] - 3)).astype(float)
+    penalty = penalties.Lasso(1e-5) if regularizer == "Lasso" else penalties.GroupLasso(1e-5, (-1, 0, 0, 1, 1, 2))
+    problem = PopulationProblem(X, Y, observations.from_inverse_link("softplus"), penalty)
+    seen, sampled = [], HostRows.sampled_hessians
+    monkeypatch.setattr(HostRows, "sampled_hessians", lambda *given: seen.append(0) or sampled(*given))
+    solver = ProximalNewton(hints=Hints(curved=np.ones(2, bool), fall=np.ones(2)))
+    found = solver.run(problem)
+    assert bool(seen) == (regularizer == "Lasso") and np.all(found.status == Status.CONVERGED)
+    exact = solver.run(problem, options=LoopOptions(tol=1e-9))
+    assert np.all(found.gap >= found.objective - exact.objective - 1e-15)

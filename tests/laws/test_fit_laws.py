@@ -550,7 +550,7 @@ def test_metrics_of_some_rows_need_a_ridge_and_many_rows():
     X, Y = recording(t=5000)
     descent = descent_at(problem(X, Y, strength=1e-6), np.zeros((D, N)), np.zeros(N))
     with descent.rows:
-        for _ in range(cg._MOST_SAMPLES):
+        for _ in range(descent.most_samples):
             assert descent._may_be_sampled.all()
             descent.renew_metrics(np.array([1, 2]), np.ones(D))
         assert descent._may_be_sampled.tolist() == [True, False, False, True, True]
