@@ -45,6 +45,16 @@ class Gamma(Observation):
         bend = y * exp(-eta)
         return 1.0 - bend, bend
 
+    def evaluate_into(self, y, eta, slope, bend=None, loss=None, spikes=None) -> None:
+        np.negative(eta, out=slope)
+        np.exp(slope, out=slope)
+        slope *= y
+        if bend is not None:
+            bend[...] = slope
+        if loss is not None:
+            np.add(slope, eta, out=loss)
+        np.subtract(1, slope, out=slope)
+
     def curvature_slope(self, y: Array, eta: Array) -> Array:
         return -(y * exp(-eta))
 
