@@ -11,14 +11,7 @@ from ..bounds import ResidualSums
 from ..numerics import few_nonzero, namespace
 from ..observations import Observation
 from ..threads import scratch
-from .tiles import (
-    ROWS_OF_A_TILE,
-    column_sums,
-    over_tiles,
-    rows_at_once,
-    weigh,
-    weighted,
-)
+from .tiles import ROWS_OF_A_TILE, column_sums, over_tiles, rows_at_once, weigh, weighted
 
 _NEWTON_STEPS = 100
 N_TERMS = 4  # of `pearson_terms`

@@ -141,7 +141,7 @@ class ProximalDescent(Descent):
         shared = np.stack([near[:, which == i].any(axis=1) for i in range(len(first))], axis=1)
         self._form(fits[first], shared)
         for k, i in zip(fits, which, strict=True):
-            self.own[k] = self.own[fits[first[i]]]
+            self.own[k], self.n_samples[k] = self.own[fits[first[i]]], self.n_samples[fits[first[i]]]
         self._formed[fits] = self._stale[fits] = True
         self.judge()
 
