@@ -121,13 +121,16 @@ def gammaln(x: Array) -> Array:
 
 def log_factorial(y: Array) -> Array:
     """Compute log y!, or log Gamma(y + 1) for y that is not whole; NumPy looks small whole numbers up."""
-    if namespace(y) is np and np.array_equal(whole := np.asarray(y).astype(np.uint8), y):
-        return scipy.special.gammaln(np.arange(1.0, 257.0)).astype(y.dtype).take(whole)
+    if namespace(y) is np:
+        with np.errstate(invalid="ignore"):
+            whole = y.astype(np.uint8)
+        if np.array_equal(whole, y):
+            return scipy.special.gammaln(np.arange(1.0, 257.0)).astype(y.dtype).take(whole)
     return gammaln(y + 1.0)
 
 
-_NUMBERS = 1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330
-BERNOULLI = [number / math.factorial(2 * k) for k, number in enumerate(_NUMBERS, 1)]  # those of SciPy are rounded
+_NUMBERS = 1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510
+_BERNOULLI = [number / math.factorial(2 * k) for k, number in enumerate(_NUMBERS, 1)]  # those of SciPy are rounded
 
 
 class SoftplusParts(NamedTuple):
@@ -202,16 +205,10 @@ class _NumpyParts(NamedTuple):
 
     @property
     def missing(self) -> np.ndarray:
-        """1 - f/u with u = e^f - 1: up to f = 1, where it cancels, f/2 less a series of Bernoulli numbers."""
-        f = np.minimum(self.f, 1.0)
-        square = f * f
-        *others, last = BERNOULLI if f.dtype.itemsize == 8 else BERNOULLI[:4]
-        total = np.full_like(f, last)
-        for number in reversed(others):
-            total *= square
-            total += number
-        missing, large = 0.5 * f - square * total, self.f > 1.0
-        return np.where(large, (self.u - self.f) / self.u, missing) if np.any(large) else missing
+        """1 - f/u with u = e^f - 1."""
+        w, missing = np.empty(self.f.shape, self.f.dtype), np.empty(self.f.shape, self.f.dtype)
+        write_missing(self.u, self.f, w, missing, self.f.dtype)
+        return missing
 
     @property
     def h(self) -> np.ndarray:
@@ -227,12 +224,31 @@ def write_odds(a: np.ndarray, u: np.ndarray, q: np.ndarray) -> None:
     np.reciprocal(q, out=q)
 
 
+def write_missing(u: np.ndarray, f: np.ndarray, w: np.ndarray, missing: np.ndarray, dtype: np.dtype) -> None:
+    """Write 1 - f/u with u = e^f - 1, to the precision of a dtype; w is overwritten, too.
+
+    Up to f = 1/2, where it cancels, it is f/2 less a series of Bernoulli numbers.
+    """
+    *others, last = _BERNOULLI if dtype.itemsize == 8 else _BERNOULLI[:3]
+    np.multiply(f, f, out=w)
+    np.multiply(w, f.dtype.type(-last), out=missing)
+    for number in reversed(others):
+        missing -= f.dtype.type(number)
+        missing *= f if number is others[0] else w
+    missing += f.dtype.type(0.5)
+    missing *= f
+    if (large := f > 0.5).any():
+        np.divide(f, u, out=w)
+        np.subtract(f.dtype.type(1), w, out=w)
+        np.copyto(missing, w, where=large)
+
+
 def write_softplus(a: np.ndarray, u: np.ndarray, q: np.ndarray, f: np.ndarray) -> None:
     """Write log(1 + u), from `write_odds`: the logarithm of 1 + u as rounded, and over it what rounding has taken.
 
     As accurate as `numpy.log1p`, and twice as fast.
     """
-    w = scratch(a.shape, a.dtype, "w")
+    w = scratch(a.shape, a.dtype, "softplus")
     np.add(u, u.dtype.type(1), out=w)
     np.log(w, out=f)
     w -= u.dtype.type(1)
@@ -240,7 +256,7 @@ def write_softplus(a: np.ndarray, u: np.ndarray, q: np.ndarray, f: np.ndarray) -
     w *= q
     f += w
     limit = u.dtype.type(exponent_limit(u.dtype))
-    if a.max(initial=0) > limit:  # where u keeps its value
+    if (a > limit).any():  # where u keeps its value
         np.subtract(a, limit, out=w)
         f += np.maximum(w, 0, out=w)
 

@@ -130,9 +130,8 @@ def devices():
         PopulationGLM(regularizer=name, regularizer_strength=1e-2, solver_name=solver, devices="all").fit(X, Y)
     softplus = observations.from_inverse_link("softplus")
     problem = PopulationProblem(X, Y, softplus, penalties.Ridge(1e-2), dtype=np.float32, devices=jax.devices())
-    ConjugateGradients(hints=Hints(np.ones(Y.shape[1], bool), np.ones(Y.shape[1]))).run(
-        problem
-    )  # each with its Hessian
+    own = Hints(curved=np.ones(Y.shape[1], bool), fall=np.ones(Y.shape[1]))
+    ConjugateGradients(hints=own).run(problem)  # each with its Hessian
     NewtonOnDevices(problem, LoopOptions(), seed=0).run()
     problem.there = jax.device_put(problem.X, jax.devices()[0])
     NewtonOnDevices(problem, LoopOptions(), seed=0).run()

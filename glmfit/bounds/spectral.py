@@ -135,7 +135,7 @@ def bound_largest_eigenvalue(
         high = np.where(short, low + gap, high)
         gap = np.where(short, 2 * gap, gap)
     margin = 1e-3 if single else 1e-9
-    for _ in range(60):  # any value that reaches is a bound: what the margin hides need not be found
+    for _ in range(15):  # any value that reaches is a bound: what the margin hides need not be found
         if np.all(high - low <= margin / 16 * np.abs(high) + floor):
             break
         points = np.stack([low, *(low + part * (high - low) for part in _PARTS), high])

@@ -8,7 +8,6 @@ Newton step along the line, corrected by the slope at its end. Directions are th
 import copy
 from typing import ClassVar, Self
 
-import jax
 import numpy as np
 
 from ..bounds import ResidualSums, descent_step
@@ -33,7 +32,7 @@ class Descent:
 
     of_fits: ClassVar[tuple[str, ...]] = (  # arrays whose last axis is the fits
         "fits", "at", "ridge", "gradient", "towards", "squared_norm", "gained", "n_steps", "hessian_cost",
-        "aims", "proofs", "n_samples", "fall",
+        "aims", "proofs", "n_samples", "sample_cost", "fall",
     )  # fmt: skip
     most_samples: ClassVar[int] = 4  # metrics of a fit from some rows; then they are of all rows
     first_order = False  # whether bounds in memory are by duality
@@ -58,6 +57,7 @@ class Descent:
         self.ends_there = False  # whether the next step ends with a look in float64
         self.forget()
         self.hessian_cost = np.full(n, steps_of_a_hessian(len(ridge)))  # in steps of that fit
+        self.sample_cost = np.full(n, steps_of_a_sample(rows.n_rows, len(ridge)))
         self._went: np.ndarray | None = None  # which fits the last step moved, while it ends
         self.arrive(rows.place(at))
 
@@ -115,22 +115,24 @@ class Descent:
         self.n_samples[fits] = self.n_samples[fits[first]][which]
         self.judge()
 
-    def hessians(self, fits: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
-        """Form the Hessians of some fits at their current point, or estimate them from some rows."""
-        few = self._may_be_sampled[fits]
-        found: dict[int, np.ndarray] = {}
-        if not few.all():
-            found |= zip(fits[~few], self.rows.hessians(fits[~few], scale), strict=True)
-        if few.any():
-            found |= zip(fits[few], self.sampled_hessians(fits[few], scale), strict=True)
-        return [found[k] for k in fits]
+    def hessians(self, fits: np.ndarray, scale: np.ndarray, columns=None) -> list[np.ndarray]:
+        """Form the Hessians of some fits at their current point, or estimate them from some rows.
 
-    def sampled_hessians(self, fits: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
-        """Estimate the Hessians of some fits from some rows, and count it."""
+        In all features, or in the ``columns`` of each fit.
+        """
+        few, found = self._may_be_sampled[fits], [np.empty(0)] * len(fits)
+        for which, form in ((few, self._sampled_hessians), (~few, self.rows.hessians)):
+            at = np.flatnonzero(which)
+            some = None if columns is None else [columns[i] for i in at]
+            for i, matrix in zip(at, form(fits[at], scale, some) if len(at) else [], strict=True):
+                found[i] = matrix
+        self.n_samples[fits] += few
+        return found
+
+    def _sampled_hessians(self, fits: np.ndarray, scale: np.ndarray, columns=None) -> list[np.ndarray]:
         if self._sizes is None:
             self._sizes = self.rows.sizes_in(self.shared.basis.whiten)
-        self.n_samples[fits] += 1
-        return self.rows.sampled_hessians(fits, scale, _SAMPLE * len(self.at), self._sizes)
+        return self.rows.sampled_hessians(fits, scale, _SAMPLE, self._sizes, columns)
 
     @property
     def _may_be_sampled(self) -> np.ndarray:
@@ -283,7 +285,8 @@ class Descent:
         part.past = [tuple(of[..., index] for of in step) for step in self.past]
         part.trace = [estimate[index] for estimate in self.trace]
         if self.seen is not None:
-            part.seen = jax.tree.map(lambda of: of[..., index], self.seen)
+            loss, sums = self.seen
+            part.seen = loss[index], sums and ResidualSums(*(of[..., index] for of in sums))
         return part
 
     # ---------------------------------------------------------------- what the last steps say
@@ -314,7 +317,7 @@ class Descent:
         with np.errstate(divide="ignore", invalid="ignore"):
             fall = np.log(self.trace[-1 - LOOK_BACK] / self.estimate) / LOOK_BACK  # per step
             ahead = np.log(self.estimate / (self.aims * target)) / np.maximum(fall, 1e-2)
-        cost = np.where(self._may_be_sampled, _cost_of_a_sample(len(self.coef), self.rows.n_rows), self.hessian_cost)
+        cost = np.where(self._may_be_sampled, self.sample_cost, self.hessian_cost)
         return moving & np.isfinite(ahead) & (ahead > 3 + cost * moving.mean())
 
 
@@ -324,10 +327,10 @@ def steps_of_a_hessian(n_features: int, n_in_it=None):
     return n_in_it * (n_in_it + 8) / (4 * n_features + 150)
 
 
-def _cost_of_a_sample(n_features: int, n_rows: int) -> float:
-    """Return how many steps of a fit cost as much as its Hessian in some rows, which are looked up one by one."""
-    share = _SAMPLE * (n_features + 1) / n_rows
-    return share * n_features * (n_features + 40) / (4 * n_features + 150) + 0.2
+def steps_of_a_sample(n_rows: int, n_features: int, n_in_it=None):
+    """Return `steps_of_a_hessian` of some rows, which are looked up one by one."""
+    n_in_it = n_features if n_in_it is None else n_in_it
+    return _SAMPLE * (n_in_it + 1) / n_rows * n_in_it * (n_in_it + 40) / (4 * n_features + 150) + 0.2
 
 
 def inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -255,8 +255,8 @@ class HostRows(Tiles):
         furthest, spread = zip(*self._over(tile), strict=True)
         return float(np.sqrt(np.max(furthest))) * (1 + 1e-4), self._mean(spread) * (1 + 1e-4)
 
-    def sampled_hessians(self, fits, scale, n: int, importance: np.ndarray) -> list[np.ndarray]:
-        """Estimate Hessians of some fits, see `hessians`, from n rows of each.
+    def sampled_hessians(self, fits, scale, share: int, importance: np.ndarray, columns=None) -> list[np.ndarray]:
+        """Estimate Hessians of some fits, see `hessians`, from ``share`` rows per parameter of each.
 
         Rows are drawn in proportion to their ``importance`` (row,), times the sum of their curvature and its mean: one
         from each of n shares of the recording, at a place that is random, since trials may repeat, but the same every
@@ -264,22 +264,26 @@ class HostRows(Tiles):
         """
         inverse, d = (1 / scale).astype(self.dtype), len(scale)
         X, mean = (self._fast, self.mean) if self._shift is None else (self.X, self._shift)
-        mean, places = mean.astype(X.dtype), np.arange(n) + np.random.default_rng(0).uniform(size=n)
+        mean, draws = mean.astype(X.dtype), np.random.default_rng(0).uniform(size=share * (d + 1))
 
-        def estimate(fit: int) -> np.ndarray:
-            c = np.asarray(self.curvature[:, fit], np.float64)
+        def estimate(k: int) -> np.ndarray:
+            some = ALL if columns is None else columns[k]
+            m = d if columns is None else len(some)
+            n = share * (m + 1)
+            c = np.asarray(self.curvature[:, fits[k]], np.float64)
             chance = importance * (c + c.mean()) * (c > 0)  # rows without weight show nothing
             total = np.cumsum(chance)
             if not (np.isfinite(total[-1]) and total[-1] > 0):
-                return np.zeros((d + 1, d + 1))
-            at = np.minimum(np.searchsorted(total, places * (total[-1] / n)), self.n_rows - 1)
-            z = np.ones((n, d + 1), self.dtype)
-            z[:, :-1] = (np.take(X, at, axis=0) - mean) * inverse
+                return np.zeros((m + 1, m + 1))
+            places = (np.arange(n) + draws[:n]) * (total[-1] / n)
+            at = np.minimum(np.searchsorted(total, places), self.n_rows - 1)
+            z = np.ones((n, m + 1), self.dtype)
+            z[:, :-1] = (np.take(X, at, axis=0)[:, some] - mean[some]) * inverse[some]
             z *= np.sqrt(c[at] / chance[at] * (total[-1] / n / self.n_rows)).astype(self.dtype)[:, None]
             return (z.T @ z).astype(np.float64)
 
-        shared = n * (d + 1) ** 2 * len(fits) > _FEW_PRODUCTS
-        return list(self.each(estimate, list(fits)) if shared else map(estimate, fits))
+        shared = len(draws) * (d + 1) ** 2 * len(fits) > _FEW_PRODUCTS
+        return list(self.each(estimate, range(len(fits))) if shared else map(estimate, range(len(fits))))
 
     def sizes_in(self, coordinates: np.ndarray) -> np.ndarray:
         """Estimate squared norms of ``[coordinates' (x - mean), 1]``, (row,), from a few random projections."""

@@ -54,6 +54,7 @@ class Run(Beginning):
         self.epochs, self.passes, self.history = np.zeros(n, int), 0.0, History()
         self.failure_probability, self.exact, self.attempts = 0.0, False, 0
         self.open = self.status == Status.MAX_EPOCHS
+        self.may_end_there = problem.in_memory and options.handed_over is None  # else rounded
         self.most_steps = options.max_epochs if problem.penalty.penalises_all else min(options.max_epochs, _FREE_STEPS)
         self.promised = np.zeros(n)  # estimate of what the start gains over the null model
         self.groups: list[Descent] = []
@@ -133,7 +134,7 @@ class Run(Beginning):
                         self._look(group)
                     group.looks = max(group.looks, 1)
                     group.refine(_PRODUCTS)  # make the next step as good as possible
-                    group.ends_there = self.problem.in_memory
+                    group.ends_there = self.may_end_there
                     group.advance(np.ones(len(ready), bool), group.aims * target, self.most_steps)
                 elif ready.all():
                     self.groups[-1:] = self._prove(group, target)
@@ -159,7 +160,7 @@ class Run(Beginning):
             if not self.problem.in_memory:
                 group.doubt(slow & [own is not None for own in group.own])
             self._renew(group, slow)
-        group.ends_there = group.should_end(target, moving)
+        group.ends_there = self.may_end_there and group.should_end(target, moving)
         first = moving & (group.n_steps == 0)
         group.advance(moving, group.aims * target, self.most_steps)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -218,11 +219,12 @@ class Run(Beginning):
         objective = self.objective[fits]
         target = self._targets(fits, objective)
         points = params, self.params_of(group)  # they differ where the group is worse
-        rounding = np.max([problem.rounding_of(point, objective, fits) for point in points], axis=0)
+        rounding = np.fmax(*(problem.rounding_of(point, objective, fits) for point in points))
         bound, estimate = bounds_of(self, group, target - rounding, params)
         # What is lower than a point is nearer to the optimum, too; flat directions may matter at one of them only.
         flat = problem.basis.rank < problem.n_features and not problem.penalty.rotation_invariant
         lower_serves = problem.penalty.penalises_all and (group.first_order or not flat)
+        lower_serves = lower_serves and self.options.handed_over is None  # else what is kept is rounded, too
         bound = np.where(worse & (not lower_serves), np.inf, bound + rounding)
         known = np.isfinite(bound)
         self.gap[fits] = np.where(known, bound, np.maximum(estimate, rounding))
@@ -251,7 +253,7 @@ class Run(Beginning):
         elif again or not problem.penalty.smooth or steps_of_a_hessian(problem.n_features) < _CHEAP:
             self.curved[group.fits] = True
             self._renew(group, all_, alone=again)
-        group.ends_there = group.first_order and problem.in_memory  # the next proof is of where the step ends
+        group.ends_there = group.first_order and self.may_end_there  # the next proof is of where the step ends
         group.advance(all_, group.aims * target[left], self.most_steps)  # from a gradient in double precision
         return [group]
 

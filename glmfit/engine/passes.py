@@ -11,7 +11,7 @@ from ..bounds import ResidualSums
 from ..numerics import few_nonzero, namespace
 from ..observations import Observation
 from ..threads import scratch
-from .tiles import ROWS_OF_A_TILE, column_sums, over_tiles, rows_at_once, weigh, weighted
+from .tiles import ROWS_OF_A_TILE, column_sums, over_tiles, rows_at_once, sums_over_tiles, weigh, weighted
 
 _NEWTON_STEPS = 100
 N_TERMS = 4  # of `pearson_terms`
@@ -43,9 +43,7 @@ def evaluate_loss(
         spikes = few_nonzero(y) if observation.skips_zeros else None
         return sums_of(observation, x, own, eta, y, w, dual, None, spikes)
 
-    totals = None
-    for parts in over_tiles(tile, len(Y), rows_at_once(X, Y.shape[1])):
-        totals = parts if totals is None else [a + b for a, b in zip(totals, parts, strict=True)]
+    totals = sums_over_tiles(tile, len(Y), rows_at_once(X, Y.shape[1]))
     loss, G, grad_intercept, *rest = (total / len(Y) for total in totals)
     grad_coef = G.T if shift is None else G.T + np.outer(shift, grad_intercept)
     return loss, grad_coef, grad_intercept, ResidualSums(*rest) if dual else None
@@ -95,6 +93,8 @@ def _sums_apart(observation: Observation, x, own, y, w, loss, r, rx, g) -> list[
 
     np.multiply(own, r, out=terms)
     terms -= loss
+    if w is not None and not w.all():  # predictors there may be infinite
+        np.copyto(terms, 0, where=w == 0)
     parts.append(apart(terms))
     saturated = least_losses(observation, y)
     return [*parts, apart(saturated if w is None else weighted(saturated, w))]
@@ -102,6 +102,8 @@ def _sums_apart(observation: Observation, x, own, y, w, loss, r, rx, g) -> list[
 
 def least_losses(observation: Observation, y: np.ndarray) -> np.ndarray:
     """Compute the smallest loss that each response may have, float64; small whole counts are looked up."""
+    if np.ndim(getattr(observation, "dispersion", 0.0)):  # one for each column
+        return observation.saturated_loss(y)
     if observation.counts and np.array_equal(whole := y.astype(np.uint8), y):
         return observation.saturated_loss(np.arange(whole.max(initial=0) + 1.0)).take(whole)
     spikes = np.flatnonzero(y)  # most bins of a recording are empty

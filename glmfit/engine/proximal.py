@@ -13,7 +13,7 @@ import numpy as np
 from ..cholesky import is_definite
 from ..penalties import Penalty
 from ..threads import n_cores
-from .cg import Descent, steps_of_a_hessian
+from .cg import Descent, steps_of_a_hessian, steps_of_a_sample
 from .exact.kinked import least_of_models, times
 from .host import HostRows
 from .metric import SharedMetric
@@ -42,7 +42,7 @@ class ProximalDescent(Descent):
     """
 
     of_fits = (
-        *Descent.of_fits, "_curvature", "_strength", "_moves", "_stale", "_formed", "_promised", "_slope",
+        *Descent.of_fits, "_curvature", "_strength", "_moves", "_stale", "_formed", "_rough", "_promised", "_slope",
     )  # fmt: skip
     first_order = True
     most_samples = 2
@@ -61,6 +61,7 @@ class ProximalDescent(Descent):
         self._moves = np.zeros_like(at)
         self._stale = np.ones(n, bool)  # whose model must be minimised
         self._formed = np.zeros(n, bool)  # whose Hessian is that of its current point
+        self._rough = np.zeros(n, bool)  # whose Hessian is of some rows
         self._promised, self._slope = np.zeros((2, n))
         super().__init__(rows, metric, ridge, at)
 
@@ -70,7 +71,9 @@ class ProximalDescent(Descent):
         """Minimise the model of every fit whose gradient or metric is new."""
         stale = np.flatnonzero(self._stale)
         near, missed = (self._concerned(stale, share) for share in (_NEAR, 1.0))
-        self.hessian_cost[stale] = steps_of_a_hessian(len(self.coef), near.sum(axis=0))
+        d, n_near = len(self.coef), near.sum(axis=0)
+        self.hessian_cost[stale] = steps_of_a_hessian(d, n_near)
+        self.sample_cost[stale] = steps_of_a_sample(self.rows.n_rows, d, n_near)
         lacking = np.array([self._lacks(k, missed[:, i]) for i, k in enumerate(stale)], bool)
         self._form(stale[lacking], near[:, lacking])
         self._minimise(stale, missed)
@@ -102,23 +105,21 @@ class ProximalDescent(Descent):
         return np.where(inside[:, None], chosen[labels], True)
 
     def _form(self, fits, features) -> None:
-        """Form or estimate the Hessians of some fits at their current point, in some features, bool (feature, fit).
-
-        Near the optimum, after a proof that failed, they are of all rows.
-        """
+        """Form or estimate the Hessians of some fits at their current point, in some features, bool (feature, fit)."""
         if not len(fits):
             return
-        columns, d = [np.flatnonzero(some) for some in features.T], len(self.coef)
-        if not self.proofs.any() and self._may_be_sampled[fits].all():
-            matrices = self.sampled_hessians(fits, self._unit)
-            places = [np.append(some, d) for some in columns]
-            matrices = [matrix[np.ix_(at, at)] for matrix, at in zip(matrices, places, strict=True)]
-        else:
-            matrices = self.rows.hessians(fits, self._unit, columns)
+        columns = [np.flatnonzero(some) for some in features.T]
+        self._rough[fits] = self._may_be_sampled[fits]
+        matrices = self.hessians(fits, self._unit, columns)
         for k, some, matrix in zip(fits, columns, matrices, strict=True):
             unit = np.append(self._unit[some], 1.0)
             self.own[k] = Model(some, np.pad(matrix * np.outer(unit, unit), (0, 1)))
         self._formed[fits] = True
+
+    @property
+    def _may_be_sampled(self) -> np.ndarray:
+        """Whether the next model of each fit may be of some rows, (fit,): not near the end, after a failed proof."""
+        return super()._may_be_sampled & (self.proofs == 0) & (self.sample_cost < self.hessian_cost)
 
     @property
     def bounded(self) -> np.ndarray:
@@ -133,7 +134,8 @@ class ProximalDescent(Descent):
     def renew_metrics(self, fits, scale, kin=None) -> None:
         """Give some fits the Hessian at their current point as their model; see :meth:`Descent.renew_metrics`."""
         near = self._concerned(fits, _NEAR)
-        fits, near = fits[~self._formed[fits]], near[:, ~self._formed[fits]]
+        formed = self._formed[fits] & ~(self._rough[fits] & (self.proofs[fits] > 0))
+        fits, near = fits[~formed], near[:, ~formed]
         if not len(fits):
             return
         kin = np.arange(len(self.own)) if kin is None else kin
@@ -141,7 +143,9 @@ class ProximalDescent(Descent):
         shared = np.stack([near[:, which == i].any(axis=1) for i in range(len(first))], axis=1)
         self._form(fits[first], shared)
         for k, i in zip(fits, which, strict=True):
-            self.own[k], self.n_samples[k] = self.own[fits[first[i]]], self.n_samples[fits[first[i]]]
+            self.own[k] = self.own[fits[first[i]]]
+        for of in (self.n_samples, self._rough):
+            of[fits] = of[fits[first]][which]
         self._formed[fits] = self._stale[fits] = True
         self.judge()
 

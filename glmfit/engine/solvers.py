@@ -29,7 +29,7 @@ class ConjugateGradients:
     Parameters
     ----------
     hints : Hints, optional
-        What similar fits have shown, such as which need their own metric: they start with it.
+        ``state`` of the solution of similar fits: those that needed their own metric start with it.
 
     Notes
     -----

@@ -5,7 +5,6 @@ Parameters, directions and gradients are float64 (feature + 1, fit), of centred 
 All is NumPy and BLAS: nothing is compiled.
 """
 
-import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +14,7 @@ import scipy.linalg  # noqa: F401  loads SciPy's BLAS
 
 from ..numerics import few_nonzero
 from ..observations import Observation
-from ..threads import Workers, scratch
+from ..threads import Workers, one_thread_each, scratch
 
 ROWS_OF_A_TILE = 4096
 ALL = slice(None)
@@ -34,14 +33,14 @@ def tiles_of(n_rows: int, size: int = ROWS_OF_A_TILE) -> list[slice]:
 def over_tiles(function: Callable[[slice], Any], n_rows: int, size: int = ROWS_OF_A_TILE) -> Iterator[Any]:
     """Apply a function to every tile and yield the results in order, whatever the threads do."""
     pieces, workers = tiles_of(n_rows, size), Workers()
-    with workers if len(pieces) > 1 else contextlib.nullcontext():
+    with workers if len(pieces) > 1 else one_thread_each():
         yield from workers.each(function, pieces)
 
 
 def sums_over_tiles(function: Callable[[slice], tuple], n_rows: int, size: int = ROWS_OF_A_TILE) -> list[np.ndarray]:
     """Apply a function to every tile and add up, in float64, what it returns, arrays in a tuple."""
     pieces, workers = tiles_of(n_rows, size), Workers()
-    with workers if len(pieces) > 1 else contextlib.nullcontext():
+    with workers if len(pieces) > 1 else one_thread_each():
         return workers.add(function, pieces)
 
 
@@ -51,7 +50,7 @@ def rows_at_once(rows: Any, n_fits: int = 0) -> int:
         return max(1, len(rows))
     if n_fits and not hasattr(rows, "chunk_rows"):
         return min(ROWS_OF_A_TILE, rows_of_a_tile(n_fits))
-    return max(ROWS_OF_A_TILE, min(getattr(rows, "chunk_rows", 0), 4_000_000 // rows.shape[1]))
+    return max(ROWS_OF_A_TILE, min(getattr(rows, "chunk_rows", 0), 4_000_000 // (rows.shape[1] + n_fits)))
 
 
 def _are_few(n_rows: int, width: int) -> bool:

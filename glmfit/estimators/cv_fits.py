@@ -98,7 +98,7 @@ class Fits:
                     if not smooth:  # zeros stay, and signs
                         begin.coef[begin.coef * near.coef <= 0] = 0.0
                 hints = lead.state and lead.state.repeated(n_folds)
-                if hints and others:
+                if hints and others and others.state:
                     hints = hints._replace(fall=others.state.fall)
                 others = self._solve(s, np.arange(n_folds), begin, hints, bar)
                 before = near

@@ -65,7 +65,7 @@ class NegativeBinomial(Observation):
         return p / self._of(eta) - y * q
 
     def evaluate_into(self, y, eta, slope, bend=None, loss=None, spikes=None) -> None:
-        z, q, w = (scratch(eta.shape, eta.dtype, name) for name in ("z", "q", "m"))
+        z, q, w = (scratch(eta.shape, eta.dtype, name) for name in ("z", "q", "w"))
         dispersion = self._of(eta)
         r = 1 / dispersion
         np.add(eta, np.log(dispersion), out=z)

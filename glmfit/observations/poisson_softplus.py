@@ -6,7 +6,6 @@ import numpy as np
 
 from glmfit.numerics import (
     A_STAR,
-    BERNOULLI,
     C_STAR,
     Array,
     exponent_limit,
@@ -14,6 +13,7 @@ from glmfit.numerics import (
     nearest,
     round_up,
     softplus_parts,
+    write_missing,
     write_odds,
     write_softplus,
 )
@@ -21,7 +21,6 @@ from glmfit.observations.poisson import Poisson
 from glmfit.threads import scratch
 
 _ENTRIES = 1 << 17  # numbers at a time, which stay in the cache
-_NEAR = 0.25  # rate up to which 1 - f/e^eta would cancel
 
 
 @final
@@ -124,30 +123,13 @@ def _write(y: np.ndarray, a: np.ndarray, slope, bend, loss) -> None:
     slope -= q
     if bend is not None:
         q *= w
-        q *= _write_missing(u, f, w, m, bend.dtype)
+        write_missing(u, f, w, m, bend.dtype)
+        q *= m
         bend += q
     if loss is not None:
         np.log(f, out=w)
         limit = exponent_limit(a.dtype)
-        if a.min(initial=0) < -limit:  # there log f is a itself
+        if (a < -limit).any():  # there log f is a itself
             w += np.minimum(a + a.dtype.type(limit), 0)
         w *= y
         np.subtract(f, w, out=loss)
-
-
-def _write_missing(u: np.ndarray, f: np.ndarray, w: np.ndarray, m: np.ndarray, dtype) -> np.ndarray:
-    """Return 1 - f/u with u = e^f - 1 in m, to the precision of a dtype: near 0 f/2 less a series; w is used, too."""
-    *others, last = BERNOULLI[: 7 if dtype.itemsize == 8 else 3]
-    np.multiply(f, f, out=w)
-    np.multiply(w, f.dtype.type(-last), out=m)
-    for number in reversed(others):
-        m -= f.dtype.type(number)
-        m *= f if number is others[0] else w
-    m += f.dtype.type(0.5)
-    m *= f
-    large = f > _NEAR
-    if large.any():
-        np.divide(f, u, out=w)
-        np.subtract(f.dtype.type(1), w, out=w)
-        np.copyto(m, w, where=large)
-    return m

@@ -6,6 +6,8 @@ from cases import problem, recording, solve
 
 from glmfit import PopulationGLM
 from glmfit.engine import loop
+from glmfit.engine.host import HostRows
+from glmfit.engine.result import Hints
 from glmfit.solvers import LoopOptions
 from glmfit.status import Status
 
@@ -46,6 +48,23 @@ def test_ctrl_c_between_exact_finishes_keeps_the_proofs_before_it(drift, monkeyp
     assert report.gap_is_bound.tolist() == [True, False, False]
     np.testing.assert_array_equal(report.history["gap"][-1], report.gap)
     np.testing.assert_array_equal(report.history["gap_is_bound"][-1], report.gap_is_bound)
+
+
+def test_a_first_step_that_should_suffice_ends_with_the_evaluation_of_the_proof(monkeypatch):
+    """As hints say; the result is that of a run that evaluates its end again."""
+    X, Y = recording(4, t=4000)
+    whole, near = (problem("softplus", X, Y, strength=s) for s in (1e-2, 1.3e-2))
+    start, looks, evaluate = solve(near, LoopOptions(tol=1e-9)).params, [], HostRows.evaluate
+    monkeypatch.setattr(HostRows, "evaluate", lambda *given, **how: looks.append(0) or evaluate(*given, **how))
+    n, found = Y.shape[1], []
+    for fall in (1.0, 1e-6):
+        looks.clear()
+        found.append(solve(whole, start=start, hints=Hints(np.zeros(n, bool), np.full(n, fall))))
+        assert found[-1].epochs.max() == 1 and len(looks) == 1
+        assert np.all(found[-1].status == Status.CONVERGED) and np.all(found[-1].state.fall < 0.1)
+    steps = [np.diff(one.history["row_evals"]).sum() for one in found]
+    assert steps[1] < steps[0]
+    np.testing.assert_allclose(found[1].objective, found[0].objective, rtol=0, atol=2 * found[0].target.max())
 
 
 def test_parameters_that_are_better_than_where_the_steps_end_share_its_proof():

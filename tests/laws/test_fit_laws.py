@@ -12,7 +12,7 @@ from oracles import population as oracle
 
 from glmfit import PopulationGLM, Status, engine, observations, penalties
 from glmfit.compilation import compiled_programs
-from glmfit.engine import Newton, cg, solvers
+from glmfit.engine import Newton, cg, passes, solvers
 from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
 from glmfit.engine.cg import Descent, inner
 from glmfit.engine.devices.rows import DeviceRows
@@ -22,6 +22,7 @@ from glmfit.engine.metric import OwnMetric, SharedMetric
 from glmfit.engine.population import FoldedProblem, PopulationProblem
 from glmfit.engine.tiles import is_far
 from glmfit.numerics import few_nonzero
+from glmfit.observations import poisson_softplus
 from glmfit.solvers import LoopOptions
 
 T, D, N = 700, 6, 5
@@ -49,7 +50,7 @@ def devices(request, monkeypatch):
     """
     if request.param == "sampled":
         monkeypatch.setattr(cg, "_MUCH", 0)
-        monkeypatch.setattr(cg, "_cost_of_a_sample", lambda *_: -np.inf)
+        monkeypatch.setattr(cg, "steps_of_a_sample", lambda *_: -np.inf)
     if request.param == "newton":
         monkeypatch.setattr(solvers, "newton_serves", lambda problem: bool(problem.devices))
         monkeypatch.setattr(engine, "ConjugateGradients", lambda hints=None: Newton())
@@ -384,12 +385,14 @@ def test_fits_on_the_host_compile_nothing(name, penalty):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("share", [0.1, 0.9])
 @pytest.mark.parametrize("name", LOSSES)
-def test_derivatives_in_tiles_match_the_formulas(name, share, dtype, rng):
+def test_derivatives_in_tiles_match_the_formulas(name, share, dtype, rng, monkeypatch):
     """Whether zeros are skipped or not, and where exponentials are limited; arguments are not changed."""
     observation, eps = LOSSES[name].model, np.finfo(dtype).eps
     eta = np.clip(rng.normal(scale=8, size=(600, 15)), -40, 40).astype(dtype)
     if name in ("softplus", "logistic"):
         eta[:6, 0] = -1e4, -300, -50, 50, 300, 1e4
+    if name == "softplus" and share < 0.5:
+        monkeypatch.setattr(poisson_softplus, "_ENTRIES", 1000)  # some blocks
     y = rng.choice(np.asarray(LOSSES[name].responses, dtype), size=eta.shape)
     y[rng.uniform(size=y.shape) > share] = observation.neutral
     arguments = y.copy(), eta.copy()
@@ -413,6 +416,35 @@ def test_derivatives_in_tiles_match_the_formulas(name, share, dtype, rng):
         np.testing.assert_array_less(np.abs(l - loss), 40 * eps * terms + 1e-18)  # where exponentials are limited
     for after, before in zip((y, eta), arguments, strict=True):
         np.testing.assert_array_equal(after, before)
+    eta[:, -1] = np.nan  # one fit that diverges changes no other
+    broken, l_broken = np.empty_like(eta), np.empty_like(eta)
+    observation.evaluate_into(y, eta, broken, None, l_broken, spikes)
+    observation.evaluate_into(y, arguments[1], r, None, l, spikes)
+    np.testing.assert_array_equal(broken[:, :-1], r[:, :-1])
+    np.testing.assert_array_equal(l_broken[:, :-1], l[:, :-1])
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_sums_with_weights_are_those_of_weighted_rows(own, rng):
+    """Weights of all rows of a tile, or of each; what has no weight may be infinite."""
+    X, Y = recording(3, t=50)
+    eta, x = rng.normal(size=(50, N)), X.astype(float)
+    eta[:, 2], X = np.inf, None
+    w = rng.uniform(size=(50 if own else 1, N))
+    w[:, 2], w[:, 0] = 0, 1.0
+    softplus = observations.from_inverse_link("softplus")
+    bend, plain_bend = np.full((2, 50, N), np.nan)
+    with np.errstate(all="ignore"):
+        plain = [passes.sums_of(softplus, x[[t]], eta[[t]], eta[[t]], Y[[t]], None, True) for t in range(50)]
+        found = passes.sums_of(softplus, x, eta, eta, Y, w, True, bend)
+        softplus.evaluate_into(Y, eta, np.empty((50, N)), plain_bend)
+    w = np.broadcast_to(w, (50, N))
+    for k, sums in enumerate(zip(*plain, strict=True)):
+        rows = np.stack(sums)
+        each = w[:, :, None] if k == 1 else w.reshape(50, *(1,) * (rows.ndim - 2), N)
+        expected = np.where(each > 0, rows * each, 0).sum(axis=0)
+        np.testing.assert_allclose(found[k], expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(bend, np.where(w > 0, plain_bend * w, 0), rtol=1e-14)
 
 
 @pytest.mark.parametrize("centre, far", [(0.0, False), (20.0, True)])
@@ -512,15 +544,18 @@ def test_hessians_of_some_rows_are_close_to_those_of_all(weighted, mean, rng):
         z = (X + mean - made.basis.mean) @ made.basis.whiten
         ratio = sizes / (1 + np.sum(z * z, axis=1))
         assert 0.5 < np.median(ratio) < 1.5 and np.quantile(ratio, 0.99) < 4
-        for n_rows, most in (16 * (D + 1), 2.5), (4000, 1.2):
-            found, again = (rows.sampled_hessians(every, scale, n_rows, sizes) for _ in range(2))
-            for H, S, same_again in zip(exact, found, again, strict=True):
+        for share, most in (16, 2.5), (600, 1.2):
+            found, again = (rows.sampled_hessians(every, scale, share, sizes) for _ in range(2))
+            part = rows.sampled_hessians(every, scale, share, sizes, [np.array([0, 3])] * N)
+            found, again = found + part, again + part
+            inside = [H[np.ix_([0, 3, D], [0, 3, D])] for H in exact]
+            for H, S, same_again in zip(exact + inside, found, again, strict=True):
                 factor = np.linalg.inv(np.linalg.cholesky(H))
                 spectrum = np.linalg.eigvalsh(factor @ S @ factor.T)
                 assert 1 / most < spectrum[0] and spectrum[-1] < most
                 np.testing.assert_array_equal(S, same_again)
         rows.curvature[:, 1] = 0
-        assert not rows.sampled_hessians([1], scale, 10, sizes)[0].any()
+        assert not rows.sampled_hessians([1], scale, 2, sizes)[0].any()
 
 
 @pytest.mark.parametrize("n_trials", [112, 56, 224])
@@ -536,7 +571,7 @@ def test_samples_show_trials_that_repeat_and_rare_features(n_trials):
         rows.place(descent.at)
         exact = rows.hessians(np.array([0]), np.ones(D))[0]
         sizes = rows.sizes_in(descent.shared.basis.whiten)
-        sample = rows.sampled_hessians(np.array([0]), np.ones(D), 16 * (D + 1), sizes)[0]
+        sample = rows.sampled_hessians(np.array([0]), np.ones(D), 16, sizes)[0]
     factor = np.linalg.inv(np.linalg.cholesky(exact))
     spectrum = np.linalg.eigvalsh(factor @ sample @ factor.T)
     assert 0.25 < spectrum[0] and spectrum[-1] < 4
