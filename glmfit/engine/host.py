@@ -85,7 +85,8 @@ class HostRows(Tiles):
             self.eta[rows] = base
             if w is not None:
                 w = w.astype(self.dtype)
-                weigh(r, w), weigh(c, w)
+                weigh(r, w)
+                weigh(c, w)
             return r.T @ self._x(rows), column_sums(r)
 
         return self._sum(self._over(tile))

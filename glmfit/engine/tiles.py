@@ -131,13 +131,11 @@ class Tiles(Workers):
         if not (at is ALL and self._every):
             neuron = self.neuron[at]
             y = np.take(y, neuron, axis=1, out=scratch((len(y), len(neuron)), y.dtype, "counts"), mode="clip")
-        elif y.dtype == dtype and y.flags.c_contiguous:
-            return y
-        if y.dtype != dtype:
-            converted = scratch(y.shape, dtype, "y")
-            converted[...] = y
-            return converted
-        return y if y.flags.c_contiguous else np.ascontiguousarray(y)
+        if y.dtype == dtype:
+            return np.ascontiguousarray(y)
+        converted = scratch(y.shape, dtype, "y")
+        converted[...] = y
+        return converted
 
     def _weight(self, tile: slice, at) -> np.ndarray | None:
         w = None
@@ -164,7 +162,8 @@ class Tiles(Workers):
         w = self._weight(rows, at)
         if w is not None:
             w = w.astype(self.dtype)
-            weigh(slope, w), weigh(bend, w)
+            weigh(slope, w)
+            weigh(bend, w)
         return slope
 
     def _few_spikes(self, rows: slice, at, y) -> np.ndarray | None:

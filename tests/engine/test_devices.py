@@ -27,6 +27,7 @@ from glmfit.engine.devices import layout_of, shards
 from glmfit.engine.devices import newton as device_newton
 from glmfit.engine.metric import basis_of
 from glmfit.engine.population import PopulationProblem
+from glmfit.engine.result import Hints
 from glmfit.estimators import choose_solver, cv_fits, dispersion
 from glmfit.solvers import LoopOptions, Newton
 

@@ -116,6 +116,17 @@ def test_several_penalties_are_tested_at_equal_strengths_of_as_many_degrees_of_f
     np.testing.assert_allclose(shrunken_test_of_several(C @ X.T @ y, C, S, P), equal, rtol=1e-6)
 
 
+@pytest.mark.parametrize("rounding", [-3.0, 0.0, 1e-12, 3.0])
+def test_rounding_of_a_large_strength_hides_no_effect_along_a_small_one(rounding, rng):
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    data, g = np.diag([50.0, 80.0, 20.0]), np.array([0.9, 0.0, 0.0])  # 40 along the direction that is free
+    penalty = np.diag([rounding, 1e17, 2e17])
+    covariance = turn @ np.linalg.inv(data + np.diag([1e-12, 1e17, 2e17])) @ turn.T
+    found = shrunken_test(turn @ g, covariance, turn @ penalty @ turn.T)
+    np.testing.assert_allclose(found.statistic, 50 * 0.9**2, rtol=1e-2)
+    assert abs(found.reference_df - 1) < 0.1  # rounding of the covariance
+
+
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:1 of 2 neurons did not converge")
 @pytest.mark.parametrize("strengths", [(1e8, 1e-3), (1e12, 1e-12), (1e-12, 1e-12), (1e-3, 1e8)])

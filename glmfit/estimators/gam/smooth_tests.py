@@ -13,6 +13,7 @@ _ROUNDING = 1e-14  # of the largest eigenvalue: what has no variance
 UNSEEN = 1e-9  # degrees of freedom that rounding leaves to a direction without data
 _PENALISED = 1e-8  # of the largest eigenvalue of one penalty: what is penalised
 _FREE = 1e-12  # of the largest eigenvalue of a penalty: what is not penalised
+_LEAST_PRIOR = 1e-10  # of a direction's precision, if rounding hides that of its prior
 _LEAST_DF, _HALVINGS = 1e-6, 60  # degrees of freedom of a term, from either end; steps to a strength
 _NODES, _END = 200, 8.0  # of the integral along a contour
 
@@ -136,7 +137,11 @@ def _shrunken(coordinates, covariance, penalty) -> tuple[np.ndarray, ...]:
     data alone is ``R V f / (1 - f) V' R``.
     """
     values, vectors = np.linalg.eigh(penalty)
-    root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+    # Where strengths are far apart, rounding of the largest hides the smallest: such directions are all but free.
+    lost = np.abs(values) <= np.finfo(float).eps * values.size * np.max(np.abs(values), initial=0.0)
+    spread = np.sum(vectors * (covariance @ vectors), axis=0)
+    free = _LEAST_PRIOR / np.where(lost & (spread > 0), spread, np.inf)
+    root = np.sqrt(np.where(lost, free, np.maximum(values, 0.0)))[:, None] * vectors.T
     shrunk, axes = np.linalg.eigh(root @ covariance @ root.T)  # of every direction 1 - f
     seen = (shrunk < 1 - UNSEEN) & (shrunk > 0)
     axes, shrunk = axes[:, seen], shrunk[seen]
