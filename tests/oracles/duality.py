@@ -5,24 +5,32 @@ from oracles import penalties
 from oracles import population as oracle
 
 
-def gap(link, X, Y, coef, intercept, name, strength, ratio=0.5, groups=None, sample_weight=None, offset=None):
+def gap(
+    link, X, Y, coef, intercept, name, strength, ratio=0.5, groups=None, sample_weight=None, offset=None, dual_at=None
+):
     """Bound F - F* of every neuron, (neuron,); inf where the dual point says only that losses are bounded below.
 
     Residuals of the dominant sign are shrunk until all sum to 0, then all until the penalty's conjugate is
-    finite. ``strength`` is a scalar or (neuron,); ``groups`` label the features of a group lasso.
+    finite. ``strength`` is a scalar or (neuron,); ``groups`` label the features of a group lasso; ``dual_at`` are the
+    parameters whose residuals serve, those of the fit by default: any lead to a bound, the nearest to the best.
     """
     X, Y = np.asarray(X, float), np.asarray(Y, float)
     w = oracle.mean_one(sample_weight, len(X)) / len(X)
     known = 0.0 if offset is None else np.asarray(offset, float)
     strength = np.broadcast_to(strength, Y.shape[1])
-    return np.array([
-        _of_one(link, X, Y[:, n], w, known, coef[:, n], intercept[n], name, strength[n], ratio, groups)
-        for n in range(Y.shape[1])
-    ])  # fmt: skip
+    coefs, intercepts = (coef, intercept) if dual_at is None else dual_at
+    bounds = []
+    for n in range(Y.shape[1]):
+        lower = _lower_bound(
+            link, X, Y[:, n], w, known, X @ coefs[:, n] + intercepts[n], name, strength[n], ratio, groups
+        )
+        loss = w @ oracle.loss(link, Y[:, n], X @ coef[:, n] + intercept[n] + known)
+        bounds.append(loss + penalties.value(name, coef[:, n, None], strength[n], ratio, groups)[0] - lower)
+    return np.array(bounds)
 
 
-def _of_one(link, X, y, w, known, coef, intercept, name, strength, ratio, groups):
-    z = X @ coef + intercept
+def _lower_bound(link, X, y, w, known, z, name, strength, ratio, groups):
+    """Largest value of the dual known from the predictors ``z``, (); -inf where it says nothing."""
     loss, r = oracle.loss(link, y, z + known), oracle.derivative(link, y, z + known)
     lowest = y - y * np.log(np.where(y > 0, y, 1))
     up, down = w[r > 0] @ r[r > 0], -w[r < 0] @ r[r < 0]
@@ -33,8 +41,7 @@ def _of_one(link, X, y, w, known, coef, intercept, name, strength, ratio, groups
         s = share * balance
         value = w @ ((1 - s) * lowest - s * (r * z - loss))
         dual = max(dual, value - _conjugate(name, X.T @ (w * s * r), strength, ratio, groups))
-    value = w @ loss + penalties.value(name, coef[:, None], strength, ratio, groups)[0]
-    return value - dual if dual > w @ lowest else np.inf
+    return dual if dual > w @ lowest else -np.inf
 
 
 def _sizes(name, dual, strength, ratio, groups):

@@ -44,8 +44,14 @@ def check(link, model, X, Y, known, name, strength):
     """Check that every neuron is converged and proved, and within its target by an independent dual bound."""
     report = model.report_
     assert report.converged.all() and report.gap_is_bound.all(), str(report)
-    bound = oracle.gap(link, X, Y, model.coef_, model.intercept_, name, strength, ratio=0.5, groups=GROUPS, **known)
-    # Both bound the same distance, and this bound is tight.
+    strengths, kinked = np.broadcast_to(strength, Y.shape[1]), {"ratio": 0.5, "groups": GROUPS}
+    bound = oracle.gap(link, X, Y, model.coef_, model.intercept_, name, strengths, **kinked, **known)
+    # Both bound the same distance. The oracle's is tight unless rounding of the coefficients moves its dual point.
+    for n in np.flatnonzero(bound > report.target):
+        near = PopulationGLM(link, name, **PENALTIES[name](strengths[n]), tol=1e-9)
+        near.fit(X.astype(float), Y[:, [n]], **known)
+        fit = link, X, Y[:, [n]], model.coef_[:, [n]], model.intercept_[[n]], name, strengths[n]
+        bound[n] = oracle.gap(*fit, **kinked, **known, dual_at=(near.coef_, near.intercept_))[0]
     assert np.all(bound <= report.target + 1e-12)
 
 
