@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -28,21 +28,22 @@ _own = threading.local()
 class Workers:
     """Threads among which work is shared while they are entered as a context; BLAS keeps to one thread meanwhile.
 
-    NumPy releases the interpreter lock, so threads share the elementwise work, which BLAS threads would not. All
-    workers share the threads of the process, which stay alive: with many cores, starting a thread for each costs time
-    in every pass. A thread that is itself one of them does its work alone.
+    NumPy releases the interpreter lock, so threads share the elementwise work, which BLAS threads would not. The
+    calling thread works, too, so that no core is left to one that waits for the lock. All workers share the threads of
+    the process, which stay alive: with many cores, starting a thread for each costs time in every pass. A thread that
+    is itself one of them does its work alone.
     """
 
     waiting = 0  # threads in addition to one per core, if some wait for a disk
     kind = "passes"  # of tasks, which share threads
-    _pool: ThreadPoolExecutor | None = None
+    _pool: "_Threads | None" = None
 
     def __enter__(self):
         """Start threads."""
         self._open, workers = contextlib.ExitStack(), n_cores() + self.waiting
         self._open.enter_context(one_thread_each())
         alone = workers == 1 or hasattr(_own, "is_worker")
-        self._pool = None if alone else _threads(workers, self.kind, os.getpid())
+        self._pool = None if alone else _threads(workers - 1, self.kind, os.getpid())
         self._begun: weakref.WeakSet = weakref.WeakSet()
         return self
 
@@ -58,7 +59,7 @@ class Workers:
         other._pool, other._begun = self._pool, self._begun
 
     def each(self, function, items) -> Iterator:
-        """Apply a function to every item, in order, shared among threads."""
+        """Apply a function to every item, in order; it is called by this thread and by others."""
 
         def quietly(item):
             # The caller sees overflow: of a fit far from its optimum, or of one that has none.
@@ -94,27 +95,48 @@ class Fitters(Workers):
     kind = "fits"
 
 
+class _Threads(ThreadPoolExecutor):
+    """Threads that help others."""
+
+    def __init__(self, size: int):
+        super().__init__(size, initializer=_become_worker)
+        self.size = size
+
+
 @functools.cache
-def _threads(n: int, kind: str, process: int) -> ThreadPoolExecutor:
+def _threads(n: int, kind: str, process: int) -> _Threads:
     """Return threads of a process, which has none of those of the process it was forked from."""
-    return ThreadPoolExecutor(n, initializer=_become_worker)
+    return _Threads(n)
 
 
-def _in_order(pool: ThreadPoolExecutor, function, items) -> Iterator[Any]:
+def _in_order(pool: "_Threads", function, items) -> Iterator[Any]:
     """Yield results in order; no task is left running after a failure, or if the caller stops early."""
-    futures: deque[Future] = deque()
+    left, results = iter(range(len(items))), {}
+
+    def work():
+        try:
+            for k in left:
+                results[k] = function(items[k])
+        except BaseException:
+            deque(left, 0)  # the others stop, too
+            raise
+
+    others = [pool.submit(work) for _ in range(min(pool.size, len(items) - 1))]
     try:
-        for item in items:
-            futures.append(pool.submit(function, item))
-        while futures:
-            result = futures[0].result()
-            futures.popleft()
-            yield result
+        for k in range(len(items)):
+            while k not in results:
+                mine = next(left, None)
+                if mine is None:
+                    others = [other for other in others if not other.cancel()]
+                    for other in others:
+                        other.result()
+                else:
+                    with _as_worker():
+                        results[mine] = function(items[mine])
+            yield results.pop(k)
     finally:
-        for future in futures:
-            future.cancel()
-        wait(futures)
-        futures.clear()
+        deque(left, 0)
+        wait([other for other in others if not other.cancel()])
 
 
 def small_blas(size: int) -> contextlib.AbstractContextManager:
@@ -170,6 +192,18 @@ def one_thread_each() -> Iterator[None]:
         if _limit.leave():
             _memory.clear()
         own.leave()
+
+
+@contextlib.contextmanager
+def _as_worker() -> Iterator[None]:
+    """Context in which this thread is one of ours."""
+    before = hasattr(_own, "is_worker")
+    _own.is_worker = True
+    try:
+        yield
+    finally:
+        if not before:
+            del _own.is_worker
 
 
 def _become_worker() -> None:

@@ -26,10 +26,35 @@ def test_threads_are_shared_and_nested_work_runs_in_one_thread():
     for _ in range(20):
         with threads.Workers() as workers:
             assert list(workers.each(outer, list(range(8)))) == [10_000 + i for i in range(8)]
-    assert len(seen) <= 2 and threading.main_thread() not in seen
+    assert len(seen) == 2 and threading.main_thread() in seen
     with threads.Fitters() as workers:
-        others = list(workers.each(lambda _: threading.current_thread(), range(4)))
-    assert not seen & set(others)
+        others = list(workers.each(lambda _: (time.sleep(0.01), threading.current_thread())[1], range(4)))
+    assert len(set(others)) == 2 and seen & set(others) == {threading.main_thread()}
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_results_come_in_order_and_before_the_last_task_has_begun():
+    begun = []
+
+    def task(i):
+        begun.append(i)
+        time.sleep(0.002)
+        return i
+
+    with threads.Workers() as workers:
+        seen = [(i, len(begun)) for i in workers.each(task, range(40))]
+    assert [i for i, _ in seen] == list(range(40)) and seen[0][1] < 10
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_what_the_consumer_does_between_results_may_use_threads():
+    def alone(_):
+        with threads.Workers() as inner:
+            return inner._pool is None
+
+    with threads.Workers() as workers:
+        for found in workers.each(alone, range(6)):
+            assert found and not alone(0)
 
 
 @pytest.mark.usefixtures("two_cores")
