@@ -21,6 +21,7 @@ def test_threads_are_shared_and_nested_work_runs_in_one_thread():
 
     def outer(i):
         seen.add(threading.current_thread())
+        time.sleep(1e-3)
         return sum(over_tiles(lambda rows: rows.stop - rows.start, 10_000, 1000)) + i
 
     for _ in range(20):

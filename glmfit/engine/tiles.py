@@ -14,7 +14,7 @@ import scipy.linalg  # noqa: F401  loads SciPy's BLAS
 
 from ..numerics import few_nonzero
 from ..observations import Observation
-from ..threads import Workers, one_thread_each, scratch
+from ..threads import Workers, n_cores, one_thread_each, scratch
 
 ROWS_OF_A_TILE = 4096
 ALL = slice(None)
@@ -112,7 +112,7 @@ class Tiles(Workers):
         if _are_few(self.n_rows, self.X.shape[1] + n_fits):
             size = max(1, self.n_rows)
         elif self._pool is not None and self.n_rows > 8192:  # some tiles for every thread
-            size = min(size, -(-self.n_rows // 4))
+            size = min(size, -(-self.n_rows // n_cores()))
         return list(self.each(function, tiles_of(self.n_rows, size)))
 
     def _x(self, tile: slice) -> np.ndarray:

@@ -94,6 +94,25 @@ def test_search_without_gain_near_the_optimum_is_followed_by_a_proof(rng, monkey
     assert after.stuck and after.bound < 1e-6
 
 
+def test_rounding_of_the_objective_does_not_reject_the_last_step(rng, monkeypatch):
+    """The bound by duality is of first order: it is loose where the objective no longer changes."""
+    X = rng.normal(size=(2000, 6))
+    Y = rng.poisson(np.exp(0.4 * X[:, :1] - 0.5)).astype(float)
+    model = PopulationGLM("exp", "Lasso", regularizer_strength=1e-4, tol=1e-12).fit(X, Y[:, 0])
+    problem = PopulationProblem(X, Y, observations.PoissonExp(), penalties.Lasso(1e-4), dtype=np.float64)
+    at = proximal_newton.start(problem, np.append(model.coef_ + 1e-9 * (model.coef_ != 0), model.intercept_))
+    evaluate, noise = PopulationProblem.evaluate_with_dual, 2e-15
+    assert at.rounding < noise < problem.rounding_of(at.params, np.array([at.objective]))[0]
+
+    def noisy(self, params):
+        value, bound = evaluate(self, params)
+        return value._replace(objective=value.objective + noise), bound
+
+    monkeypatch.setattr(PopulationProblem, "evaluate_with_dual", noisy)
+    after = proximal_newton.iterate(problem, at)
+    assert after.bound < 0.1 * at.bound and np.any(after.at != at.at)
+
+
 @pytest.mark.parametrize("regularizer", ["Lasso", "GroupLasso"])
 def test_models_of_some_rows_need_a_penalty_on_all_features(regularizer, rng, monkeypatch):
     """Along a feature without a penalty that these rows do not show, nothing would bound a step."""

@@ -25,7 +25,8 @@ def iterate(problem, at: Iterate) -> Iterate:
     if not step.slope > at.rounding:
         # Objectives no longer distinguish the points; the violation of the optimality conditions does.
         after = _look(problem, at.towards(step), abs(step.slope))
-        after = _proved(problem, after if after.objective <= at.objective + at.rounding else at)
+        rounding = problem.rounding_of(at.params, np.array([at.objective]))[0]
+        after = _proved(problem, after if after.objective <= at.objective + rounding else at)
         if after.bound < at.bound:
             return after
         return (after if after.estimate < at.estimate else at)._replace(stuck=True)
