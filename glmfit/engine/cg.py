@@ -198,7 +198,7 @@ class Descent:
 
     def choose(self) -> tuple[np.ndarray, np.ndarray]:
         """Directions, and slopes along them."""
-        z = self.direction(self.gradient)
+        z = self.direction(self.gradient) if self.past else self.towards
         p = -np.where(self.inner(self.gradient, z) > 0, z, self.towards)
         return p, self.inner(self.gradient, p)
 
@@ -231,6 +231,8 @@ class Descent:
             over = ~(s1 <= -OVERSHOT * s0) | self.rises(p, lengths)[at]  # or not a number
             short = (s1 < SHORT * s0) & np.isinf(high[at]) & (attempt < self.extensions)
             wrong = (over | short) & (here > 0)
+            if not wrong.any():
+                break
             high[at[over]], low[at[~over]] = here[over], here[~over]
             at, here, s0, s1, over = (a[wrong] for a in (at, here, s0, s1, over))
             unsure = over & (sure[at] == 0)

@@ -1,5 +1,6 @@
 """Loop of a solver: steps of all fits, proofs as soon as possible, a verdict for each."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -167,14 +168,14 @@ class Run(Beginning):
             self.fall[group.fits[first]] = np.fmin(group.trace[-1] / group.trace[-2], 1.0)[first]
         self.open[group.fits] = moving
         words = f"estimate {np.nanmax(group.estimate):.1e}"
-        self._tell(int(group.n_steps.max()), words, self.params_of(group))
+        self._tell(int(group.n_steps.max()), words, lambda: self.params_of(group))
 
-    def _tell(self, epoch: int, words: str, params: Params) -> None:
+    def _tell(self, epoch: int, words: str, params: Callable[[], Params]) -> None:
         """Show how far the fits have come."""
         self.bar.to(max(self.bar.n, epoch))
         self.bar.say(f"{int(self.open.sum())} open, {words}")
         if self.options.callback is not None:
-            self.options.callback(epoch, self.clock.seconds, params, Progress(epoch, self.open))
+            self.options.callback(epoch, self.clock.seconds, params(), Progress(epoch, self.open))
 
     def _renew(self, group: Descent, which: np.ndarray, alone: bool = False) -> None:
         """Give some fits metrics of their own; fits of a neuron share one unless ``alone``."""

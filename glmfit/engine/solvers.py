@@ -179,7 +179,7 @@ class NewtonRun(Run):
 
     def _show(self) -> None:
         here = Params(*(a.copy() for a in self.params))
-        self._tell(int(self.epochs.max()), f"worst gap {np.nanmax(self.gap):.1e}", here)
+        self._tell(int(self.epochs.max()), f"worst gap {np.nanmax(self.gap):.1e}", lambda: here)
         self.notebook.note(self)
 
 

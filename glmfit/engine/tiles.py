@@ -179,7 +179,7 @@ class Tiles(Workers):
 
 def rows_of_a_tile(n_fits: int) -> int:
     """Return how many rows of predictors, for this many fits, fill a tile."""
-    return int(np.clip(TILE // max(1, n_fits), _LEAST_ROWS, _MOST_ROWS))
+    return min(max(TILE // max(1, n_fits), _LEAST_ROWS), _MOST_ROWS)
 
 
 def column_sums(values) -> np.ndarray:

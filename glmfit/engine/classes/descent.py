@@ -39,7 +39,8 @@ class ClassDescent(Descent):
         super().__init__(rows, self.metric(np.ones(n)), np.full((d, n), strength), at)
         self.gained = self._null_objective - self.objective
         self._renew_shared()
-        self.hessian_cost = np.full(n, d / 2 if rows.has_blocks else np.inf)
+        if not rows.has_blocks:
+            self.hessian_cost[:] = np.inf
 
     def metric(self, curvature) -> SharedMetric:
         """Metric of the spectral basis and a mean curvature of every class, (class,)."""

@@ -100,9 +100,6 @@ class ClassRun(Run):
             known = np.full(n, group.objective), np.full(n, group.decrement), np.zeros(n, bool)
             self.history.add(group.n_steps[0], row_evals, self.clock.seconds, *known)
 
-    def _goals(self, fits, objective) -> np.ndarray:
-        return self._targets(fits, objective)
-
     def _renew(self, group: Descent, which: np.ndarray, alone: bool = False) -> None:
         super()._renew(group, which, alone=True)
 

@@ -159,7 +159,7 @@ class LeastSquaresRun(Run):
         self.epochs[fits] = 1
         self.passes += len(fits) / self.problem.n_neurons
         self._note(1)
-        self._tell(1, "solved", self.params)
+        self._tell(1, "solved", lambda: self.params)
         self.notebook.note(self)
 
     def _systems(self, fits: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, Factor, np.ndarray]]:
