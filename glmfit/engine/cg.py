@@ -73,7 +73,8 @@ class Descent:
 
     def arrive(self, loss_gradient: np.ndarray, *since: np.ndarray) -> None:
         """Store the gradient of the loss at the parameters, and judge it; learn from its change ``since`` others."""
-        self.seen: tuple[np.ndarray, ResidualSums | None] | None = None  # losses in float64 there, if they are known
+        # Losses in float64 there, if they are known; nan for fits that have moved on.
+        self.seen: tuple[np.ndarray, ResidualSums | None] | None = None
         self.gradient = loss_gradient + self.ridge * self.at
         if since:
             self.remember(*since)
@@ -250,7 +251,9 @@ class Descent:
             at, here, after = at[changed], here[changed], after[changed]
             if not len(at):
                 break
-            found, seen = self.rows.move(after - here, at), None
+            found = self.rows.move(after - here, at)
+            if seen is not None:
+                seen[0][at] = np.nan
             loss[:, at], lengths[at] = found, after
             kinks = np.broadcast_to(self.rise_of_kinks(p, lengths), len(lengths))[at]
             end[at] = self.inner(found, p[:, at]) + start[at] + after * rise[at] + kinks
@@ -271,6 +274,11 @@ class Descent:
         constant = self.rows.observation.constant
         reach = np.full(len(fits), 1e12) if constant is None else constant * self.rows.reach(fits)
         return descent_step(slope, bend, reach)
+
+    @property
+    def moved(self) -> np.ndarray:
+        """Which fits have moved since they were last evaluated in float64, bool (fit,)."""
+        return np.ones(len(self.fits), bool) if self.seen is None else np.isnan(self.seen[0])
 
     def split(self, *indices: np.ndarray) -> list[Self]:
         """Return a descent for the fits of each index array; this one is invalid afterwards."""

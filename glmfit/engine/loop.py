@@ -137,6 +137,8 @@ class Run(Beginning):
                     group.refine(_PRODUCTS)  # make the next step as good as possible
                     group.ends_there = self.may_end_there
                     group.advance(np.ones(len(ready), bool), group.aims * target, self.most_steps)
+                elif ready.all() and group.moved.any() and not group.moved.all():
+                    self.groups[-1:] = group.split(*map(np.flatnonzero, (group.moved, ~group.moved)))
                 elif ready.all():
                     self.groups[-1:] = self._prove(group, target)
                 elif not self.problem.penalty.penalises_all and group.looks < group.n_steps.max() // _LOOK:
@@ -193,7 +195,7 @@ class Run(Beginning):
         if rounds:
             coef, intercept = (a.astype(precision).astype(np.float64) for a in self.params_of(group))
             group.at = np.vstack([coef, intercept + group.rows.mean @ coef])
-        if rounds or group.seen is None or (dual and group.seen[1] is None):
+        if rounds or group.moved.any() or (dual and group.seen[1] is None):
             loss, gradient, sums = group.rows.evaluate(group.at, dual=dual)
             group.arrive(gradient)
         else:
