@@ -6,6 +6,7 @@ from cases import problem, recording, solve
 
 from glmfit import PopulationGLM
 from glmfit.engine import loop
+from glmfit.engine.cg import Descent
 from glmfit.engine.host import HostRows
 from glmfit.engine.result import Hints
 from glmfit.solvers import LoopOptions
@@ -65,6 +66,26 @@ def test_a_first_step_that_should_suffice_ends_with_the_evaluation_of_the_proof(
     steps = [np.diff(one.history["row_evals"]).sum() for one in found]
     assert steps[1] < steps[0]
     np.testing.assert_allclose(found[1].objective, found[0].objective, rtol=0, atol=2 * found[0].target.max())
+
+
+def test_a_fit_whose_step_is_corrected_after_the_evaluation_is_proved_apart(monkeypatch):
+    """The evaluation of the others still holds."""
+    X, Y = recording(4, t=4000)
+    whole, near = (problem("softplus", X, Y, strength=s) for s in (1e-2, 1.3e-2))
+    n, looks, evaluate, rises = Y.shape[1], [], HostRows.evaluate, Descent.rises
+    start, told = solve(near, LoopOptions(tol=1e-9)).params, Hints(np.zeros(n, bool), np.full(n, 1e-6))
+    plain = solve(whole, start=start, hints=told)
+
+    def first_rises(self, p, lengths):
+        monkeypatch.setattr(Descent, "rises", rises)
+        return np.arange(len(lengths)) == 0
+
+    monkeypatch.setattr(HostRows, "evaluate", lambda *a, **how: looks.append(a[1].shape[1]) or evaluate(*a, **how))
+    monkeypatch.setattr(Descent, "rises", first_rises)
+    found = solve(whole, start=start, hints=told)
+    assert looks == [n, 1]
+    assert np.all(found.status == Status.CONVERGED) and np.all(found.gap_is_bound)
+    np.testing.assert_allclose(found.objective, plain.objective, rtol=0, atol=2 * plain.target.max())
 
 
 def test_parameters_that_are_better_than_where_the_steps_end_share_its_proof():
