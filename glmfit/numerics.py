@@ -2,7 +2,6 @@
 
 import functools
 import math
-import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import scipy.special
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .threads import scratch
+from .threads import is_worker, scratch
 
 Array = jax.Array | np.ndarray
 FeatureNeuron = Float[Array, "feature neuron"]
@@ -55,8 +54,7 @@ def elementwise(formula: Callable, *arrays: Any) -> Any:
     if xp is jnp:
         dtype = jax.dtypes.canonicalize_dtype(dtype)  # NumPy's float64 with JAX arrays, x64 mode off
     shape = np.broadcast_shapes(*(np.shape(a) for a in arrays))
-    alone = threading.current_thread() is threading.main_thread()
-    most = _BLOCK_SIZE if alone else _BLOCK_SIZE_OF_A_THREAD
+    most = _BLOCK_SIZE_OF_A_THREAD if is_worker() else _BLOCK_SIZE
     if xp is jnp or math.prod(shape) <= most:
         return formula(*(xp.asarray(a, dtype=dtype) for a in arrays))
     return _in_blocks(formula, [np.broadcast_to(a, shape) for a in arrays], dtype, most)

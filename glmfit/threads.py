@@ -42,7 +42,7 @@ class Workers:
         """Start threads."""
         self._open, workers = contextlib.ExitStack(), n_cores() + self.waiting
         self._open.enter_context(one_thread_each())
-        alone = workers == 1 or hasattr(_own, "is_worker")
+        alone = workers == 1 or is_worker()
         self._pool = None if alone else _threads(workers - 1, self.kind, os.getpid())
         self._begun: weakref.WeakSet = weakref.WeakSet()
         return self
@@ -111,7 +111,7 @@ def _threads(n: int, kind: str, process: int) -> _Threads:
 
 def _in_order(pool: "_Threads", function, items) -> Iterator[Any]:
     """Yield results in order; no task is left running after a failure, or if the caller stops early."""
-    left, results = iter(range(len(items))), {}
+    left, results, others, other = iter(range(len(items))), {}, [], None
 
     def work():
         try:
@@ -121,8 +121,9 @@ def _in_order(pool: "_Threads", function, items) -> Iterator[Any]:
             deque(left, 0)  # the others stop, too
             raise
 
-    others = [pool.submit(work) for _ in range(min(pool.size, len(items) - 1))]
     try:
+        for _ in range(min(pool.size, len(items) - 1)):
+            others.append(pool.submit(work))
         for k in range(len(items)):
             while k not in results:
                 mine = next(left, None)
@@ -137,6 +138,7 @@ def _in_order(pool: "_Threads", function, items) -> Iterator[Any]:
     finally:
         deque(left, 0)
         wait([other for other in others if not other.cancel()])
+        others = other = None  # else the traceback of a failure would hold all that its tasks hold
 
 
 def small_blas(size: int) -> contextlib.AbstractContextManager:
@@ -197,7 +199,7 @@ def one_thread_each() -> Iterator[None]:
 @contextlib.contextmanager
 def _as_worker() -> Iterator[None]:
     """Context in which this thread is one of ours."""
-    before = hasattr(_own, "is_worker")
+    before = is_worker()
     _own.is_worker = True
     try:
         yield
@@ -220,8 +222,15 @@ _memory: dict[tuple[int, str], np.ndarray] = {}  # of every thread, until its wo
 
 
 def n_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may use; at most the number that OMP_NUM_THREADS allows BLAS."""
+    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return min(n, int(given)) if given.isdigit() and int(given) else n
+
+
+def is_worker() -> bool:
+    """Whether this thread shares work with others at the moment."""
+    return hasattr(_own, "is_worker")
 
 
 def scratch(shape: tuple[int, ...], dtype: DTypeLike, name: str) -> np.ndarray:

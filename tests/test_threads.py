@@ -1,8 +1,11 @@
 """Threads that share tiles of rows: which thread does what, and what happens if something fails."""
 
 import contextlib
+import gc
+import os
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -44,7 +47,58 @@ def test_results_come_in_order_and_before_the_last_task_has_begun():
 
     with threads.Workers() as workers:
         seen = [(i, len(begun)) for i in workers.each(task, range(40))]
-    assert [i for i, _ in seen] == list(range(40)) and seen[0][1] < 10
+    assert [i for i, _ in seen] == list(range(40)) and seen[0][1] < 40
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_no_work_is_left_if_it_is_interrupted_while_it_is_handed_out(monkeypatch):
+    done, submit, calls = [], threads._Threads.submit, []
+
+    def interrupted(self, function):
+        calls.append(function)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return submit(self, function)
+
+    monkeypatch.setattr(threads, "n_cores", lambda: 3)
+    monkeypatch.setattr(threads._Threads, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt), threads.Workers() as workers:
+        list(workers.each(lambda i: (time.sleep(0.01), done.append(i)), range(20)))
+    ended = len(done)
+    time.sleep(0.1)
+    assert len(done) == ended < 20
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_a_failure_holds_nothing_of_its_tasks():
+    class Held:
+        pass
+
+    def fail(held):
+        time.sleep(0.01)
+        if threading.current_thread() is not threading.main_thread():
+            raise MemoryError
+
+    items = [Held() for _ in range(20)]
+    references = [weakref.ref(item) for item in items]
+    gc.disable()
+    try:
+        with contextlib.suppress(MemoryError), threads.Workers() as workers:
+            list(workers.each(fail, items))
+        del items
+        deadline = time.monotonic() + 5
+        while any(r() is not None for r in references) and time.monotonic() < deadline:
+            time.sleep(0.01)  # a helper forgets its task after it has told of its end
+        assert all(r() is None for r in references)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("given, most", [("1", 1), ("", None), ("0", None), ("2,1", None)])
+def test_the_number_of_threads_obeys_the_environment(given, most, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    every = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert threads.n_cores() == (every if most is None else most)
 
 
 @pytest.mark.usefixtures("two_cores")

@@ -138,16 +138,26 @@ class Run(Beginning):
                     group.ends_there = self.may_end_there
                     group.advance(np.ones(len(ready), bool), group.aims * target, self.most_steps)
                 elif ready.all() and group.moved.any() and not group.moved.all():
-                    self.groups[-1:] = group.split(*map(np.flatnonzero, (group.moved, ~group.moved)))
+                    self._split(group.moved)
                 elif ready.all():
                     self.groups[-1:] = self._prove(group, target)
                 elif not self.problem.penalty.penalises_all and group.looks < group.n_steps.max() // _LOOK:
                     self._look(group)
                 elif self.problem.in_memory and ready.sum() >= max(len(ready) / 2, _FEW):
-                    self.groups[-1:] = group.split(np.flatnonzero(~ready), np.flatnonzero(ready))
+                    self._split(~ready)
                 else:
                     self._step(group, ~ready, target)
                 self.notebook.note(self)
+
+    def _split(self, which: np.ndarray) -> None:
+        """Divide the last group: the other fits come first."""
+        group = self.groups.pop()
+        self._count_passes(group)
+        self.groups += group.split(np.flatnonzero(which), np.flatnonzero(~which))
+
+    def _count_passes(self, group: Descent) -> None:
+        self.passes += group.rows.passes * len(group.fits) / self.problem.n_neurons
+        group.rows.passes = 0.0
 
     def _leave(self, group: Descent) -> None:
         """Accept fits as they are, without a proof."""
@@ -232,8 +242,7 @@ class Run(Beginning):
         known = np.isfinite(bound)
         self.gap[fits] = np.where(known, bound, np.maximum(estimate, rounding))
         self.is_bound[fits], self.target[fits], self.epochs[fits] = known, target, group.n_steps
-        self.passes += group.rows.passes * len(fits) / problem.n_neurons
-        group.rows.passes = 0.0
+        self._count_passes(group)
         proved = known & (bound <= self._goals(fits, objective))
         bad = (broken & ~worse) | ~np.isfinite(objective)
         self.status[fits[proved]], self.status[fits[bad]] = Status.CONVERGED, Status.NON_FINITE

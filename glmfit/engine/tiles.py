@@ -111,8 +111,8 @@ class Tiles(Workers):
         size = rows_of_a_tile(n_fits)
         if _are_few(self.n_rows, self.X.shape[1] + n_fits):
             size = max(1, self.n_rows)
-        elif self._pool is not None and self.n_rows > 8192:  # some tiles for every thread
-            size = min(size, -(-self.n_rows // n_cores()))
+        elif self._pool is not None and self.n_rows > 8192:  # a tile for every thread
+            size = min(size, max(_LEAST_ROWS, -(-self.n_rows // n_cores())))
         return list(self.each(function, tiles_of(self.n_rows, size)))
 
     def _x(self, tile: slice) -> np.ndarray:

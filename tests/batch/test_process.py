@@ -15,6 +15,7 @@ from glmfit.batch import process, run
 from glmfit.batch.__main__ import main
 from glmfit.batch.driver import drive
 from glmfit.batch.process import is_stopped, machine_type, signals_noted, visible_gpus, worker_environment
+from glmfit.threads import n_cores
 
 every_signal = pytest.mark.parametrize(
     ("how", "comes_out"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
@@ -27,6 +28,12 @@ def as_in_a_shell():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def test_workers_have_one_thread(monkeypatch):
+    for name, value in worker_environment().items():
+        monkeypatch.setenv(name, value)
+    assert n_cores() == 1
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

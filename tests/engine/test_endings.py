@@ -84,6 +84,7 @@ def test_a_fit_whose_step_is_corrected_after_the_evaluation_is_proved_apart(monk
     monkeypatch.setattr(Descent, "rises", first_rises)
     found = solve(whole, start=start, hints=told)
     assert looks == [n, 1]
+    assert found.row_evals > plain.row_evals
     assert np.all(found.status == Status.CONVERGED) and np.all(found.gap_is_bound)
     np.testing.assert_allclose(found.objective, plain.objective, rtol=0, atol=2 * plain.target.max())
 

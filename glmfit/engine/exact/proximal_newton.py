@@ -17,7 +17,7 @@ def start(problem, at: np.ndarray, near: bool = False) -> Iterate:
 
 
 def iterate(problem, at: Iterate) -> Iterate:
-    """Take one proximal Newton step of a one-neuron problem, never uphill."""
+    """Take one proximal Newton step of a one-neuron problem, never uphill but for rounding."""
     if not np.isfinite(at.objective):
         return at._replace(stuck=True)
     step = model_step(problem, at)
@@ -29,7 +29,8 @@ def iterate(problem, at: Iterate) -> Iterate:
         after = _proved(problem, after if after.objective <= at.objective + rounding else at)
         if after.bound < at.bound:
             return after
-        return (after if after.estimate < at.estimate else at)._replace(stuck=True)
+        lower = after.objective <= at.objective + at.rounding and after.estimate < at.estimate
+        return (after if lower else at)._replace(stuck=True)
     after = search(problem, at, step, lambda problem, there: _look(problem, there, step.slope))
     return _proved(problem, after) if step.slope <= CLOSE / problem.n_rows else after
 
