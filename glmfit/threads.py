@@ -216,16 +216,16 @@ def _become_worker() -> None:
 
 # Libraries of NumPy and SciPy, found when this is imported: the first fit need not wait for it.
 _BLAS = [library for library in ThreadpoolController().lib_controllers if library.user_api == "blas"]
+_ALLOWED = max((library.num_threads for library in _BLAS), default=1 << 16)
 _PER_THREAD = [library for library in _BLAS if getattr(library, "threading_layer", None) == "openmp"]
 _limit = _Limit([library for library in _BLAS if library not in _PER_THREAD])
 _memory: dict[tuple[int, str], np.ndarray] = {}  # of every thread, until its work is done
 
 
 def n_cores() -> int:
-    """Cores this process may use; at most the number that OMP_NUM_THREADS allows BLAS."""
+    """Cores this process may use; at most as many as BLAS was allowed, as by OMP_NUM_THREADS, when it was loaded."""
     n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return min(n, int(given)) if given.isdigit() and int(given) else n
+    return min(n, _ALLOWED)
 
 
 def is_worker() -> bool:

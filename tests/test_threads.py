@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import os
 import threading
 import time
 import weakref
@@ -92,13 +91,6 @@ def test_a_failure_holds_nothing_of_its_tasks():
         assert all(r() is None for r in references)
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize("given, most", [("1", 1), ("", None), ("0", None), ("2,1", None)])
-def test_the_number_of_threads_obeys_the_environment(given, most, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", given)
-    every = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    assert threads.n_cores() == (every if most is None else most)
 
 
 @pytest.mark.usefixtures("two_cores")

@@ -15,7 +15,6 @@ from glmfit.batch import process, run
 from glmfit.batch.__main__ import main
 from glmfit.batch.driver import drive
 from glmfit.batch.process import is_stopped, machine_type, signals_noted, visible_gpus, worker_environment
-from glmfit.threads import n_cores
 
 every_signal = pytest.mark.parametrize(
     ("how", "comes_out"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
@@ -30,10 +29,12 @@ def as_in_a_shell():
     signal.signal(signal.SIGINT, before)
 
 
-def test_workers_have_one_thread(monkeypatch):
-    for name, value in worker_environment().items():
-        monkeypatch.setenv(name, value)
-    assert n_cores() == 1
+def test_workers_have_one_thread():
+    code = "from glmfit.threads import n_cores; print(n_cores())"
+    environment = os.environ | worker_environment()
+    assert (
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True).stdout == b"1\n"
+    )
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
