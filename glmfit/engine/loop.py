@@ -143,11 +143,16 @@ class Run(Beginning):
                     self.groups[-1:] = self._prove(group, target)
                 elif not self.problem.penalty.penalises_all and group.looks < group.n_steps.max() // _LOOK:
                     self._look(group)
-                elif self.problem.in_memory and ready.sum() >= max(len(ready) / 2, _FEW):
+                elif self._should_part(group, ready, target):
                     self._split(~ready)
                 else:
                     self._step(group, ~ready, target)
                 self.notebook.note(self)
+
+    def _should_part(self, group: Descent, ready: np.ndarray, target: np.ndarray) -> bool:
+        """Tell whether to prove the fits that are ready first: if they are many and seen, or the others far away."""
+        many = self.problem.in_memory and ready.sum() >= max(len(ready) / 2, _FEW)
+        return many and (group.seen is not None or not np.all(ready | group.is_almost_there(target)))
 
     def _split(self, which: np.ndarray) -> None:
         """Divide the last group: the other fits come first."""

@@ -1,5 +1,7 @@
 """How runs end: few small fits at once after a failed proof, interrupts between them, and the last row of a history."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from cases import problem, recording, solve
@@ -87,6 +89,22 @@ def test_a_fit_whose_step_is_corrected_after_the_evaluation_is_proved_apart(monk
     assert found.row_evals > plain.row_evals
     assert np.all(found.status == Status.CONVERGED) and np.all(found.gap_is_bound)
     np.testing.assert_allclose(found.objective, plain.objective, rtol=0, atol=2 * plain.target.max())
+
+
+@pytest.mark.parametrize(
+    "last, seen, part",
+    [(2.5, False, False), (2.5, True, True), (40.0, False, True), (np.inf, False, True)],
+    ids=["one more step should do", "the others are seen", "too far", "the last step is unknown"],
+)
+def test_fits_that_are_ready_wait_for_few_others_that_are_almost_there(last, seen, part):
+    n = 100
+    estimate = np.full(n, 0.5)
+    estimate[:4] = min(last, 40.0)
+    group = object.__new__(Descent)
+    group.trace, group.squared_norm = [np.where(np.isinf(last), np.inf, 20 * estimate), estimate], 2 * estimate
+    group.aims, group.seen = np.ones(n), (np.zeros(n), None) if seen else None
+    run = SimpleNamespace(problem=SimpleNamespace(in_memory=True))
+    assert loop.Run._should_part(run, group, estimate <= 1, np.ones(n)) == part
 
 
 def test_parameters_that_are_better_than_where_the_steps_end_share_its_proof():
