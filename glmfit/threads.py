@@ -109,7 +109,7 @@ def _threads(n: int, kind: str, process: int) -> _Threads:
     return _Threads(n)
 
 
-def _in_order(pool: "_Threads", function, items) -> Iterator[Any]:
+def _in_order(pool: _Threads, function, items) -> Iterator[Any]:
     """Yield results in order; no task is left running after a failure, or if the caller stops early."""
     left, results, others, other = iter(range(len(items))), {}, [], None
 
@@ -223,7 +223,7 @@ _memory: dict[tuple[int, str], np.ndarray] = {}  # of every thread, until its wo
 
 
 def n_cores() -> int:
-    """Cores this process may use; at most as many as BLAS was allowed, as by OMP_NUM_THREADS, when it was loaded."""
+    """Cores this process may use, at most as many threads as BLAS had (OMP_NUM_THREADS) when glmfit was imported."""
     n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(n, _ALLOWED)
 

@@ -49,7 +49,6 @@ def test_results_come_in_order_and_before_the_last_task_has_begun():
     assert [i for i, _ in seen] == list(range(40)) and seen[0][1] < 40
 
 
-@pytest.mark.usefixtures("two_cores")
 def test_no_work_is_left_if_it_is_interrupted_while_it_is_handed_out(monkeypatch):
     done, submit, calls = [], threads._Threads.submit, []
 

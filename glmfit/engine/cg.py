@@ -320,8 +320,8 @@ class Descent:
     def is_almost_there(self, target: np.ndarray) -> np.ndarray:
         """Which fits one more step should bring to their aim, if it does as much as the last one."""
         before = self.trace[-2] if len(self.trace) > 1 else np.zeros(len(target))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.isfinite(before) & (self.estimate**2 / before <= self.aims * target)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            return np.isfinite(before) & (self.estimate * (self.estimate / before) <= self.aims * target)
 
     def is_slow(self, target: np.ndarray, moving: np.ndarray) -> np.ndarray:
         """Which fits a (new) metric of their own would bring to their aim with less work than further steps.

@@ -54,7 +54,7 @@ class StreamedRows(Workers):
         workers = n_cores() + self.waiting
         self.tile_rows = max(16, int(min(size, max_bytes / (row_bytes * workers))))
         self.held_bytes = self.tile_rows * row_bytes * workers
-        self._most_hessians = max(1, int(min(n, max_bytes / (16 * (d + 1) ** 2 * (workers + 1)))))
+        self._most_hessians = max(1, int(min(n, max_bytes / (8 * (d + 1) ** 2 * 2 * (workers + 1)))))
 
     def __enter__(self) -> Self:
         """Start threads, some of which wait for rows while the others compute."""

@@ -30,11 +30,8 @@ def as_in_a_shell():
 
 
 def test_workers_have_one_thread():
-    code = "from glmfit.threads import n_cores; print(n_cores())"
-    environment = os.environ | worker_environment()
-    assert (
-        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True).stdout == b"1\n"
-    )
+    command = [sys.executable, "-c", "from glmfit.threads import n_cores; print(n_cores())"]
+    assert subprocess.check_output(command, env=os.environ | worker_environment()) == b"1\n"
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -107,6 +107,12 @@ def test_fits_that_are_ready_wait_for_few_others_that_are_almost_there(last, see
     assert loop.Run._should_part(run, group, estimate <= 1, np.ones(n)) == part
 
 
+def test_a_fit_that_diverges_is_not_almost_there():
+    group = object.__new__(Descent)
+    group.trace, group.squared_norm, group.aims = [np.ones(2), np.ones(2)], np.array([1e200, np.nan]), np.ones(2)
+    assert not group.is_almost_there(np.ones(2)).any()
+
+
 def test_parameters_that_are_better_than_where_the_steps_end_share_its_proof():
     """With a strong ridge a model without features may be nearer to the optimum than a start that is near enough."""
     X, Y = recording(4)
