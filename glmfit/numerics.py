@@ -83,14 +83,22 @@ def exponent_limit(dtype: Any) -> float:
     return float(math.floor(-math.log(float(jnp.finfo(dtype).smallest_normal)) / 2))
 
 
-def few_nonzero(values: Array) -> np.ndarray | None:
-    """Find flat indices of the numbers of a NumPy array that are not 0, unless they are more than a third of all.
+class Nonzero(NamedTuple):
+    """Numbers of an array that are not 0, and their flat indices."""
+
+    at: np.ndarray
+    values: np.ndarray
+
+
+def few_nonzero(values: Array) -> Nonzero | None:
+    """Find the numbers of a NumPy array that are not 0, unless they are more than a third of all.
 
     Formulas can skip the others: in most bins, most neurons have no spike.
     """
     if namespace(values) is not np or 3 * np.count_nonzero(some := values != 0) > np.size(values):
         return None
-    return np.flatnonzero(some).astype(np.int32 if np.size(values) < 2**31 else np.int64)
+    at = np.flatnonzero(some)
+    return Nonzero(at, np.take(values, at))
 
 
 def round_up(value: Array) -> Array:
@@ -219,7 +227,7 @@ def write_odds(a: np.ndarray, u: np.ndarray, q: np.ndarray) -> None:
     np.clip(a, -limit, limit, out=u)
     np.exp(u, out=u)
     np.add(u, u.dtype.type(1), out=q)
-    np.reciprocal(q, out=q)
+    np.divide(u.dtype.type(1), q, out=q)  # faster than `numpy.reciprocal`
 
 
 def write_missing(u: np.ndarray, f: np.ndarray, w: np.ndarray, missing: np.ndarray, dtype: np.dtype) -> None:

@@ -135,7 +135,7 @@ def read_training(
     given = read_recording(estimator, X, y, sample_weight, offset, exposure, epochs, reset)
     rows, data = _without_nan(given, estimator._family().neutral)
     n_dropped, observation = len(given.X) - len(rows), estimator._family()
-    if reset and observation.counts:
+    if reset and observation.counts and data.Y.dtype.kind == "f":
         if not np.array_equal(data.Y, whole := np.rint(data.Y)):
             warn_of_fractions(np.any(data.Y != whole, axis=0), data.Y)
     exposure = data.exposure

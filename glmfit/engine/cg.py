@@ -2,7 +2,8 @@
 
 A step takes two products with the rows for all fits: predictors of the direction, gradient at its end. Its length is a
 Newton step along the line, corrected by the slope at its end. Directions are those of BFGS with a limited memory
-(Nocedal 1980), which on a quadratic are conjugate.
+(Nocedal 1980), which on a quadratic are conjugate. First steps, until a fit needs a metric of its own, read the rows
+once: they try lengths that are 1 or estimated from some rows.
 """
 
 import copy
@@ -15,6 +16,7 @@ from .host import HostRows
 from .metric import OwnMetric, SharedMetric
 
 OVERSHOT, SHORT = 0.3, 0.5  # of the slope at the start, in size: beyond these, a step is corrected
+_OVERSHOT_LIGHT = 0.8  # likewise, if a correction takes as long as a step
 _CORRECTIONS = 12
 _MEMORY = 8  # last steps that are remembered
 _NO_CURVATURE = 1e-12  # of the product of the lengths of a step and of its change of the gradient
@@ -32,9 +34,10 @@ class Descent:
 
     of_fits: ClassVar[tuple[str, ...]] = (  # arrays whose last axis is the fits
         "fits", "at", "ridge", "gradient", "towards", "squared_norm", "gained", "n_steps", "hessian_cost",
-        "aims", "proofs", "n_samples", "sample_cost", "fall",
+        "aims", "proofs", "n_samples", "sample_cost", "fall", "_unsure",
     )  # fmt: skip
     most_samples: ClassVar[int] = 4  # metrics of a fit from some rows; then they are of all rows
+    begins_light = True  # whether first steps read rows in memory only once
     first_order = False  # whether bounds in memory are by duality
     extensions = 3  # times a step may be made longer
     aim = 0.3  # of the target: an estimate below it asks for a proof
@@ -59,7 +62,10 @@ class Descent:
         self.hessian_cost = np.full(n, steps_of_a_hessian(len(ridge)))  # in steps of that fit
         self.sample_cost = np.full(n, steps_of_a_sample(rows.n_rows, len(ridge)))
         self._went: np.ndarray | None = None  # which fits the last step moved, while it ends
+        self._unsure = np.ones(n, bool)  # whether 1 may not be a good length of the next step, if lengths are guessed
         self.arrive(rows.place(at))
+        if self.begins_light and rows.selects and rows.are_many and not at[:-1].any():
+            rows.held = False
 
     @property
     def coef(self) -> np.ndarray:
@@ -107,6 +113,7 @@ class Descent:
 
         Fits of one ``kin`` (fit,), such as the folds of a neuron, share the metric of the first of them.
         """
+        self.settle()
         kin = np.arange(len(self.own)) if kin is None else kin
         _, first, which = np.unique(kin[fits], return_index=True, return_inverse=True)
         found = dict(zip(fits[first], self.hessians(fits[first], scale), strict=True))
@@ -186,22 +193,42 @@ class Descent:
         p, slope = self.choose()
         p = np.where(moving, p, 0.0)
         some = np.flatnonzero(moving) if self.rows.selects and moving.mean() < _FEW else None
-        if some is None:
-            bend = self.rows.along(p)
-        else:
-            bend = np.zeros(len(moving))
-            bend[some] = self.rows.along(p[:, some], some)
-        bend = bend + self.inner(self.ridge * p, p)
-        length = np.where(moving & (slope < 0), self.first_length(slope, bend), 0.0)
+        if self.ends_there:
+            self.settle()
+        bend, length = self._measure(p, slope, some) if self.rows.held else self._guess(p, slope)
+        length = np.where(moving & (slope < 0), length, 0.0)
         self._go(p, slope, bend, np.where(np.isfinite(length), length, 0.0), some)
         self.n_steps += moving
         self.trace.append(self.estimate)
+
+    def settle(self) -> None:
+        """Let the rows hold the predictors and the curvature of all fits."""
+        if not self.rows.held:
+            self.rows.hold(self.at)
 
     def choose(self) -> tuple[np.ndarray, np.ndarray]:
         """Directions, and slopes along them."""
         z = self.direction(self.gradient) if self.past else self.towards
         p = -np.where(self.inner(self.gradient, z) > 0, z, self.towards)
         return p, self.inner(self.gradient, p)
+
+    def _measure(self, p: np.ndarray, slope, some: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Curvature along directions, of all fits or some, and lengths that it suggests."""
+        if some is None:
+            bend = self.rows.along(p)
+        else:
+            bend = np.zeros(p.shape[1])
+            bend[some] = self.rows.along(p[:, some], some)
+        bend = bend + self.inner(self.ridge * p, p)
+        return bend, self.first_length(slope, bend)
+
+    def _guess(self, p: np.ndarray, slope) -> tuple[np.ndarray, np.ndarray]:
+        """Lengths from some rows where 1 was not a good one in the last step; the curvature is not known."""
+        unknown, length = np.full(p.shape[1], np.nan), np.ones(p.shape[1])
+        if self._unsure.any():
+            guessed = self.rows.lengths(self.at, p, slope, self.inner(self.ridge * p, p))
+            length = np.where(self._unsure, guessed, length)
+        return unknown, length
 
     def first_length(self, slope, bend) -> np.ndarray:
         """Length of a Newton step along the line."""
@@ -220,16 +247,16 @@ class Descent:
             value, loss, sums = self.rows.evaluate(self.at + length * p, dual=self.first_order)
             seen = value, sums
         elif some is None:
-            loss = self.rows.move(length)
+            loss = self._move(p, length, 0.0)
         else:
             loss = self.gradient - self.ridge * self.at
-            loss[:, some] = self.rows.move(length[some], some)
+            loss[:, some] = self._move(p, length, 0.0, some)
         end = self.inner(loss, p) + start + length * rise + self.rise_of_kinks(p, length)
         lengths, low, high = length.copy(), np.zeros_like(length), np.full_like(length, np.inf)
-        at, sure = np.arange(len(length)), np.zeros_like(length)
+        at, sure, limit = np.arange(len(length)), np.zeros_like(length), OVERSHOT if self.rows.held else _OVERSHOT_LIGHT
         for attempt in range(_CORRECTIONS):
             here, s0, s1 = lengths[at], slope[at], end[at]
-            over = ~(s1 <= -OVERSHOT * s0) | self.rises(p, lengths)[at]  # or not a number
+            over = ~(s1 <= -limit * s0) | self.rises(p, lengths)[at]  # or not a number
             short = (s1 < SHORT * s0) & np.isinf(high[at]) & (attempt < self.extensions)
             wrong = (over | short) & (here > 0)
             if not wrong.any():
@@ -251,10 +278,10 @@ class Descent:
             at, here, after = at[changed], here[changed], after[changed]
             if not len(at):
                 break
-            found = self.rows.move(after - here, at)
+            before, lengths[at] = lengths.copy(), after
+            loss[:, at] = found = self._move(p, lengths, before, at)
             if seen is not None:
                 seen[0][at] = np.nan
-            loss[:, at], lengths[at] = found, after
             kinks = np.broadcast_to(self.rise_of_kinks(p, lengths), len(lengths))[at]
             end[at] = self.inner(found, p[:, at]) + start[at] + after * rise[at] + kinks
         with np.errstate(invalid="ignore"):
@@ -264,6 +291,18 @@ class Descent:
         self._went = lengths > 0
         self.arrive(loss, *since)
         self._went, self.seen = None, seen
+        if not self.rows.held:
+            self._unsure = ~((lengths > 0.7) & (lengths < 1.5))
+            if np.any((length > 0) & (lengths == 0)):  # only a sure step descends
+                self.settle()
+
+    def _move(self, p: np.ndarray, lengths: np.ndarray, before, some: np.ndarray | None = None) -> np.ndarray:
+        """Go to lengths along a direction, from others before, all fits or some; return the gradient of the loss."""
+        if self.rows.held:
+            step = lengths - before
+            return self.rows.move(step if some is None else step[some], some)
+        at = self.at + lengths * p
+        return self.rows.glance(at if some is None else at[:, some], some)
 
     def rises(self, p: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Which fits are known to be higher at lengths along p than before, bool (fit,); slopes may not show it."""
@@ -271,6 +310,8 @@ class Descent:
 
     def _sure_step(self, fits: np.ndarray, slope, bend) -> np.ndarray:
         """Length that self-concordance proves to descend, of some fits; close to 0 if there is no theorem."""
+        if not self.rows.held:
+            return np.zeros(len(fits))
         constant = self.rows.observation.constant
         reach = np.full(len(fits), 1e12) if constant is None else constant * self.rows.reach(fits)
         return descent_step(slope, bend, reach)

@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 
 from ..bounds import ResidualSums
+from ..numerics import Nonzero
 from ..threads import n_cores, scratch
 from .passes import sums_of
 from .tiles import ALL, Tiles, column_sums, tiles_of, weigh
@@ -19,6 +20,8 @@ _MOST_OF_A_TILE = 1 << 18
 _RUN = 256  # neighbouring rows drawn together
 _FEW_PRODUCTS = 2e8  # in Hessians, finished before threads have started
 _PROJECTIONS = 8  # estimate the size of a row to a factor of two
+_ONE_IN, _MOST_DRAWN = 10, 1024  # rows from which lengths are estimated
+_TRIALS, _FURTHEST, _LEAST = 2, 4.0, 0.05  # of these lengths; the longest; how far into an interval, at least
 _NEGLIGIBLE = 1e-3  # of the mean curvature: rows below it are skipped in a Hessian that only guides
 
 
@@ -41,9 +44,11 @@ class HostRows(Tiles):
     def _allocate(self) -> None:
         shape = self.n_rows, len(self.neuron)
         self._every = np.array_equal(self.neuron, np.arange(self.Y.shape[1]))  # then counts are views
-        self._spikes: dict[tuple[int, int], np.ndarray | None] = {}  # of tiles of all fits
+        self._spikes: dict[tuple[int, int], Nonzero | None] = {}  # of tiles of all fits
         self._sizes: tuple[np.ndarray, np.ndarray] | None = None  # squared lengths of rows, in some units
+        self._some: Self | None = None  # rows from which lengths of steps are estimated
         self.eta, self.D, self.curvature = (np.empty(shape, self.dtype) for _ in range(3))
+        self.held = True  # whether eta and the curvature are those of the fits, rather than of earlier parameters
         self.passes = 0.0  # products with all rows, both ways, in units of all fits
 
     # ---------------------------------------------------------------- passes that guide steps
@@ -52,7 +57,7 @@ class HostRows(Tiles):
         """Set the parameters of all fits; return the gradient of the mean loss there."""
         with np.errstate(over="ignore"):  # the fit gives up on a predictor that overflows
             coef, base = at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
-        moves = coef.any()
+        moves, self.held = coef.any(), True
         if not (moves or self.coupled or self.offset is not None):
             return self._place_at_one(base)
 
@@ -69,6 +74,74 @@ class HostRows(Tiles):
 
         self.passes += 0.5 * bool(moves)
         return self._sum(self._over(tile))
+
+    def glance(self, at, some: np.ndarray | None = None) -> np.ndarray:
+        """Compute the gradient at parameters of all fits, or of some, and keep nothing: one reading of the features."""
+        coef, base = at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
+        fits, self.held = ALL if some is None else some, False
+
+        def tile(rows):
+            eta = self._predicted(rows, fits, coef, base)
+            r = self._differentiate(rows, fits, eta)
+            return r.T @ self._x(rows), column_sums(r)
+
+        share = self._share(some)
+        self.passes += 0.5 * share
+        return self._sum(self._over(tile, at.shape[1]), share)
+
+    def hold(self, at) -> None:
+        """Set the parameters of all fits without a gradient."""
+        coef, base = at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
+
+        def tile(rows):
+            eta = self._predicted(rows, ALL, coef, base, self.eta[rows])
+            self._differentiate(rows, ALL, eta, self.curvature[rows])
+
+        self._over(tile)
+        self.passes, self.held = self.passes + 0.5, True
+
+    def _predicted(self, rows: slice, fits, coef, base, out=None) -> np.ndarray:
+        """Predictors of some rows, in memory that is used again unless it is given."""
+        eta = scratch((rows.stop - rows.start, len(base)), self.dtype, "eta") if out is None else out
+        self._predict(rows, coef, base, eta)
+        known = self._known(rows, fits)
+        if known is not None:
+            eta += known.astype(self.dtype)
+        return eta
+
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # of a fit far from its optimum
+    def lengths(self, at, p, slope, rise) -> np.ndarray:
+        """Estimate from some rows where slopes along p from parameters ``at`` vanish, (fit,).
+
+        The ``slope`` at the start is that of all rows and of the penalty, whose second derivative is ``rise``.
+        """
+        if self._some is None:
+            self._some = self._draw()
+        rows, every, change = self._some, slice(0, self._some.n_rows), p.astype(self.dtype)
+        eta = rows._predicted(every, ALL, at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)).copy()
+        D = rows._x(every) @ change[:-1] + self._base(p).astype(self.dtype)
+
+        def bends(length):  # by how much slopes change on the way
+            r = rows._differentiate(every, ALL, eta + length.astype(self.dtype) * D)
+            return np.einsum("tn,tn->n", r, D).astype(np.float64) / rows.n_rows + length * rise
+
+        length, low, high = np.ones_like(slope), np.zeros_like(slope), np.full_like(slope, _FURTHEST)
+        before, since = bends(low), slope
+        for _ in range(_TRIALS):
+            there = slope + bends(length) - before
+            over = ~(there <= 0)
+            secant = low + (length - low) * since / (since - there)
+            low, since, high = np.where(over, low, length), np.where(over, since, there), np.where(over, length, high)
+            secant = np.where(np.isfinite(secant), secant, (low + high) / 2)
+            length = np.clip(secant, low + _LEAST * (high - low), high)
+        return length
+
+    def _draw(self) -> Self:
+        """Draw a row from each of as many shares of the recording."""
+        n = max(1, min(self.n_rows // _ONE_IN, _MOST_DRAWN))
+        at = ((np.arange(n) + np.random.default_rng(0).uniform(size=n)) * (self.n_rows / n)).astype(int)
+        some = (None if a is None else a[at] for a in (self.X, self.Y, self.weights, self.offset, self.own))
+        return self.with_rows(*some)
 
     def _place_at_one(self, base) -> np.ndarray:
         """Set one predictor of all rows of each fit, (fit,): there, derivatives are linear in the response."""
@@ -334,13 +407,13 @@ class HostRows(Tiles):
 
     def evaluate(self, at, dual: bool = False) -> tuple[np.ndarray, np.ndarray, ResidualSums | None]:
         """Compute mean loss and gradient in float64, with sums for a bound if ``dual``; update eta and curvature."""
-        base, observation = self._base(at), self.observation
+        base, observation, self.held = self._base(at), self.observation, True
 
         def tile(rows):
             x, own, eta = self._predictors(rows, at[:-1], base)
             self.eta[rows] = eta
-            y, w, bend = self._y(rows, ALL, np.float64), self._weight(rows, ALL), self.curvature[rows]
-            return sums_of(observation, x, own, eta, y, w, dual, bend, self._few_spikes(rows, ALL, y))
+            y, spikes = self._responses(rows, ALL, np.float64, whole=dual)
+            return sums_of(observation, x, own, eta, y, self._weight(rows, ALL), dual, self.curvature[rows], spikes)
 
         parts = self._over(tile, at.shape[1])
         self.passes += 1 + dual / 2
@@ -349,7 +422,7 @@ class HostRows(Tiles):
 
     def put(self, at) -> None:
         """Set the parameters of all fits, with predictors in float64, without a gradient."""
-        base = self._base(at)
+        base, self.held = self._base(at), True
 
         def tile(rows):
             self.eta[rows] = self._predictors(rows, at[:-1], base)[2]
@@ -386,10 +459,13 @@ class HostRows(Tiles):
             return pieces
 
         parts = [copy.copy(self) for _ in indices]
-        held = taken(self.eta, self.D), taken(self.curvature, self.eta), divided(self.curvature)
+        if self.held:
+            held = taken(self.eta, self.D), taken(self.curvature, self.eta), divided(self.curvature)
+        else:
+            held = tuple(divided(memory) for memory in (self.eta, self.curvature, self.D))
         for part, index, *arrays in zip(parts, indices, *held, strict=True):
             part.eta, part.curvature, part.D = arrays
             part.neuron = self.neuron[index]
             part.rows, part.scale = (None if a is None else a[index] for a in (self.rows, self.scale))
-            part.passes, part._every, part._spikes = 0.0, False, {}
+            part.passes, part._every, part._spikes, part._some = 0.0, False, {}, None
         return parts

@@ -104,7 +104,8 @@ def least_losses(observation: Observation, y: np.ndarray) -> np.ndarray:
     """Compute the smallest loss that each response may have, float64; small whole counts are looked up."""
     if np.ndim(getattr(observation, "dispersion", 0.0)):  # one for each column
         return observation.saturated_loss(y)
-    if observation.counts and np.array_equal(whole := y.astype(np.uint8), y):
+    whole = y if y.dtype == np.uint8 else y.astype(np.uint8)
+    if observation.counts and (whole is y or np.array_equal(whole, y)):
         return observation.saturated_loss(np.arange(whole.max(initial=0) + 1.0)).take(whole)
     spikes = np.flatnonzero(y)  # most bins of a recording are empty
     loss = np.full(y.size, 0.0 if len(spikes) == y.size else observation.saturated_loss(0.0))

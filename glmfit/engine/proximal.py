@@ -44,6 +44,7 @@ class ProximalDescent(Descent):
     of_fits = (
         *Descent.of_fits, "_curvature", "_strength", "_moves", "_stale", "_formed", "_rough", "_promised", "_slope",
     )  # fmt: skip
+    begins_light = False
     first_order = True
     most_samples = 2
     extensions = 0  # slopes between two points of a kink show when to stop, not where the minimum is

@@ -32,7 +32,7 @@ class StreamedRows(Workers):
     """
 
     waiting = 2
-    selects = False
+    selects, held = False, True
 
     def __init__(
         self, X, Y, guide: HostRows, share=1.0, weights=None, offset=None, own=None, scale=None, max_bytes=np.inf

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg  # noqa: F401  loads SciPy's BLAS
 
-from ..numerics import few_nonzero
+from ..numerics import Nonzero, few_nonzero
 from ..observations import Observation
 from ..threads import Workers, n_cores, one_thread_each, scratch
 
@@ -98,6 +98,11 @@ class Tiles(Workers):
         self._fast = X if X.dtype == self.dtype else X.astype(self.dtype)
         self._allocate()
 
+    @property
+    def are_many(self) -> bool:
+        """Whether passes are shared among threads."""
+        return not _are_few(self.n_rows, self.X.shape[1] + len(self.neuron))
+
     def with_rows(self, X, Y, weights=None, offset=None, own=None):
         """Return the same fits on other rows, for the calling thread, without parameters yet."""
         other = copy.copy(self)
@@ -111,8 +116,9 @@ class Tiles(Workers):
         size = rows_of_a_tile(n_fits)
         if _are_few(self.n_rows, self.X.shape[1] + n_fits):
             size = max(1, self.n_rows)
-        elif self._pool is not None and self.n_rows > 8192:  # a tile for every thread
-            size = min(size, max(_LEAST_ROWS, -(-self.n_rows // n_cores())))
+        elif self._pool is not None and self.n_rows > 8192:  # as many tiles for every thread
+            rounds = -(-self.n_rows // (size * n_cores()))
+            size = max(_LEAST_ROWS, -(-self.n_rows // (rounds * n_cores())))
         return list(self.each(function, tiles_of(self.n_rows, size)))
 
     def _x(self, tile: slice) -> np.ndarray:
@@ -127,15 +133,35 @@ class Tiles(Workers):
 
     def _y(self, tile: slice, at, dtype) -> np.ndarray:
         """Responses, laid out as predictors: results do not depend on the order of Y."""
+        y = self._counts(tile, at)
+        if y.dtype == dtype:
+            return y
+        converted = scratch(y.shape, dtype, "y")
+        converted[...] = y
+        return converted
+
+    def _counts(self, tile: slice, at) -> np.ndarray:
         y = self.Y[tile]
         if not (at is ALL and self._every):
             neuron = self.neuron[at]
             y = np.take(y, neuron, axis=1, out=scratch((len(y), len(neuron)), y.dtype, "counts"), mode="clip")
-        if y.dtype == dtype:
-            return np.ascontiguousarray(y)
-        converted = scratch(y.shape, dtype, "y")
-        converted[...] = y
-        return converted
+        return np.ascontiguousarray(y)
+
+    def _responses(self, tile: slice, at, dtype, whole: bool = False) -> tuple[np.ndarray | None, Nonzero | None]:
+        """Responses of some rows and fits, or those that are not 0 if these suffice; if ``whole``, both."""
+        spikes = self._few_spikes(tile, at) if self.observation.skips_zeros else None
+        if spikes is None:
+            return self._y(tile, at, dtype), None
+        spikes = spikes._replace(values=spikes.values.astype(dtype, copy=False))
+        return self._y(tile, at, dtype) if whole else None, spikes
+
+    def _few_spikes(self, tile: slice, at) -> Nonzero | None:
+        if at is not ALL:
+            return few_nonzero(self._counts(tile, at))
+        place = tile.start, tile.stop
+        if place not in self._spikes:  # responses do not change from pass to pass
+            self._spikes[place] = few_nonzero(self._counts(tile, at))
+        return self._spikes[place]
 
     def _weight(self, tile: slice, at) -> np.ndarray | None:
         w = None
@@ -155,26 +181,17 @@ class Tiles(Workers):
             return None
         return self.offset[tile] if self.offset.shape[1] == 1 else self.offset[tile][:, self.neuron[at]]
 
-    def _differentiate(self, rows: slice, at, eta, bend) -> np.ndarray:
+    def _differentiate(self, rows: slice, at, eta, bend=None) -> np.ndarray:
         """Return the derivative of the loss of some rows and fits, and write the second one, times their weights."""
-        y, slope = self._y(rows, at, self.dtype), scratch(eta.shape, self.dtype, "slope")
-        self.observation.evaluate_into(y, eta, slope, bend, None, self._few_spikes(rows, at, y))
+        (y, spikes), slope = self._responses(rows, at, self.dtype), scratch(eta.shape, self.dtype, "slope")
+        self.observation.evaluate_into(y, eta, slope, bend, None, spikes)
         w = self._weight(rows, at)
         if w is not None:
             w = w.astype(self.dtype)
             weigh(slope, w)
-            weigh(bend, w)
+            if bend is not None:
+                weigh(bend, w)
         return slope
-
-    def _few_spikes(self, rows: slice, at, y) -> np.ndarray | None:
-        if not self.observation.skips_zeros:
-            return None
-        if at is not ALL:
-            return few_nonzero(y)
-        place = rows.start, rows.stop
-        if place not in self._spikes:  # responses do not change from pass to pass
-            self._spikes[place] = few_nonzero(y)
-        return self._spikes[place]
 
 
 def rows_of_a_tile(n_fits: int) -> int:

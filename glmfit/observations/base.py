@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import Array, elementwise, namespace
+from glmfit.numerics import Array, Nonzero, elementwise, namespace
 
 _WHOLE = (
     "sample",
@@ -134,12 +134,12 @@ class Observation(eqx.Module):
         return self.derivative(y, eta), self.curvature(y, eta)
 
     def evaluate_into(
-        self, y: np.ndarray, eta: np.ndarray, slope: np.ndarray, bend: np.ndarray | None = None,
-        loss: np.ndarray | None = None, spikes: np.ndarray | None = None,
+        self, y: np.ndarray | None, eta: np.ndarray, slope: np.ndarray, bend: np.ndarray | None = None,
+        loss: np.ndarray | None = None, spikes: Nonzero | None = None,
     ) -> None:  # fmt: skip
         """Write `derivatives` and `loss` to arrays, contiguous NumPy arrays of one shape and dtype; bend may be single.
 
-        Flat indices of the responses that are not 0 are given to models that skip zeros, if they are few.
+        Models that skip zeros are given the responses that are not 0, if they are few, and may be given no others.
         """
         formulas = type(self)
         if loss is None and bend is not None:

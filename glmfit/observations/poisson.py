@@ -77,10 +77,9 @@ class Poisson(Observation):
         return mean, mean
 
     def saturated_loss(self, y: Array) -> Array:
-        if (at := few_nonzero(y)) is not None:
+        if (spikes := few_nonzero(y)) is not None:
             loss = np.array(y, order="C")
-            some = loss.reshape(-1)[at]
-            loss.reshape(-1)[at] -= some * np.log(some)
+            loss.reshape(-1)[spikes.at] -= spikes.values * np.log(spikes.values)
             return loss
         xp = namespace(y)
         return y - y * xp.log(y + (y == 0.0).astype(y.dtype))

@@ -72,21 +72,22 @@ class PoissonSoftplus(Poisson):
         return parts.s - y * parts.r, parts.s * parts.q + y * parts.h
 
     def evaluate_into(self, y, eta, slope, bend=None, loss=None, spikes=None) -> None:
-        arrays = [None if a is None else a.reshape(-1) for a in (y, eta, slope, bend, loss)]
-        if spikes is None:
-            for start in range(0, eta.size, _ENTRIES):
-                _write(*(None if a is None else a[start : start + _ENTRIES] for a in arrays))
-            return
-        y, eta, *results = arrays
+        arrays = [None if a is None else a.reshape(-1) for a in (eta, slope, bend, loss)]
+        y = None if spikes is not None else y.reshape(-1)
         for start in range(0, eta.size, _ENTRIES):
             some = slice(start, start + _ENTRIES)
-            _write_silence(eta[some], *(None if a is None else a[some] for a in results))
-        some = np.take(y, spikes), np.take(eta, spikes)
-        found = [None if a is None else np.empty(len(spikes), a.dtype) for a in results]
-        _write(*some, *found)
-        for result, value in zip(results, found, strict=True):
-            if result is not None:
-                result[spikes] = value
+            a, *results = (None if a is None else a[some] for a in arrays)
+            u, q, f = (scratch(a.shape, a.dtype, name) for name in ("u", "q", "f"))
+            _write_silence(a, u, q, f if spikes is None else None, *results)
+            if spikes is None:
+                _respond(y[some], a, u, f, *results)
+        if spikes is not None and len(spikes.at):
+            a, *found = (None if a is None else np.take(a, spikes.at) for a in arrays)
+            parts = softplus_parts(a)
+            _respond(spikes.values, a, parts.u, parts.f, *found)
+            for result, values in zip(arrays[1:], found, strict=True):
+                if result is not None:
+                    result[spikes.at] = values
 
     def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
         if lower is None and upper is None:
@@ -99,37 +100,35 @@ class PoissonSoftplus(Poisson):
         return mean + xp.log(-xp.expm1(-mean))
 
 
-def _write_silence(a: np.ndarray, slope, bend, loss) -> None:
-    """Write derivatives, and if wanted the loss, of bins without spikes."""
-    u, q = (scratch(a.shape, a.dtype, name) for name in ("u", "q"))
+def _write_silence(a: np.ndarray, u, q, f, slope, bend, loss) -> None:
+    """Write derivatives, rate f and loss of bins without spikes, as far as they are wanted, from u and q on."""
     write_odds(a, u, q)
-    if loss is not None:
+    if f is not None:
+        write_softplus(a, u, q, f)
+    if loss is not None and f is None:
         write_softplus(a, u, q, loss)
+    elif loss is not None:
+        loss[...] = f
     np.multiply(u, q, out=slope)  # s
     if bend is not None:
         np.multiply(slope, q, out=bend)
 
 
-def _write(y: np.ndarray, a: np.ndarray, slope, bend, loss) -> None:
-    """Write derivatives, and if wanted the loss, of responses, all in memory that is used again."""
-    u, q, f, w, m = (scratch(a.shape, a.dtype, name) for name in ("u", "q", "f", "w", "m"))
-    write_odds(a, u, q)
-    write_softplus(a, u, q, f)
-    np.multiply(u, q, out=slope)  # s
-    np.divide(slope, f, out=w)  # r
-    if bend is not None:
-        np.multiply(slope, q, out=bend)
-    np.multiply(y, w, out=q)
+def _respond(y: np.ndarray, a, u, f, slope, bend, loss) -> None:
+    """Add what responses y contribute, as far as it is wanted."""
+    r, q, m = (scratch(a.shape, a.dtype, name) for name in ("r", "q", "m"))
+    np.divide(slope, f, out=r)
+    np.multiply(y, r, out=q)
     slope -= q
     if bend is not None:
-        q *= w
-        write_missing(u, f, w, m, bend.dtype)
+        q *= r
+        write_missing(u, f, r, m, bend.dtype)
         q *= m
         bend += q
     if loss is not None:
-        np.log(f, out=w)
+        np.log(f, out=r)
         limit = exponent_limit(a.dtype)
         if (a < -limit).any():  # there log f is a itself
-            w += np.minimum(a + a.dtype.type(limit), 0)
-        w *= y
-        np.subtract(f, w, out=loss)
+            r += np.minimum(a + a.dtype.type(limit), 0)
+        r *= y
+        loss -= r

@@ -151,6 +151,7 @@ class SagaDescent(Descent):
     """Fits that run some epochs of SAGA at a time, all groups on one walk of all neurons: kernels compile once."""
 
     of_fits = (*Descent.of_fits, "index", "_null")
+    begins_light = False
 
     def __init__(self, solver: SAGA, problem, seed: int, fits, rows, metric: SharedMetric, ridge, at):
         self.penalty = select(problem.penalty, fits)

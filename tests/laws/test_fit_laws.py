@@ -41,20 +41,25 @@ def recording(seed=0, link="softplus", t=T, d=D, n=N):
 
 
 @pytest.fixture(
-    params=["host", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("sampled", "devices", "newton"))]
+    params=[
+        "host",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("sampled", "light", "devices", "newton")),
+    ]
 )
 def devices(request, monkeypatch):
-    """Location of the rows: in memory, with metrics of some rows as soon as possible, or on all devices.
+    """Location of the rows: in memory, with metrics of some rows or light steps whenever possible, or on all devices.
 
     There also for Newton's method.
     """
     if request.param == "sampled":
         monkeypatch.setattr(cg, "_MUCH", 0)
         monkeypatch.setattr(cg, "steps_of_a_sample", lambda *_: -np.inf)
+    if request.param == "light":
+        monkeypatch.setattr(HostRows, "are_many", True)
     if request.param == "newton":
         monkeypatch.setattr(solvers, "newton_serves", lambda problem: bool(problem.devices))
         monkeypatch.setattr(engine, "ConjugateGradients", lambda hints=None: Newton())
-    return None if request.param in ("host", "sampled") else jax.devices()
+    return None if request.param in ("host", "sampled", "light") else jax.devices()
 
 
 def problem(X, Y, link="softplus", strength=1e-3, **more):

@@ -24,7 +24,7 @@ class ClassRows(HostRows):
     by class, so that sums over them are as fast as over many.
     """
 
-    selects, coupled = False, True
+    selects, coupled, held = False, True, True
     keeps = True  # scores
     guesses = True  # lengths of steps, if it keeps none
 
