@@ -55,8 +55,9 @@ class Beginning:
     def rows(self, fits: np.ndarray) -> HostRows | StreamedRows:
         """Return the rows of some fits."""
         p = self.problem
-        near = self.sample or p
-        given = {"observation": p.observation, "mean": p.basis.mean, "dtype": self.dtype} | near.rows_of(fits)
+        near, pooled = self.sample or p, self.sample is None and self._layout is None
+        given = {"observation": p.observation, "mean": p.basis.mean, "dtype": self.dtype}
+        given |= near.rows_of(fits, pooled)
         if self._layout is not None:
             return DeviceRows(self._layout, **given)
         rows = HostRows(**given)

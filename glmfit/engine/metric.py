@@ -16,11 +16,12 @@ from numpy.typing import ArrayLike
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrs
 
-from ..threads import one_thread_each
-from .tiles import ROWS_OF_A_TILE, over_tiles, rows_at_once
+from ..threads import one_thread_each, scratch
+from .tiles import ROWS_OF_A_TILE, column_sums, over_tiles, rows_at_once
 
 _ABSENT = 1e-14  # share of the trace of a correlation matrix: smaller eigenvalues are rounding of the Gram matrix
 _FLOOR = 1e-5  # share of the largest variance to which smaller ones are raised
+_FEW_PRODUCTS = 1e8  # of features: double precision costs little
 _ROUNDING = 64  # units in the last place of its terms by which a sum that should be 0 may differ from it
 _LIFT = 1e-7  # of the scaled diagonal: the error of single precision in a nearly singular Hessian
 
@@ -86,9 +87,10 @@ def _moments(X: np.ndarray, weights: np.ndarray | None, dtype) -> tuple[np.ndarr
     shift = near.mean(axis=0).astype(dtype)
 
     def tile(rows):
-        x = np.asarray(X[rows], dtype) - shift
+        some = X[rows]
+        x = np.subtract(some, shift, out=scratch(some.shape, dtype, "x"), dtype=dtype)
         if weights is None:
-            return x.sum(axis=0, dtype=np.float64), x.T @ x
+            return column_sums(x), x.T @ x
         w = weights[rows].astype(dtype)
         total = w @ x
         x *= np.sqrt(w)[:, None]
@@ -248,10 +250,11 @@ def _scale(variance, mean, n_rows):
 def _correlation(X, weights, centred=True):
     """Mean, standard deviation (1 where constant), correlation matrix, and which features are constant.
 
-    In single precision if X is and the result shows that this suffices: a basis need not be exact, only
-    orthonormal, but directions weaker than 1e-5 would be rounding.
+    In single precision if X is, products are many, and the result shows that this suffices: a basis need not be exact,
+    only orthonormal, but directions weaker than 1e-5 would be rounding.
     """
-    for dtype in (np.float32, np.float64) if X.dtype == np.float32 else (np.float64,):
+    single = X.dtype == np.float32 and len(X) * X.shape[1] ** 2 > _FEW_PRODUCTS
+    for dtype in (np.float32, np.float64) if single else (np.float64,):
         mean, gram = _moments(X, weights, dtype)
         if not centred:
             mean, gram = np.zeros_like(mean), gram + np.outer(mean, mean)

@@ -21,6 +21,7 @@ from . import passes
 from .exact.neuron import OneNeuron
 from .metric import SpectralBasis, basis_of, ranges_of, rough_standard
 from .problem import Evaluation, Params
+from .repeats import PooledRows
 from .tiles import Columns, over_tiles, rows_at_once, tiles_of, weighted
 
 _FAR_FROM_0 = 8.0  # standard deviations of a feature
@@ -112,12 +113,24 @@ class PopulationProblem(OneNeuron):
     @property
     def basis(self) -> SpectralBasis:
         """Spectral basis of the design; see docs/theory/spectral_basis.md."""
-        return self.of_design("basis", lambda: basis_of(self.X, self.weights, self.penalty))
+
+        def compute():
+            X, weights = (self.X, self.weights) if self.pooled is None else (self.pooled.X, self.pooled.weights)
+            return basis_of(X, weights, self.penalty)
+
+        return self.of_design("basis", compute)
+
+    @cached_property
+    def pooled(self) -> PooledRows | None:
+        """Rows in memory that differ, if many are repeated: they have the same objective."""
+        if not self.in_memory or self.own is not None:
+            return None
+        return PooledRows.of(self.X, self.counts, self.weights, self.sets, self.known)
 
     @property
     def standard(self) -> tuple[np.ndarray, np.ndarray]:
         """Shift and scale of the coordinates in which Hessians are formed; any are valid, close ones round less."""
-        if self.in_memory:
+        if self.in_memory and "basis" not in self.design:
             return self.of_design("standard", lambda: rough_standard(self.X, self.weights))
         return self.basis.mean, self.basis.deviation  # single rows are slow to read
 
@@ -129,7 +142,7 @@ class PopulationProblem(OneNeuron):
     @property
     def ranges(self) -> np.ndarray:
         """Ranges of the features, (feature,)."""
-        return self.of_design("ranges", lambda: ranges_of(self.X, None))
+        return self.of_design("ranges", lambda: ranges_of(self.X if self.pooled is None else self.pooled.X, None))
 
     @property
     def shift(self) -> np.ndarray | None:
@@ -212,9 +225,12 @@ class PopulationProblem(OneNeuron):
         """Neuron of each fit, (fit,)."""
         return self.neuron
 
-    def rows_of(self, fits: np.ndarray) -> dict:
+    def rows_of(self, fits: np.ndarray, pooled: bool = False) -> dict:
         """Return the arguments of :class:`glmfit.engine.host.HostRows` for some fits."""
         given = {"X": self.X, "Y": self.counts, "weights": self.sets, "offset": self.known}
+        if pooled and self.pooled is not None:
+            p = self.pooled
+            given = {"X": p.X, "Y": p.Y, "weights": p.sets, "offset": p.offset}
         given |= {"own": self.own, "scale": None if self.scale is None else self.scale[fits]}
         return given | {"neuron": self.neuron[fits], "rows": None if self.fold is None else self.fold[fits]}
 

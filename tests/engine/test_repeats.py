@@ -1,0 +1,143 @@
+"""Repeated rows: the rows that remain have the same objective, and fits to them the same optimum and proofs."""
+
+import numpy as np
+import pytest
+from cases import LOSSES, solve
+from oracles import population as oracle
+
+from glmfit import PopulationGLM, PopulationGLMCV, penalties
+from glmfit.engine import repeats
+from glmfit.engine.passes import evaluate_loss
+from glmfit.engine.population import FoldedProblem, PopulationProblem
+from glmfit.engine.repeats import PooledRows
+from glmfit.solvers import LoopOptions
+
+T, D, N, CONDITIONS = 9000, 4, 3, 700
+
+
+def trials(rng, dtype=np.float32):
+    """Bins of conditions that repeat in random order, and counts: X (t, d), Y (t, n)."""
+    X = rng.normal(size=(CONDITIONS, D)).astype(dtype)[rng.integers(CONDITIONS, size=T)]
+    return X, rng.poisson(np.logaddexp(0, X @ rng.normal(size=(D, N)) * 0.5 - 1)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("folded", [False, True])
+def test_rows_that_remain_have_the_mean_responses_and_the_weight_of_all_like_them(folded, weighted, dtype, rng):
+    X, Y = trials(rng, dtype)
+    weights = rng.uniform(size=T) * (rng.uniform(size=T) > 0.1) if weighted else None
+    weights = None if weights is None else weights / weights.mean()
+    w, sets = np.ones(T) if weights is None else weights, None
+    if folded:
+        train = rng.integers(3, size=T)[:, None] != np.arange(3)
+        sets = train * w[:, None]
+        sets = sets / sets.mean(axis=0)
+    offset = rng.integers(2, size=(T, 1)).astype(float)
+    found = PooledRows.of(X, Y, weights, sets, offset)
+    sets = w[:, None] if sets is None else sets
+    keys = np.column_stack([X, offset, *([sets > 0] if folded else [])])
+    again = np.column_stack([found.X, found.offset, *([found.sets > 0] if folded else [])])
+    assert len(found.X) == len(np.unique(keys, axis=0)) < T / 2
+    share = len(found.X) / T
+    for k in rng.integers(len(found.X), size=50):
+        rows = np.all(keys == again[k], axis=1)
+        mass = w[rows].sum()
+        np.testing.assert_allclose(found.weights[k], mass * share)
+        np.testing.assert_allclose(found.sets[k], share * sets[rows].sum(axis=0))
+        if mass > 0:
+            np.testing.assert_allclose(found.Y[k], w[rows] @ Y[rows] / mass)
+    np.testing.assert_allclose([found.weights.mean(), *found.sets.mean(axis=0)], 1.0)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_linear_in_the_response(name, rng):
+    """On which pooling rests."""
+    observation, eta = LOSSES[name].model, rng.normal(size=(20, 2))
+    y = rng.choice(np.asarray(LOSSES[name].responses, float), size=(30, 20, 2))
+    share = rng.dirichlet(np.ones(30))
+    for function in observation.loss, observation.derivative, observation.curvature:
+        each = np.einsum("k,ktn->tn", share, np.stack([function(some, eta) for some in y]))
+        np.testing.assert_allclose(function(np.einsum("k,ktn->tn", share, y), eta), each, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_objective_and_its_gradient_stay_the_same(weighted, rng):
+    X, Y = trials(rng)
+    weights = rng.uniform(size=T) if weighted else None
+    offset = rng.integers(2, size=(T, N)).astype(float)
+    problem = PopulationProblem(
+        X, Y, LOSSES["softplus"].model, penalties.NoPenalty(np.zeros(())), weights, offset=offset
+    )
+    pooled = problem.pooled
+    at = rng.normal(size=(D, N)), rng.normal(size=N)
+    given = pooled.X, pooled.Y, pooled.sets, problem.observation
+    for part, whole in zip(
+        evaluate_loss(*given, *at, offset=pooled.offset)[:3],
+        evaluate_loss(X, Y, problem.weights, problem.observation, *at, offset=offset)[:3],
+        strict=True,
+    ):
+        np.testing.assert_allclose(part, whole, rtol=1e-12, atol=1e-14)
+
+
+def test_rows_that_hardly_repeat_or_only_seem_to_stay_as_they_are(rng, monkeypatch):
+    X, Y = trials(rng)
+    assert PooledRows.of(X[:4000], Y[:4000], None, None, None) is None  # few
+    different = X + np.arange(T, dtype=np.float32)[:, None]
+    assert PooledRows.of(different, Y, None, None, None) is None
+    half = np.where(np.arange(T)[:, None] < T / 5, X[:1], different)  # one row repeats
+    assert PooledRows.of(half, Y, None, None, None) is None
+    monkeypatch.setattr(repeats, "_bits", lambda values: np.zeros(values.shape, np.uint64))  # hashes are equal
+    assert PooledRows.of(X, Y, None, None, None) is None
+
+
+@pytest.mark.parametrize("regularizer", ["Ridge", "Lasso"])
+@pytest.mark.parametrize("link", ["softplus", "exp"])
+def test_a_fit_to_repeated_rows_is_that_to_all(link, regularizer, rng, monkeypatch):
+    X, Y = trials(rng)
+    weights = rng.uniform(size=T)
+    seen, of = [], PooledRows.of
+
+    def note(*given):
+        seen.append(of(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(PooledRows, "of", note)
+    model = PopulationGLM(link, regularizer, 1e-3, tol=1e-8).fit(X, Y, sample_weight=weights)
+    assert [len(rows.X) for rows in seen] == [len(np.unique(X, axis=0))]
+    monkeypatch.setattr(PooledRows, "of", lambda *_: None)
+    alone = PopulationGLM(link, regularizer, 1e-3, tol=1e-8).fit(X, Y, sample_weight=weights)
+    for one in model, alone:
+        assert one.report_.converged.all() and one.report_.gap_is_bound.all() and one.report_.n_rows == T
+        F = oracle.objective(link, X, Y, one.coef_, one.intercept_, weights, regularizer, strength=1e-3)
+        np.testing.assert_allclose(one.report_.objective, F, rtol=1e-12)
+    for name in ("objective", "null_objective"):
+        a, b = (np.asarray(getattr(one.report_, name)) for one in (model, alone))
+        np.testing.assert_allclose(a, b, atol=np.max(model.report_.gap + alone.report_.gap))
+    np.testing.assert_allclose(model.report_.dispersion, alone.report_.dispersion, rtol=1e-3)
+    np.testing.assert_allclose(model.report_.pseudo_r2, alone.report_.pseudo_r2, rtol=1e-3)
+    if regularizer == "Ridge":
+        gap = model.report_.objective - oracle.newton(link, X, Y, 1e-3, weights).objective
+        assert np.all(gap <= model.report_.gap + 1e-13)
+
+
+def test_folds_of_repeated_rows_are_fitted_as_those_of_all(rng, monkeypatch):
+    X, Y = trials(rng)
+    train = rng.integers(3, size=T)[:, None] != np.arange(3)
+    neuron, fold = np.tile(np.arange(N), 3), np.repeat(np.arange(3), N)
+    made = (X, Y, LOSSES["softplus"].model, penalties.Ridge(np.array(1e-3)), neuron, fold, train)
+    weights = rng.uniform(size=T)
+    problem = FoldedProblem(*made, weights=weights)
+    assert len(problem.pooled.X) < T
+    found = solve(problem, LoopOptions(tol=1e-8))
+    assert found.gap_is_bound.all()
+    for k in range(len(neuron)):
+        rows = train[:, fold[k]]
+        best = oracle.newton("softplus", X[rows], Y[rows][:, [neuron[k]]], 1e-3, weights[rows])
+        gap = found.objective[k] - best.objective[0]
+        assert -1e-13 <= gap <= found.gap[k] + 1e-13
+    model = PopulationGLMCV(strengths=[1e-4, 1e-2], cv=3).fit(X, Y)
+    monkeypatch.setattr(PooledRows, "of", lambda *_: None)
+    alone = PopulationGLMCV(strengths=[1e-4, 1e-2], cv=3).fit(X, Y)
+    np.testing.assert_allclose(model.cv_scores_, alone.cv_scores_, rtol=1e-3, atol=1e-5)
+    np.testing.assert_array_equal(model.strength_, alone.strength_)
