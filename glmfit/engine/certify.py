@@ -94,6 +94,10 @@ class RidgeFloor:
             self.total = np.where((_ROUNDING * (longest + shift)) ** 2 * self.total < 1e-2, self.total, np.nan)
             self.reach_squared = (longest + shift) ** 2 * (1 + _MARGIN) + 1 / self.total
 
+    def shown(self, x: np.ndarray) -> np.ndarray:
+        """Return the part of a direction of which products are known to some digits: all of it."""
+        return x
+
     def squared_norm(self, r: np.ndarray) -> np.ndarray:
         """``r'K^-1 r``; not finite where there is no ridge."""
         with _quietly():
@@ -150,8 +154,16 @@ class SpectralFloor:
         self.kappa = np.where(kappa > 0, kappa, np.nan)
         self.reach_squared = rows.longest_in(self._whiten) * self._scale.max(axis=0) / self.kappa
 
+    def shown(self, x: np.ndarray) -> np.ndarray:
+        """Return the part of a direction that moves the rows: products of the rest would be rounding.
+
+        There K is the Hessian, so nothing is gained by its other part.
+        """
+        inside = self._whiten @ (self.basis.unwhiten[: self._rank] @ x[:-1]) if self._rank < len(x) - 1 else x[:-1]
+        return np.vstack([inside, x[-1:]])
+
     def rounding(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:
-        """Bound the error of H x in the norm of K^-1, where single precision resolves all directions."""
+        """Bound the error of H x in the norm of K^-1, for directions that are `shown`."""
         with _quietly():
             return _MARGIN * np.sqrt(self.squared_norm(g))
 
@@ -202,7 +214,7 @@ def bound_gaps(
     ``g'x + x'r``, which is an estimate, (fit,) each.
     """
     g = np.where(at, cg.gradient, 0.0)
-    x, r, p = np.zeros_like(g), g, cg.direction(g)
+    x, r, p = np.zeros_like(g), g, floor.shown(cg.direction(g))
     rz = inner(r, p)
     best, least = np.full(len(at), np.inf), np.zeros(len(at))
     open_, constant = at, cg.rows.observation.constant
@@ -225,7 +237,7 @@ def bound_gaps(
         open_ = open_ & ~((left <= _TIGHT * inside) | (bound <= target) | ~np.isfinite(left))
         if not open_.any():
             break
-        z = cg.direction(r)
+        z = floor.shown(cg.direction(r))
         after = inner(r, z)
         with _quietly():
             beta = np.where(open_ & (rz > 0), after / rz, 0.0)

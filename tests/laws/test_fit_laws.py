@@ -341,6 +341,29 @@ def test_bounds_are_above_the_gap_but_close_to_it(link, own, strength, step, dev
         assert step > 1e-3 or np.isfinite(bound).all()
 
 
+def test_directions_that_move_no_row_leave_bounds_above_the_gap(monkeypatch):
+    """Products of single precision along them would be rounding."""
+    X, Y = recording(3)
+    repeated = np.column_stack([X, X[:, 0] + X[:, 1]])
+    best = oracle.newton("softplus", X, Y)
+    still, direction = np.array([1.0, 1, *np.zeros(D - 2), -1, 0])[:, None], Descent.direction
+
+    def wanders(self, g):
+        z = direction(self, g)
+        return z + 1e4 * np.linalg.norm(z, axis=0) * still
+
+    monkeypatch.setattr(Descent, "direction", wanders)
+    made = problem(repeated, Y, strength=0.0)
+    for seed in range(20):
+        coef = best.coef + 1e-3 * np.random.default_rng(seed).normal(size=(D, N))
+        gap = oracle.objective("softplus", X, Y, coef, best.intercept, name="UnRegularized") - best.objective
+        descent = descent_at(made, np.vstack([coef, np.zeros(N)]), best.intercept)
+        with descent.rows:
+            floor = SpectralFloor(descent, (0, 1), 1e-3, True)
+            bound, _ = bound_gaps(descent, np.ones(N, bool), np.zeros(N), floor)
+        assert np.all(bound >= gap) and np.all(bound < 3 * gap)
+
+
 @pytest.mark.parametrize(
     ("n_problems", "devices"),
     [
