@@ -98,7 +98,7 @@ def few_nonzero(values: Array) -> Nonzero | None:
     if namespace(values) is not np or 3 * np.count_nonzero(some := values != 0) > np.size(values):
         return None
     at = np.flatnonzero(some)
-    return Nonzero(at, np.take(values, at))
+    return Nonzero(at.astype(np.int32 if np.size(values) < 2**31 else np.int64), np.take(values, at))
 
 
 def round_up(value: Array) -> Array:

@@ -63,9 +63,8 @@ class Descent:
         self.sample_cost = np.full(n, steps_of_a_sample(rows.n_rows, len(ridge)))
         self._went: np.ndarray | None = None  # which fits the last step moved, while it ends
         self._unsure = np.ones(n, bool)  # whether 1 may not be a good length of the next step, if lengths are guessed
+        self._begins = self.begins_light and rows.selects and rows.are_many and not at[:-1].any()
         self.arrive(rows.place(at))
-        if self.begins_light and rows.selects and rows.are_many and not at[:-1].any():
-            rows.held = False
 
     @property
     def coef(self) -> np.ndarray:
@@ -193,6 +192,9 @@ class Descent:
         p, slope = self.choose()
         p = np.where(moving, p, 0.0)
         some = np.flatnonzero(moving) if self.rows.selects and moving.mean() < _FEW else None
+        if self._begins and not self.ends_there and all(own is None for own in self.own):
+            self.rows.held = False
+        self._begins = False
         if self.ends_there:
             self.settle()
         bend, length = self._measure(p, slope, some) if self.rows.held else self._guess(p, slope)

@@ -137,11 +137,15 @@ class HostRows(Tiles):
         return length
 
     def _draw(self) -> Self:
-        """Draw a row from each of as many shares of the recording."""
+        """Draw a row from each of as many shares of the weight, in the order of the recording."""
         n = max(1, min(self.n_rows // _ONE_IN, _MOST_DRAWN))
-        at = ((np.arange(n) + np.random.default_rng(0).uniform(size=n)) * (self.n_rows / n)).astype(int)
-        some = (None if a is None else a[at] for a in (self.X, self.Y, self.weights, self.offset, self.own))
-        return self.with_rows(*some)
+        mass = np.ones(self.n_rows) if self.weights is None else self.weights.mean(axis=1)
+        upto = np.cumsum(mass)
+        places = (np.arange(n) + np.random.default_rng(0).uniform(size=n)) * (upto[-1] / n)
+        at = np.minimum(np.searchsorted(upto, places), self.n_rows - 1)
+        weights = None if self.weights is None else self.weights[at] / mass[at, None] * (upto[-1] / self.n_rows)
+        offset, own = (None if a is None else a[at] for a in (self.offset, self.own))
+        return self.with_rows(self.X[at], self.Y[at], weights, offset, own)
 
     def _place_at_one(self, base) -> np.ndarray:
         """Set one predictor of all rows of each fit, (fit,): there, derivatives are linear in the response."""

@@ -161,7 +161,8 @@ class Run(Beginning):
         self.groups += group.split(np.flatnonzero(which), np.flatnonzero(~which))
 
     def _count_passes(self, group: Descent) -> None:
-        self.passes += group.rows.passes * len(group.fits) / self.problem.n_neurons
+        share = group.rows.n_rows / self.problem.n_rows  # if some are pooled
+        self.passes += group.rows.passes * share * len(group.fits) / self.problem.n_neurons
         group.rows.passes = 0.0
 
     def _leave(self, group: Descent) -> None:

@@ -84,7 +84,7 @@ def _moments(X: np.ndarray, weights: np.ndarray | None, dtype) -> tuple[np.ndarr
     first = 0 if weights is None else int(np.argmax(weights > 0))
     some = slice(first, first + ROWS_OF_A_TILE)
     near = np.asarray(X[some] if weights is None else X[some][weights[some] > 0], np.float64)
-    shift = near.mean(axis=0).astype(dtype)
+    shift = np.where(np.ptp(near, axis=0) > 0, near.mean(axis=0), near[0]).astype(dtype)  # constants become 0
 
     def tile(rows):
         some = X[rows]

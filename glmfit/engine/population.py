@@ -113,24 +113,24 @@ class PopulationProblem(OneNeuron):
     @property
     def basis(self) -> SpectralBasis:
         """Spectral basis of the design; see docs/theory/spectral_basis.md."""
+        return self.of_design("basis", lambda: basis_of(self.X, self.weights, self.penalty))
 
-        def compute():
-            X, weights = (self.X, self.weights) if self.pooled is None else (self.pooled.X, self.pooled.weights)
-            return basis_of(X, weights, self.penalty)
-
-        return self.of_design("basis", compute)
-
-    @cached_property
+    @property
     def pooled(self) -> PooledRows | None:
-        """Rows in memory that differ, if many are repeated: they have the same objective."""
-        if not self.in_memory or self.own is not None:
+        """Rows in memory that differ, if many repeat: they have the same objective."""
+        if not all(a is None or isinstance(a, np.ndarray) for a in (self.X, self.counts, self.own)):
             return None
-        return PooledRows.of(self.X, self.counts, self.weights, self.sets, self.known)
+        given = self.X, self.counts, self.weights, self.sets, self.known, self.own
+        before, found = self.design.get("pooled", ([()] * len(given), None))
+        if not all(a is b or (a is not None and np.array_equal(a, b)) for a, b in zip(given, before, strict=True)):
+            found = PooledRows.of(*given)
+            self.design["pooled"] = given, found
+        return found
 
     @property
     def standard(self) -> tuple[np.ndarray, np.ndarray]:
         """Shift and scale of the coordinates in which Hessians are formed; any are valid, close ones round less."""
-        if self.in_memory and "basis" not in self.design:
+        if self.in_memory:
             return self.of_design("standard", lambda: rough_standard(self.X, self.weights))
         return self.basis.mean, self.basis.deviation  # single rows are slow to read
 
@@ -142,7 +142,7 @@ class PopulationProblem(OneNeuron):
     @property
     def ranges(self) -> np.ndarray:
         """Ranges of the features, (feature,)."""
-        return self.of_design("ranges", lambda: ranges_of(self.X if self.pooled is None else self.pooled.X, None))
+        return self.of_design("ranges", lambda: ranges_of(self.X, None))
 
     @property
     def shift(self) -> np.ndarray | None:
@@ -226,12 +226,11 @@ class PopulationProblem(OneNeuron):
         return self.neuron
 
     def rows_of(self, fits: np.ndarray, pooled: bool = False) -> dict:
-        """Return the arguments of :class:`glmfit.engine.host.HostRows` for some fits."""
-        given = {"X": self.X, "Y": self.counts, "weights": self.sets, "offset": self.known}
-        if pooled and self.pooled is not None:
-            p = self.pooled
-            given = {"X": p.X, "Y": p.Y, "weights": p.sets, "offset": p.offset}
-        given |= {"own": self.own, "scale": None if self.scale is None else self.scale[fits]}
+        """Return the arguments of `HostRows` for some fits: all rows, or if ``pooled`` those that differ."""
+        found = self.pooled if pooled else None
+        X, Y, sets, offset, own = (self.X, self.counts, self.sets, self.known, self.own) if found is None else found
+        given = {"X": X, "Y": Y, "weights": sets, "offset": offset}
+        given |= {"own": own, "scale": None if self.scale is None else self.scale[fits]}
         return given | {"neuron": self.neuron[fits], "rows": None if self.fold is None else self.fold[fits]}
 
     def null_params(self) -> Params:

@@ -7,10 +7,12 @@ import scipy.sparse
 
 from .tiles import over_tiles
 
-_SHARE = 0.75  # of the rows: if more of them differ, pooling takes longer than it saves
-_DRAWS, _FEW = 8, 4  # times the square root of the number of rows: at least so many of these must repeat others
+_SHARE = 0.5  # of the rows: if more of them differ, pooling takes about as long as it saves
+_SEEM = 0.6  # of the rows: if more seem to differ, nothing else is tried
+_DRAWS, _OFTEN = 8, 5  # times the square root of the number of rows; of a row that is common
 _LEAST_ROWS = 4096
-_GROUPS = 4096  # at a time
+_FREE = 1e8  # bytes that pooled rows may take; otherwise half of what the data take
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # odd
 
 
 class PooledRows(NamedTuple):
@@ -22,44 +24,59 @@ class PooledRows(NamedTuple):
         Features (row, feature) and offsets, as given.
     Y : numpy.ndarray
         Weighted mean responses, (row, neuron), float64.
-    weights : numpy.ndarray
-        Sums of row weights, of mean one, (row,).
     sets : numpy.ndarray
         Sums of the weights in each set of rows, of mean one, (row, set).
+    own : numpy.ndarray, optional
+        Mean weights of single responses, (row, neuron).
     """
 
     X: np.ndarray
     Y: np.ndarray
-    weights: np.ndarray
     sets: np.ndarray
     offset: np.ndarray | None
+    own: np.ndarray | None
 
     @classmethod
-    def of(cls, X, Y, weights, sets, offset) -> Self | None:
-        """Pool rows in memory: row weights (row,) and sets (row, set) are of mean one, or None; None if few repeat.
+    def of(cls, X, Y, weights=None, sets=None, offset=None, own=None) -> Self | None:
+        """Pool rows in memory, or return None if few of them repeat.
 
-        In every set, the weights of rows that belong to the same sets are proportional to their row weights.
+        Row weights (row,) and sets (row, set) are of mean one; in a set, the weights of rows that belong to the same
+        sets are proportional to their row weights. ``own`` are weights of single responses.
         """
-        n = len(X)
+        n, arrays = len(X), [a for a in (X, Y, own) if a is not None]
         keys = [X, *([] if offset is None else [offset]), *([] if sets is None else [sets > 0])]
         if n < _LEAST_ROWS or (found := _groups_of(keys)) is None:
             return None
         order, starts = found
+        n_groups, n_neurons = len(starts) - 1, Y.shape[1]
+        size = n_groups * (X.shape[1] * X.itemsize + 8 * n_neurons * (len(arrays) - 1))
+        if size > max(_FREE, sum(a.nbytes for a in arrays) / 2):
+            return None
         weights = np.ones(n) if weights is None else weights
         sets = weights[:, None] if sets is None else sets
+        group = np.repeat(np.arange(n_groups), np.diff(starts))
 
-        def sums(groups):
-            ends = starts[groups.start : groups.stop + 1]
-            rows = order[ends[0] : ends[-1]]
-            where = np.arange(len(rows)), ends - ends[0]
-            weighs, adds = (scipy.sparse.csr_array((a, *where)) for a in (weights[rows], np.ones(len(rows))))
-            mass = weighs.sum(axis=1)
-            return weighs @ Y[rows] / np.where(mass > 0, mass, 1.0)[:, None], mass, adds @ sets[rows]
+        def sums(places):
+            rows, some = order[places], group[places]
+            w, shape = weights[rows, None], (some[-1] - some[0] + 1, len(rows))
+            adds = scipy.sparse.csc_array((np.ones(len(rows)), some - some[0], np.arange(len(rows) + 1)), shape=shape)
+            of_own = [] if own is None else [own[rows] * w]
+            of_y = Y[rows] * (w if own is None else of_own[0])
+            return some[0], *(adds @ a for a in (np.column_stack([w, sets[rows]]), of_y, *of_own))
 
-        n_groups = len(starts) - 1
-        mean, mass, of_sets = (np.concatenate(a) for a in zip(*over_tiles(sums, n_groups, _GROUPS), strict=True))
-        share, first = n_groups / n, order[starts[:-1]]
-        return cls(X[first], mean, mass * share, of_sets * share, None if offset is None else offset[first])
+        mass, totals = np.zeros((n_groups, 1 + sets.shape[1])), np.zeros((len(arrays) - 1, n_groups, n_neurons))
+        for first, part, *parts in over_tiles(sums, n):
+            some = slice(first, first + len(part))
+            mass[some] += part
+            for total, of_rows in zip(totals, parts, strict=True):
+                total[some] += of_rows
+        over = mass[:, :1] if own is None else totals[1]
+        totals[0] /= np.where(over > 0, over, 1.0)
+        if own is not None:
+            totals[1] /= np.where(mass[:, :1] > 0, mass[:, :1], 1.0)
+        rows = order[starts[:-1]]
+        known, of_own = None if offset is None else offset[rows], None if own is None else totals[1]
+        return cls(X[rows], totals[0], mass[:, 1:] * (n_groups / n), known, of_own)
 
 
 def _groups_of(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
@@ -70,23 +87,46 @@ def _groups_of(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
     def hashes(rows):
         return sum(_bits(key[rows]) @ of_key for key, of_key in zip(keys, factors, strict=True))
 
-    some = np.unique(rng.integers(n, size=_DRAWS * int(np.sqrt(n))))
-    if len(some) - len(np.unique(hashes(some))) < _FEW:
+    if _share_that_differs(hashes(np.unique(rng.integers(n, size=_DRAWS * int(np.sqrt(n))))), n) > _SEEM:
         return None
     found = np.concatenate(list(over_tiles(hashes, n)))
     order = np.argsort(found, kind="stable")
-    found = found[order]
-    starts = np.append(np.flatnonzero(np.append(True, found[1:] != found[:-1])), n)
+    starts = _starts_of(found[order])
     if len(starts) > _SHARE * n:
         return None
     first = np.empty_like(order)  # of the rows like each row
     first[order] = np.repeat(order[starts[:-1]], np.diff(starts))
 
     def are_equal(rows):
-        return all(np.array_equal(key[rows], key[first[rows]]) for key in keys)
+        return np.all([np.all(key[rows] == key[first[rows]], axis=1) for key in keys], axis=0)
 
-    return (order, starts) if all(over_tiles(are_equal, n)) else None  # else hashes are equal by accident
+    same = np.concatenate(list(over_tiles(are_equal, n)))
+    if not same.all():  # rows whose hashes are equal by accident stay alone
+        others, order = np.flatnonzero(~same), order[same[order]]
+        starts = np.append(_starts_of(found[order])[:-1], len(order) + np.arange(len(others) + 1))
+        order = np.append(order, others)
+    return (order, starts) if len(starts) <= _SHARE * n else None
+
+
+def _share_that_differs(hashes: np.ndarray, n_rows: int) -> float:
+    """Estimate the share of rows that differ, from hashes of some rows: common ones show, others repeat in pairs."""
+    counts = np.unique(hashes, return_counts=True)[1]
+    common, others = counts[counts >= _OFTEN], counts[counts < _OFTEN]
+    pairs = np.sum(others * (others - 1)) * n_rows / max(1, np.sum(others)) ** 2
+    return (1 - np.sum(common) / len(hashes)) / (1 + pairs)
+
+
+def _starts_of(found: np.ndarray) -> np.ndarray:
+    """Places where sorted hashes change, and the end."""
+    return np.append(np.flatnonzero(np.append(True, found[1:] != found[:-1])), len(found))
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(np.uint64)
+    """Turn numbers into whole ones that differ in their low bits, too: many floating numbers end in zeros."""
+    values = np.ascontiguousarray(values)
+    values = values if values.dtype == bool else values + values.dtype.type(0)  # -0 is 0
+    bits = values.view(f"u{values.dtype.itemsize}").astype(np.uint64)
+    bits ^= bits >> np.uint64(32)
+    bits *= _MIX
+    bits ^= bits >> np.uint64(32)
+    return bits

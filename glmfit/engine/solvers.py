@@ -38,8 +38,8 @@ class ConjugateGradients:
     is the spectral basis of the features times the mean curvature of each neuron; a neuron that it does not suit gets
     its own Hessian, with a ridge that of some rows. Directions remember eight steps on the host (limited-memory BFGS,
     conjugate on a quadratic; Nocedal 1980), one on devices. A step is a Newton step along the direction, corrected
-    by the slope at its end, and at least as long as self-concordance proves to descend; the first ones on the host try
-    lengths that are 1 or come from some rows. Bounds use a float64
+    by the slope at its end, and at least as long as self-concordance proves to descend. First steps on the host try
+    lengths that are 1 or come from some rows, and the slope at their end corrects these. Bounds use a float64
     gradient, some products and the ridge; if these do not suffice, Lanczos steps with a tenth of the rows, or the
     neuron's exact Hessian. Cost: T d^2 once, then two products of T d N per step.
     """

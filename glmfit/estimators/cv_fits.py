@@ -26,7 +26,7 @@ from .parameters import SOLVERS, choose_solver, key_for, precision, read_strengt
 from .population_model import PROVED
 from .scores import Folds
 
-_OF_COUNTS = "mean_count", "size_of_counts", "saturated_loss", "_null", "pooled"  # of a problem
+_OF_COUNTS = "mean_count", "size_of_counts", "saturated_loss", "_null"  # of a problem
 
 
 def known_of_counts(problem: PopulationProblem) -> dict[str, Any]:
