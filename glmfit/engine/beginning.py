@@ -55,7 +55,7 @@ class Beginning:
     def rows(self, fits: np.ndarray) -> HostRows | StreamedRows:
         """Return the rows of some fits."""
         p = self.problem
-        near, pooled = self.sample or p, self.sample is None and self._layout is None
+        near, pooled = self.sample or p, self.sample is None and self._layout is None and self.make is None
         given = {"observation": p.observation, "mean": p.basis.mean, "dtype": self.dtype}
         given |= near.rows_of(fits, pooled)
         if self._layout is not None:

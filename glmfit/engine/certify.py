@@ -34,7 +34,7 @@ def bounds_of(run, cg: Descent, target: np.ndarray, params: Params) -> tuple[np.
         bound, estimate = bound_gaps(cg, some, target, RidgeFloor(cg, *_longest(cg)))
     # With a ridge, a point closer to the optimum may not need this bound, at the cost of some steps. If a fit has its
     # own metric, the shared one describes it poorly.
-    first = SpectralFloor.cost_in_steps(problem.n_rows, problem.n_features, len(fits)) < _CHEAP
+    first = SpectralFloor.cost_in_steps(cg.rows.n_rows, problem.n_features, len(fits)) < _CHEAP
     useful = (estimate <= target) & ~run.curved[fits] & (first | (cg.proofs > 0))
     left = ~(bound <= target) & (~some | useful | (not smooth))
     # Products in single precision must resolve every direction; excluded ones must be 0 where features are centred.
@@ -94,7 +94,7 @@ class RidgeFloor:
             self.total = np.where((_ROUNDING * (longest + shift)) ** 2 * self.total < 1e-2, self.total, np.nan)
             self.reach_squared = (longest + shift) ** 2 * (1 + _MARGIN) + 1 / self.total
 
-    def shown(self, x: np.ndarray) -> np.ndarray:
+    def resolved(self, x: np.ndarray) -> np.ndarray:
         """Return the part of a direction of which products are known to some digits: all of it."""
         return x
 
@@ -154,16 +154,17 @@ class SpectralFloor:
         self.kappa = np.where(kappa > 0, kappa, np.nan)
         self.reach_squared = rows.longest_in(self._whiten) * self._scale.max(axis=0) / self.kappa
 
-    def shown(self, x: np.ndarray) -> np.ndarray:
+    def resolved(self, x: np.ndarray) -> np.ndarray:
         """Return the part of a direction that moves the rows: products of the rest would be rounding.
 
-        There K is the Hessian, so nothing is gained by its other part.
+        K is the Hessian in the rest, so nothing is lost. A penalty on single coefficients keeps all of x: only constant
+        features move no row then (`SpectralBasis.settles`).
         """
         inside = self._whiten @ (self.basis.unwhiten[: self._rank] @ x[:-1]) if self._rank < len(x) - 1 else x[:-1]
         return np.vstack([inside, x[-1:]])
 
     def rounding(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:
-        """Bound the error of H x in the norm of K^-1, for directions that are `shown`."""
+        """Bound the error of H x in the norm of K^-1, for directions that are `resolved`."""
         with _quietly():
             return _MARGIN * np.sqrt(self.squared_norm(g))
 
@@ -214,7 +215,7 @@ def bound_gaps(
     ``g'x + x'r``, which is an estimate, (fit,) each.
     """
     g = np.where(at, cg.gradient, 0.0)
-    x, r, p = np.zeros_like(g), g, floor.shown(cg.direction(g))
+    x, r, p = np.zeros_like(g), g, floor.resolved(cg.direction(g))
     rz = inner(r, p)
     best, least = np.full(len(at), np.inf), np.zeros(len(at))
     open_, constant = at, cg.rows.observation.constant
@@ -237,7 +238,7 @@ def bound_gaps(
         open_ = open_ & ~((left <= _TIGHT * inside) | (bound <= target) | ~np.isfinite(left))
         if not open_.any():
             break
-        z = floor.shown(cg.direction(r))
+        z = floor.resolved(cg.direction(r))
         after = inner(r, z)
         with _quietly():
             beta = np.where(open_ & (rz > 0), after / rz, 0.0)

@@ -2,8 +2,8 @@
 
 A step takes two products with the rows for all fits: predictors of the direction, gradient at its end. Its length is a
 Newton step along the line, corrected by the slope at its end. Directions are those of BFGS with a limited memory
-(Nocedal 1980), which on a quadratic are conjugate. First steps, until a fit needs a metric of its own, read the rows
-once: they try lengths that are 1 or estimated from some rows.
+(Nocedal 1980), which on a quadratic are conjugate. First steps from the models without features, until a fit needs a
+metric of its own or is evaluated in float64, read the rows once: they try lengths of 1, or estimated from some rows.
 """
 
 import copy
@@ -37,7 +37,7 @@ class Descent:
         "aims", "proofs", "n_samples", "sample_cost", "fall", "_unsure",
     )  # fmt: skip
     most_samples: ClassVar[int] = 4  # metrics of a fit from some rows; then they are of all rows
-    begins_light = True  # whether first steps read rows in memory only once
+    begins_light = True  # whether first steps from models without features read rows in memory only once
     first_order = False  # whether bounds in memory are by duality
     extensions = 3  # times a step may be made longer
     aim = 0.3  # of the target: an estimate below it asks for a proof
@@ -294,7 +294,7 @@ class Descent:
         self.arrive(loss, *since)
         self._went, self.seen = None, seen
         if not self.rows.held:
-            self._unsure = ~((lengths > 0.7) & (lengths < 1.5))
+            self._unsure = (length > 0) & ~((lengths > 0.7) & (lengths < 1.5))
             if np.any((length > 0) & (lengths == 0)):  # only a sure step descends
                 self.settle()
 

@@ -34,8 +34,8 @@ class HostRows(Tiles):
     Offsets are (row, 1 or neuron). ``mean`` (feature,) is subtracted from the features, rounded as they are: gradients
     and directions are those of centred features. ``dtype`` is the precision of the passes that guide steps.
 
-    It keeps eta, a direction D = X p, and the curvature of the loss, (row, fit) each. Tiles of rows are shared among
-    threads while the rows are entered as a context; BLAS keeps to one thread meanwhile.
+    While ``held``, it keeps eta, a direction D = X p, and the curvature of the loss, (row, fit) each. Tiles of rows are
+    shared among threads while the rows are entered as a context; BLAS keeps to one thread meanwhile.
     """
 
     selects = True  # whether passes of some fits, and Hessians of some rows, take less time
@@ -55,8 +55,7 @@ class HostRows(Tiles):
 
     def place(self, at) -> np.ndarray:
         """Set the parameters of all fits; return the gradient of the mean loss there."""
-        with np.errstate(over="ignore"):  # the fit gives up on a predictor that overflows
-            coef, base = at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
+        coef, base = self._rounded(at)
         moves, self.held = coef.any(), True
         if not (moves or self.coupled or self.offset is not None):
             return self._place_at_one(base)
@@ -75,9 +74,14 @@ class HostRows(Tiles):
         self.passes += 0.5 * bool(moves)
         return self._sum(self._over(tile))
 
+    def _rounded(self, at) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients and constant terms of predictors, in the precision of passes."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the fit gives up on a predictor that overflows
+            return at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
+
     def glance(self, at, some: np.ndarray | None = None) -> np.ndarray:
         """Compute the gradient at parameters of all fits, or of some, and keep nothing: one reading of the features."""
-        coef, base = at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
+        coef, base = self._rounded(at)
         fits, self.held = ALL if some is None else some, False
 
         def tile(rows):
@@ -91,7 +95,7 @@ class HostRows(Tiles):
 
     def hold(self, at) -> None:
         """Set the parameters of all fits without a gradient."""
-        coef, base = at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
+        coef, base = self._rounded(at)
 
         def tile(rows):
             eta = self._predicted(rows, ALL, coef, base, self.eta[rows])
@@ -118,7 +122,7 @@ class HostRows(Tiles):
         if self._some is None:
             self._some = self._draw()
         rows, every, change = self._some, slice(0, self._some.n_rows), p.astype(self.dtype)
-        eta = rows._predicted(every, ALL, at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)).copy()
+        eta = rows._predicted(every, ALL, *self._rounded(at)).copy()
         D = rows._x(every) @ change[:-1] + self._base(p).astype(self.dtype)
 
         def bends(length):  # by how much slopes change on the way
@@ -464,10 +468,10 @@ class HostRows(Tiles):
 
         parts = [copy.copy(self) for _ in indices]
         if self.held:
-            held = taken(self.eta, self.D), taken(self.curvature, self.eta), divided(self.curvature)
+            memory = taken(self.eta, self.D), taken(self.curvature, self.eta), divided(self.curvature)
         else:
-            held = tuple(divided(memory) for memory in (self.eta, self.curvature, self.D))
-        for part, index, *arrays in zip(parts, indices, *held, strict=True):
+            memory = tuple(divided(array) for array in (self.eta, self.curvature, self.D))
+        for part, index, *arrays in zip(parts, indices, *memory, strict=True):
             part.eta, part.curvature, part.D = arrays
             part.neuron = self.neuron[index]
             part.rows, part.scale = (None if a is None else a[index] for a in (self.rows, self.scale))

@@ -77,14 +77,14 @@ class SpectralBasis:
 def _moments(X: np.ndarray, weights: np.ndarray | None, dtype) -> tuple[np.ndarray, np.ndarray]:
     """Mean (feature,) and centred Gram (feature, feature) of the rows, weights of mean one.
 
-    Products within a tile are taken in ``dtype``, sums over tiles in float64.
+    Products and sums within a tile are taken in ``dtype``, sums over tiles in float64.
     """
     n_rows, n_features = X.shape
     # Against cancellation; from rows that count, so that a feature that is constant on these also looks constant.
     first = 0 if weights is None else int(np.argmax(weights > 0))
     some = slice(first, first + ROWS_OF_A_TILE)
     near = np.asarray(X[some] if weights is None else X[some][weights[some] > 0], np.float64)
-    shift = np.where(np.ptp(near, axis=0) > 0, near.mean(axis=0), near[0]).astype(dtype)  # constants become 0
+    shift = np.where(np.ptp(near, axis=0) > 0, near.mean(axis=0), near[0]).astype(dtype)  # most constants become 0
 
     def tile(rows):
         some = X[rows]

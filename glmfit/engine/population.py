@@ -79,7 +79,8 @@ class PopulationProblem(OneNeuron):
         self.offset, self.devices = offset, () if devices is None else tuple(devices)
         self.row_weights = None if self.weights is None else self.weights[:, None]  # one column, or one per fit
         self.there: jax.Array | None = None  # X, if it was given on a device
-        self.design: dict = {}  # results of the features alone; fits to the same features may share them
+        # Results of the features alone, and pooled rows; fits to the same features may share them.
+        self.design: dict = {}
         # All data: a fit has one column of the counts, and one of the sets of row weights if there are any.
         self.counts, self.known, self.sets = Y, offset, self.row_weights
         self.neuron, self.fold, self.own, self.scale = np.arange(self.n_neurons), None, own, None
@@ -117,7 +118,7 @@ class PopulationProblem(OneNeuron):
 
     @property
     def pooled(self) -> PooledRows | None:
-        """Rows in memory that differ, if many repeat: they have the same objective."""
+        """Rows in memory that differ, if many repeat: they have the same objective. Arrays must not change later."""
         if not all(a is None or isinstance(a, np.ndarray) for a in (self.X, self.counts, self.own)):
             return None
         given = self.X, self.counts, self.weights, self.sets, self.known, self.own

@@ -9,8 +9,10 @@ from .tiles import over_tiles
 
 _SHARE = 0.5  # of the rows: if more of them differ, pooling takes about as long as it saves
 _SEEM = 0.6  # of the rows: if more seem to differ, nothing else is tried
-_DRAWS, _OFTEN = 8, 5  # times the square root of the number of rows; of a row that is common
+_DRAWS = 8  # times the square root of the number of rows
+_OFTEN = 5  # times in which a row that is common is drawn, at least
 _LEAST_ROWS = 4096
+_PIECE = 64  # rows that are added up one after the other: more would round too much
 _FREE = 1e8  # bytes that pooled rows may take; otherwise half of what the data take
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # odd
 
@@ -49,20 +51,24 @@ class PooledRows(NamedTuple):
             return None
         order, starts = found
         n_groups, n_neurons = len(starts) - 1, Y.shape[1]
-        size = n_groups * (X.shape[1] * X.itemsize + 8 * n_neurons * (len(arrays) - 1))
-        if size > max(_FREE, sum(a.nbytes for a in arrays) / 2):
-            return None
         weights = np.ones(n) if weights is None else weights
         sets = weights[:, None] if sets is None else sets
+        others = [a for a in (sets, offset) if a is not None]
+        size = n_groups * (
+            X.shape[1] * X.itemsize + 8 * n_neurons * (len(arrays) - 1) + 8 * sum(a.shape[1] for a in others)
+        )
+        if size > max(_FREE, sum(a.nbytes for a in arrays + others) / 2):
+            return None
         group = np.repeat(np.arange(n_groups), np.diff(starts))
 
         def sums(places):
             rows, some = order[places], group[places]
-            w, shape = weights[rows, None], (some[-1] - some[0] + 1, len(rows))
-            adds = scipy.sparse.csc_array((np.ones(len(rows)), some - some[0], np.arange(len(rows) + 1)), shape=shape)
+            begins = np.append(True, some[1:] != some[:-1]) | (np.arange(len(some)) % _PIECE == 0)
+            to_pieces, to_groups = _adder(np.cumsum(begins) - 1), _adder(some[begins] - some[0])
+            w = weights[rows, None]
             of_own = [] if own is None else [own[rows] * w]
             of_y = Y[rows] * (w if own is None else of_own[0])
-            return some[0], *(adds @ a for a in (np.column_stack([w, sets[rows]]), of_y, *of_own))
+            return some[0], *(to_groups @ (to_pieces @ a) for a in (np.column_stack([w, sets[rows]]), of_y, *of_own))
 
         mass, totals = np.zeros((n_groups, 1 + sets.shape[1])), np.zeros((len(arrays) - 1, n_groups, n_neurons))
         for first, part, *parts in over_tiles(sums, n):
@@ -77,6 +83,12 @@ class PooledRows(NamedTuple):
         rows = order[starts[:-1]]
         known, of_own = None if offset is None else offset[rows], None if own is None else totals[1]
         return cls(X[rows], totals[0], mass[:, 1:] * (n_groups / n), known, of_own)
+
+
+def _adder(labels: np.ndarray) -> scipy.sparse.csc_array:
+    """Make the matrix that adds up rows of the same label, 0 to the last."""
+    n = len(labels)
+    return scipy.sparse.csc_array((np.ones(n), labels, np.arange(n + 1)), shape=(labels[-1] + 1, n))
 
 
 def _groups_of(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
@@ -112,7 +124,7 @@ def _share_that_differs(hashes: np.ndarray, n_rows: int) -> float:
     """Estimate the share of rows that differ, from hashes of some rows: common ones show, others repeat in pairs."""
     counts = np.unique(hashes, return_counts=True)[1]
     common, others = counts[counts >= _OFTEN], counts[counts < _OFTEN]
-    pairs = np.sum(others * (others - 1)) * n_rows / max(1, np.sum(others)) ** 2
+    pairs = np.sum(others * (others - 1)) * n_rows / (len(hashes) * max(1, np.sum(others)))
     return (1 - np.sum(common) / len(hashes)) / (1 + pairs)
 
 

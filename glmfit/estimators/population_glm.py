@@ -140,7 +140,7 @@ class PopulationGLM(PopulationModel):
     have masks of their own. Only the fit at the dispersion chosen is certified: the likelihood is not convex in the
     dispersion, and its maximum is found by a bracketed search.
     Cost: one T d^2 product, then two products of T d n_neurons a step, and T d^2 for each Hessian of a single neuron.
-    If at most half of the rows in memory differ, T is the number of those that do.
+    If at most half of the rows in memory differ, T is the number of those that do in the steps.
 
     Examples
     --------
@@ -252,7 +252,7 @@ class PopulationGLM(PopulationModel):
                 check_masked(self, data, checkpoint, init_params)
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
             given = None if init_params is None else read_init_params(init_params, data, mask)
-            design: dict = {}  # computed from the features alone
+            design: dict = {}  # computed from the features alone, and pooled rows
             observation, start = self._at_dispersion(data, options, design, given)
             sought = isinstance(observation, NegativeBinomial) and self.dispersion is None
             for left in reversed(range(_MOST_MOVES)):

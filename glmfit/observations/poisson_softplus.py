@@ -77,8 +77,9 @@ class PoissonSoftplus(Poisson):
         for start in range(0, eta.size, _ENTRIES):
             some = slice(start, start + _ENTRIES)
             a, *results = (None if a is None else a[some] for a in arrays)
-            u, q, f = (scratch(a.shape, a.dtype, name) for name in ("u", "q", "f"))
-            _write_silence(a, u, q, f if spikes is None else None, *results)
+            u, q = (scratch(a.shape, a.dtype, name) for name in ("u", "q"))
+            f = scratch(a.shape, a.dtype, "f") if spikes is None else None
+            _write_silence(a, u, q, f, *results)
             if spikes is None:
                 _respond(y[some], a, u, f, *results)
         if spikes is not None and len(spikes.at):
@@ -116,7 +117,7 @@ def _write_silence(a: np.ndarray, u, q, f, slope, bend, loss) -> None:
 
 def _respond(y: np.ndarray, a, u, f, slope, bend, loss) -> None:
     """Add what responses y contribute, as far as it is wanted."""
-    r, q, m = (scratch(a.shape, a.dtype, name) for name in ("r", "q", "m"))
+    r, q, m = (scratch(a.shape, a.dtype, name) for name in ("ratio", "of_y", "missing"))
     np.divide(slope, f, out=r)
     np.multiply(y, r, out=q)
     slope -= q

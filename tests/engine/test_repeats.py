@@ -1,5 +1,7 @@
 """Repeated rows: the rows that remain have the same objective, and fits to them the same optimum and proofs."""
 
+import math
+
 import numpy as np
 import pytest
 from cases import LOSSES, solve
@@ -129,9 +131,9 @@ def test_pooled_rows_take_little_memory(rng, monkeypatch):
     X, Y = trials(rng)
     monkeypatch.setattr(repeats, "_FREE", 0)
     many = np.tile(Y, (1, 200))
-    size = CONDITIONS * (D * 4 + many.shape[1] * 8)
-    assert (PooledRows.of(X, many) is None) == (size > (X.nbytes + many.nbytes) / 2)
+    assert PooledRows.of(X, many) is None  # eight bytes for each
     assert PooledRows.of(X, many.astype(float)) is not None
+    assert PooledRows.of(X, Y, offset=np.zeros((T, 600))) is not None
     assert PooledRows.of(X[:5000], many[:5000]) is None
 
 
@@ -172,7 +174,7 @@ def test_folds_of_repeated_rows_are_fitted_as_those_of_all(rng, monkeypatch):
     made = (X, Y, LOSSES["softplus"].model, penalties.Ridge(np.array(1e-3)), neuron, fold, train)
     weights = rng.uniform(size=T)
     problem = FoldedProblem(*made, weights=weights)
-    assert len(problem.pooled.X) < T
+    assert len(problem.pooled.X) == len(np.unique(np.column_stack([X, train]), axis=0))
     found = solve(problem, LoopOptions(tol=1e-8))
     assert found.gap_is_bound.all()
     for k in range(len(neuron)):
@@ -181,10 +183,12 @@ def test_folds_of_repeated_rows_are_fitted_as_those_of_all(rng, monkeypatch):
         gap = found.objective[k] - best.objective[0]
         assert -1e-13 <= gap <= found.gap[k] + 1e-13
     model = PopulationGLMCV(strengths=[1e-4, 1e-2], cv=3).fit(X, Y)
-    monkeypatch.setattr(PooledRows, "of", lambda *_: None)
+    pooled, seen = PooledRows.of, []
+    monkeypatch.setattr(PooledRows, "of", lambda *given: seen.append(pooled(*given)))  # returns None
     alone = PopulationGLMCV(strengths=[1e-4, 1e-2], cv=3).fit(X, Y)
     np.testing.assert_allclose(model.cv_scores_, alone.cv_scores_, rtol=1e-3, atol=1e-5)
     np.testing.assert_array_equal(model.strength_, alone.strength_)
+    assert seen and all(len(rows.X) <= T / 2 for rows in seen)
 
 
 @pytest.mark.parametrize("model", ["Poisson", "NegativeBinomial", "Bernoulli", "Gamma", "Gaussian"])
@@ -216,7 +220,8 @@ def test_fits_of_every_model_are_those_to_all_rows(masked, model, rng, monkeypat
     difference = np.abs(np.asarray(model.report_.objective) - np.asarray(alone.report_.objective))
     np.testing.assert_array_less(difference, model.report_.gap + alone.report_.gap + 1e-14)
     np.testing.assert_allclose(model.report_.pseudo_r2, alone.report_.pseudo_r2, rtol=1e-6, atol=1e-8)
-    assert model.report_.row_evals < alone.report_.row_evals / 2
+    share = len(seen[0].X) / T
+    assert 0.5 * share < model.report_.row_evals / alone.report_.row_evals < 2 * share
     assert model.report_.rank == alone.report_.rank
 
 
@@ -231,3 +236,30 @@ def test_a_rank_and_its_proofs_do_not_depend_on_a_row_that_most_bins_have(rng):
         with pytest.warns(UserWarning, match="constant column"):
             report = PopulationGLM(regularizer_strength=1e-3).fit(X, Y, **more).report_
         assert report.rank == 3 and report.converged.all()
+
+
+@pytest.mark.parametrize("repeated", [1, 2, 5])
+@pytest.mark.parametrize("common", [0.0, 0.3, 0.8])
+def test_the_share_of_rows_that_differ_is_estimated_from_some(common, repeated, rng):
+    n = 40_000
+    hashes = np.where(np.arange(n) < common * n, n, np.arange(n) // repeated)
+    some = hashes[rng.choice(n, 1600, replace=False)]
+    assert abs(repeats._share_that_differs(some, n) - len(np.unique(hashes)) / n) < 0.1
+
+
+def test_sums_of_a_common_row_round_little(rng):
+    X = np.where(rng.uniform(size=(40_000, 1)) < 0.9, 1.0, rng.integers(100, size=(40_000, 1)))
+    weights = rng.choice([0.7, 1.3], size=40_000)
+    found = PooledRows.of(X, weights[:, None], weights)
+    for k in range(len(found.X)):
+        rows = X[:, 0] == found.X[k, 0]
+        mass, squares = math.fsum(weights[rows]), math.fsum(weights[rows] ** 2)
+        np.testing.assert_allclose(found.sets[k, 0] * 40_000 / len(found.X), mass, rtol=16 * np.finfo(float).eps)
+        np.testing.assert_allclose(found.Y[k, 0], squares / mass, rtol=16 * np.finfo(float).eps)
+
+
+def test_saga_visits_all_rows(rng, monkeypatch):
+    X, Y = trials(rng)
+    monkeypatch.setattr(PooledRows, "of", None)
+    report = PopulationGLM(regularizer_strength=1e-2, solver_name="SAGA", tol=1e-3).fit(X, Y).report_
+    assert report.converged.all() and report.row_evals >= T * report.epochs.max()

@@ -48,7 +48,6 @@ class Point(NamedTuple):
 class DeviceDescent(Descent):
     """State of a group of fits on :class:`DeviceRows`: between calls, everything except eta is on the host."""
 
-    begins_light = False
     _metric: Metric | None = None  # as laid out for the devices
 
     def advance(self, moving: np.ndarray, goal: np.ndarray, most_steps: int) -> None:
