@@ -140,7 +140,7 @@ class PopulationGLM(PopulationModel):
     have masks of their own. Only the fit at the dispersion chosen is certified: the likelihood is not convex in the
     dispersion, and its maximum is found by a bracketed search.
     Cost: one T d^2 product, then two products of T d n_neurons a step, and T d^2 for each Hessian of a single neuron.
-    If at most half of the rows in memory differ, T is the number of those that do in the steps.
+    Steps read only the rows that differ, if at most half of those in memory do.
 
     Examples
     --------
