@@ -11,7 +11,7 @@ from .log_partition import (
     softmax_bound,
 )
 from .low_rank import LowRankPlusDiagonal
-from .self_concordance import GAP_THEOREM, descent_step, gap_bound
+from .self_concordance import GAP_THEOREM, descent_step, gap_bound, stepped_gap_bound
 from .spectral import bound_largest_eigenvalue, bound_smallest_eigenvalue, lanczos, random_start
 from .step_size import (
     PARTITION_THEOREM,
@@ -28,7 +28,7 @@ __all__ = [
     "StepCertificate", "batch_smoothness", "check_batch_size", "practical_batch_size",
     "partition_step", "subset_step", "PARTITION_THEOREM", "SUBSET_THEOREM",
     "lanczos", "random_start", "bound_largest_eigenvalue", "bound_smallest_eigenvalue",
-    "gap_bound", "descent_step", "GAP_THEOREM", "dual_gap", "ResidualSums", "DUALITY_THEOREM",
+    "gap_bound", "stepped_gap_bound", "descent_step", "GAP_THEOREM", "dual_gap", "ResidualSums", "DUALITY_THEOREM",
     "log_partition_bound", "softmax_bound", "LogPartitionBound", "SoftmaxBound", "ORDERS", "LOG_PARTITION_THEOREM",
     "LowRankPlusDiagonal",
 ]  # fmt: skip

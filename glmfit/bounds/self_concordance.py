@@ -62,6 +62,52 @@ def gap_bound(
     return np.where(valid, decrement_squared * factor * (1 + 1e-9), np.inf)
 
 
+def stepped_gap_bound(
+    slope: ArrayLike,
+    curvature: ArrayLike,
+    length: ArrayLike,
+    residual: ArrayLike,
+    reach: ArrayLike,
+    radius_squared: ArrayLike,
+    attained: bool = True,
+    constant: float | None = 1.0,
+) -> np.ndarray:
+    r"""Bound ``F - F*`` by the gain of a step ``-x`` and the bound `gap_bound` at its end.
+
+    .. math:: F(w) - F^* \le g'x - \frac{x'Hx}{2 + S} + B(e^{S/2}(\lVert g - Hx\rVert_{H^{-1}}
+        + \tfrac S2e^S\lVert x\rVert_H),\ e^{S/2}R)
+
+    with B the bound of `gap_bound`. If x is almost Newton's step, this needs a small S, not a small :math:`MR\lambda`.
+
+    Parameters
+    ----------
+    slope, curvature :
+        :math:`g'x`, and a lower bound of :math:`x'Hx`, (neuron,) each.
+    length, residual :
+        Upper bounds of :math:`\lVert x\rVert_H` and of :math:`\lVert g - Hx\rVert_{H^{-1}}`, (neuron,) each.
+    reach :
+        :math:`\max_t|x_t'x|` or an upper bound, with the intercept's 1 in :math:`x_t`, (neuron,); S is M times that.
+    radius_squared, attained, constant :
+        As for `gap_bound`, at the start of the step.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 bounds, (neuron,), infinite where `gap_bound` has none.
+
+    Notes
+    -----
+    `GAP_THEOREM` at the end of the step; proof in docs/theory/self_concordance.md, "Through a step".
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        S = (np.nan if constant is None else constant) * np.asarray(reach, np.float64)
+        rest = residual + S / 2 * np.exp(S) * length
+        gain = slope - np.maximum(curvature, 0.0) / (2 + S)
+        left = gap_bound(np.exp(S) * rest**2, np.exp(S) * radius_squared, attained, constant)
+        found = np.maximum(gain, 0.0) * (1 + 1e-9) + left
+    return np.where(np.isfinite(found), found, np.inf)
+
+
 def descent_step(slope: Array, curvature: Array, reach: Array) -> Array:
     r"""Step along a direction that is proved to descend: :math:`t = \log(1 + S a/q)/S`, Newton's a/q as S -> 0.
 

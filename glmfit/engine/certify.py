@@ -1,19 +1,20 @@
 """Bounds on the gap of every fit to its optimum, from one pass in float64 and a few products.
 
-With a gradient g and any x, r = g - H x and any K below H:  g'H^-1 g <= g'x + x'r + r'K^-1 r.  The loose K only
-multiplies the residual r. Theory: docs/theory/self_concordance.md.
+Products make x close to Newton's step. Its gain is known, and at its end a bound may be loose: there the gradient is
+about the residual g - H x, whose norm any K below H bounds. Theory: docs/theory/self_concordance.md.
 """
 
 import numpy as np
 
-from ..bounds import bound_smallest_eigenvalue, gap_bound, random_start
-from .cg import Descent, inner
+from ..bounds import bound_smallest_eigenvalue, gap_bound, random_start, stepped_gap_bound
+from .cg import FEW, Descent, inner, steps_of_a_hessian
 from .problem import Params
 from .tiles import tiles_of
 
 _MARGIN, _ROUNDING = 1e-5, 1e-6  # of products in single precision, relative; of their sums over the rows
+_DOUBLE = np.finfo(np.float64).eps / np.finfo(np.float32).eps  # of these errors in products in double precision
 _TIGHT = 0.5  # term of K, relative to the others of the squared decrement; reducing it further is not worth a product
-_PRODUCTS = 8
+_PRODUCTS = 8  # at least
 _CHEAP = 6  # steps: a bound from some rows is computed at once if it costs less
 _FAILURE = 1e-3  # probability, over all fits and proofs, that some bound fails
 _STEPS, _ROWS_PER_FEATURE = 24, 20  # of Lanczos on some of the rows
@@ -43,8 +44,8 @@ def bounds_of(run, cg: Descent, target: np.ndarray, params: Params) -> tuple[np.
     if not (shown and centred and left.any()):
         return bound, estimate
     seed = int(run.seed), 1, run.attempts
-    share = _FAILURE / 2**run.attempts * len(fits) / problem.n_neurons
-    floor = SpectralFloor(cg, seed, share, problem.penalty.rotation_invariant)
+    share = _FAILURE / 2**run.attempts * np.count_nonzero(left) / problem.n_neurons
+    floor = SpectralFloor(cg, left, seed, share, problem.penalty.rotation_invariant)
     run.failure_probability += floor.failure_probability
     if smooth:
         found, second = bound_gaps(cg, left, target, floor, problem.penalty.penalises_all)
@@ -84,7 +85,7 @@ class RidgeFloor:
     failure_probability = 0.0
 
     def __init__(self, cg: Descent, longest: np.ndarray, spread: np.ndarray):
-        self.ridge, self.spread = cg.ridge[:-1], spread
+        self.ridge, self.spread, self.spread_root = cg.ridge[:-1], spread, np.sqrt(np.maximum(spread, 1.0))
         sums = cg.rows.centre()
         self.total = sums[-1] * (1 - _MARGIN)
         with _quietly():
@@ -112,14 +113,16 @@ class RidgeFloor:
 
 
 class SpectralFloor:
-    """Shared metric times a lower bound on the smallest eigenvalue of every Hessian in it, from some rows.
+    """Shared metric times a lower bound on the smallest eigenvalue, in it, of the Hessians of the fits ``at``.
 
     Dropping rows only lowers a Hessian, so a bound for a tenth of the rows also holds for all of them.
     """
 
-    def __init__(self, cg: Descent, seed: tuple[int, ...], failure_probability: float, rotated: bool):
+    spread_root = 1.0
+
+    def __init__(self, cg: Descent, at: np.ndarray, seed: tuple[int, ...], failure_probability: float, rotated: bool):
         basis, rows = cg.shared.basis, cg.rows
-        rng = np.random.default_rng(seed)
+        rng, fits = np.random.default_rng(seed), np.flatnonzero(at)
         # A rotation-invariant ridge separates the directions that the rows resolve from the others.
         self.basis, rank = basis, basis.rank if rotated else len(basis.mean)
         self._rank = rank
@@ -131,7 +134,7 @@ class SpectralFloor:
         z = np.empty((len(x), rank + 1), x.dtype)
         np.matmul(x, self._whiten.astype(x.dtype), out=z[:, :-1])
         z[:, -1] = 1
-        root = np.sqrt(self._scale)
+        root, of_ridge, curvature = np.sqrt(self._scale)[:, fits], self._of_ridge[:, fits], curvature[:, fits]
 
         def product(v):
             turned = (root * v).astype(x.dtype)
@@ -142,16 +145,17 @@ class SpectralFloor:
                 return z[some].T @ eta
 
             out = sum(part.astype(np.float64) for part in rows.each(piece, pieces)) / rows.n_rows
-            out[:-1] += self._whiten.T @ (self._of_ridge * (self._whiten @ (root * v)[:-1]))
+            out[:-1] += self._whiten.T @ (of_ridge * (self._whiten @ (root * v)[:-1]))
             return root * out
 
         pieces = tiles_of(len(x), 4096)
-        start = np.broadcast_to(random_start(rng, rank + 1, np.float64), (rank + 1, len(cg.intercept)))
+        start = np.broadcast_to(random_start(rng, rank + 1, np.float64), (rank + 1, len(fits)))
         alpha, beta = _lanczos(product, start, min(_STEPS, rank + 1))
-        share = failure_probability / len(cg.intercept)
+        share = failure_probability / len(fits)
         # Coefficients of products in single precision: the bound allows for that.
         kappa = bound_smallest_eigenvalue(alpha.astype(x.dtype), beta.astype(x.dtype), rank + 1, share)
-        self.kappa = np.where(kappa > 0, kappa, np.nan)
+        self.kappa = np.full(len(at), np.nan)
+        self.kappa[fits] = np.where(kappa > 0, kappa, np.nan)
         self.reach_squared = rows.longest_in(self._whiten) * self._scale.max(axis=0) / self.kappa
 
     def resolved(self, x: np.ndarray) -> np.ndarray:
@@ -215,35 +219,89 @@ def bound_gaps(
     ``g'x + x'r``, which is an estimate, (fit,) each.
     """
     g = np.where(at, cg.gradient, 0.0)
-    x, r, p = np.zeros_like(g), g, floor.resolved(cg.direction(g))
-    rz = inner(r, p)
-    best, least = np.full(len(at), np.inf), np.zeros(len(at))
-    open_, constant = at, cg.rows.observation.constant
-    bound = np.full(len(at), np.inf)
-    growth = _growth(cg)
-    for _ in range(_PRODUCTS):
-        q = cg.rows.products(p) + cg.ridge * p
-        with _quietly():
-            length = rz / inner(p, q)
-            length = np.where(open_ & np.isfinite(length), length, 0.0)
-            x, r = x + length * p, r - length * q
-            inside = inner(g, x) + inner(x, r)
-            left = floor.squared_norm(r)
-            decrement = inside + (np.sqrt(left) + floor.rounding(x, g)) ** 2
-        decrement = np.where(decrement > 0, decrement * (1 + _MARGIN), np.inf)  # not a number: no bound
-        best = np.minimum(best, np.where(at, decrement, np.inf))
-        least = np.maximum(least, np.where(np.isfinite(inside), inside, 0.0))
-        if constant is not None:
-            bound = gap_bound(growth * best, growth * floor.reach_squared, attained, constant)
-        open_ = open_ & ~((left <= _TIGHT * inside) | (bound <= target) | ~np.isfinite(left))
-        if not open_.any():
-            break
-        z = floor.resolved(cg.direction(r))
-        after = inner(r, z)
-        with _quietly():
-            beta = np.where(open_ & (rz > 0), after / rz, 0.0)
-        p, rz = open_ * (z + beta * p), after
-    return bound, least / 2
+    system = _System(cg, g, target, floor, attained)
+    most = _PRODUCTS + steps_of_a_hessian(len(g) - 1) / 2  # a metric of its own takes about as long
+    with _quietly():
+        open_, waits = at & (cg.rows.observation.constant is not None), np.zeros(len(at), bool)
+        p = floor.resolved(cg.direction(g))
+        rz = inner(g, p)
+        for _ in range(int(most)):
+            system.step(p, rz, open_)
+            open_ = open_ & ~system.ended
+            waits |= open_ & system.rounded  # until the others are, too: residuals in float64 are expensive
+            open_ &= ~waits
+            begins = np.zeros(len(at), bool)
+            if not open_.any():
+                system.restart(np.flatnonzero(waits))
+                open_ = begins = waits & ~system.ended
+                waits = np.zeros(len(at), bool)
+            if not open_.any():
+                break
+            z = floor.resolved(cg.direction(system.r))
+            after = inner(system.r, z)
+            p, rz = open_ * (z + np.where(begins | ~(rz > 0), 0.0, after / rz) * p), after
+    return np.where(at, system.bound, np.inf), system.least / 2
+
+
+class _System:
+    """Approximate solution x of ``H x = g`` of each fit, its residual, and the bounds that follow.
+
+    Products are in single precision. Where rounding dominates a residual, it is taken in float64, and the error of what
+    follows is that of a smaller system.
+    """
+
+    def __init__(self, cg: Descent, g: np.ndarray, target: np.ndarray, floor, attained: bool):
+        self.cg, self.g, self.target, self.floor, self.attained = cg, g, target, floor, attained
+        self.x, self.r = np.zeros_like(g), g
+        self.growth = _growth(cg) * (1 + _MARGIN)
+        n = len(target)
+        self.reach, self.least, self.bound = np.zeros(n), np.zeros(n), np.full(n, np.inf)
+        self._begin, self._rest, self._known = self.x, g, np.zeros(n)
+
+    def step(self, p: np.ndarray, rz: np.ndarray, which: np.ndarray) -> None:
+        """Take a step of conjugate gradients along p, of some fits, bool (fit,)."""
+        rows, (q, reach) = self.cg.rows, (np.zeros_like(p), np.zeros(len(which)))
+        some = np.flatnonzero(which) if rows.selects and which.mean() < FEW else None
+        if some is None:
+            q, reach = rows.products(p)
+        else:
+            q[:, some], reach[some] = rows.products(p[:, some], some)
+        q += self.cg.ridge * p
+        length = rz / inner(p, q)
+        length = np.where(which & np.isfinite(length), length, 0.0)
+        self.x, self.r = self.x + length * p, self.r - length * q
+        self.reach = self.reach + np.abs(length) * reach
+        self._judge(self._known + self.floor.rounding(self.x - self._begin, self._rest))
+
+    def restart(self, some: np.ndarray) -> None:
+        """Compute residuals of some fits in float64, and go on from these."""
+        if len(some):
+            x = self.x[:, some]
+            exact = self.cg.rows.products(x, some, exact=True)[0] + self.cg.ridge[:, some] * x
+            self.r, self._begin, self._rest = self.r.copy(), self._begin.copy(), self._rest.copy()
+            self.r[:, some] = self._rest[:, some] = self.g[:, some] - exact
+            self._begin[:, some] = x
+            self._known[some] = _DOUBLE * self.floor.rounding(self.x, self.g)[some]
+            self._judge(self._known + self.floor.rounding(self.x - self._begin, self._rest))
+
+    def _judge(self, error: np.ndarray) -> None:
+        """Tighten the bounds, given the errors of residuals in the norm of K^-1, and tell which fits are finished."""
+        constant, floor, growth = self.cg.rows.observation.constant or 0.0, self.floor, self.growth
+        slope, inside, left = inner(self.g, self.x), inner(self.x, self.r), floor.squared_norm(self.r)
+        bend, ball = slope - inside, growth * floor.reach_squared
+        self.least = np.fmax(self.least, slope + inside)
+        off = 2 * np.sqrt(np.maximum(bend, 0)) * error / floor.spread_root
+        size = np.sqrt(growth * np.maximum(bend + off, 0))
+        most = np.sqrt(ball) * size
+        moved = np.minimum(most, self.reach * (1 + 1e-4) + _MARGIN * most)
+        rest = np.sqrt(growth) * (np.sqrt(left) + error) + (growth - 1) * size
+        step = slope, (bend - off) / growth, size, rest, moved, ball, self.attained, constant
+        self.bound = np.minimum(self.bound, stepped_gap_bound(*step))
+        # A step may move the rows too far for any bound at its end.
+        far = np.isinf(stepped_gap_bound(*step[:3], 0.0, *step[4:]))
+        self.rounded = left <= error**2
+        near = np.isfinite(self.bound) & (left <= _TIGHT * bend)
+        self.ended = (self.bound <= self.target) | far | near | ~np.isfinite(left)
 
 
 def _growth(cg: Descent) -> np.ndarray:

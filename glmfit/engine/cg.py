@@ -22,7 +22,7 @@ _MEMORY = 8  # last steps that are remembered
 _NO_CURVATURE = 1e-12  # of the product of the lengths of a step and of its change of the gradient
 LOOK_BACK = 3  # steps over which contraction is measured
 _STALLED = 4  # steps without a smaller estimate: rounding
-_FEW = 0.7  # of the fits: passes of fewer take less time than passes of all
+FEW = 0.7  # of the fits: passes of fewer take less time than passes of all
 _SAMPLE = 16  # rows per parameter in a metric of some rows
 _MUCH = 4  # times as many rows are needed to be worth a sample
 _MOST, _SURELY = 0.9, 0.3  # of the fits, of their aim: if a step should bring them there, it ends with a look
@@ -191,7 +191,7 @@ class Descent:
         """Take a step of the moving fits, bool (fit,); subclasses may take some, up to ``goal`` or ``most_steps``."""
         p, slope = self.choose()
         p = np.where(moving, p, 0.0)
-        some = np.flatnonzero(moving) if self.rows.selects and moving.mean() < _FEW else None
+        some = np.flatnonzero(moving) if self.rows.selects and moving.mean() < FEW else None
         if self._begins and not self.ends_there and all(own is None for own in self.own):
             self.rows.held = False
         self._begins = False

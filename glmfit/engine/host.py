@@ -239,28 +239,39 @@ class HostRows(Tiles):
         return self._largest(self.D, at)
 
     def _largest(self, values, at) -> np.ndarray:
+        parts = self._over(lambda rows: self._largest_of(values[rows][:, at], rows, at), len(self.neuron[at]))
+        return np.max(parts, axis=0).astype(np.float64)
+
+    def _largest_of(self, some, rows: slice, at) -> np.ndarray:
+        """Largest size of some predictors over the rows of a tile that count."""
+        w = self._weight(rows, at)
+        if w is not None and len(w) > 1:
+            some = np.where(w > 0, some, 0)
+        size = np.maximum(some.max(axis=0), -some.min(axis=0))
+        return size if w is None or len(w) > 1 else np.where(w[0] > 0, size, 0)
+
+    def products(self, p, at: np.ndarray | None = None, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Multiply the Hessians of the mean loss by a direction, reading the rows once; return its `reach`, too.
+
+        Of the fits ``at`` if given. If ``exact``, everything but the curvature is in float64.
+        """
+        base, fits = self._base(p), ALL if at is None else at
+        coef = p[:-1] if exact else p[:-1].astype(self.dtype)
+
         def tile(rows):
-            some, w = values[rows][:, at], self._weight(rows, at)
-            if w is not None and len(w) > 1:
-                some = np.where(w > 0, some, 0)
-            size = np.maximum(some.max(axis=0), -some.min(axis=0))
-            return size if w is None or len(w) > 1 else np.where(w[0] > 0, size, 0)
+            if exact:
+                x, r = self._moves(rows, coef, base)
+            else:
+                x = self._x(rows)
+                r = x @ coef
+                r += base.astype(self.dtype)
+            furthest = self._largest_of(r, rows, fits)
+            r *= self.curvature[rows] if at is None else np.take(self.curvature[rows], at, axis=1)
+            return furthest, r.T @ x, column_sums(r)
 
-        return np.max(self._over(tile, len(self.neuron[at])), axis=0).astype(np.float64)
-
-    def products(self, p) -> np.ndarray:
-        """Multiply the Hessians of the mean loss by a direction, reading the rows once."""
-        coef, base = p[:-1].astype(self.dtype), self._base(p).astype(self.dtype)
-
-        def tile(rows):
-            x = self._x(rows)
-            r = x @ coef
-            r += base
-            r *= self.curvature[rows]
-            return r.T @ x, column_sums(r)
-
-        self.passes += 0.5
-        return self._sum(self._over(tile))
+        self.passes += 0.5 * self._share(at)
+        furthest, *sums = zip(*self._over(tile, p.shape[1]), strict=True)
+        return self._sum(zip(*sums, strict=True), self._share(at)), np.max(furthest, axis=0).astype(np.float64)
 
     def centre(self) -> np.ndarray:
         """Means of curvature times centred features, then of curvature itself, (feature + 1, fit)."""
@@ -440,12 +451,17 @@ class HostRows(Tiles):
 
     def _predictors(self, rows: slice, coef, base):
         """Features, their part of the predictor, and the predictor, in float64."""
+        x, own = self._moves(rows, coef, base)
+        known = self._known(rows, ALL)
+        return x, own, own if known is None else own + known
+
+    def _moves(self, rows: slice, coef, base) -> tuple[np.ndarray, np.ndarray]:
+        """Features, and their part of the predictor, in float64."""
         x = scratch((rows.stop - rows.start, len(coef)), np.float64, "x")
         np.subtract(self.X[rows], 0 if self._shift is None else self._shift, out=x, dtype=np.float64)  # no rounding
         own = np.matmul(x, coef, out=scratch((len(x), coef.shape[1]), np.float64, "own"))
         own += base
-        known = self._known(rows, ALL)
-        return x, own, own if known is None else own + known
+        return x, own
 
     # ---------------------------------------------------------------- which fits
 

@@ -153,7 +153,7 @@ class ProximalDescent(Descent):
     def refine(self, times: int) -> None:
         """Correct the models by products with the rows along the next moves, and choose these again."""
         for _ in range(times):
-            self.learn(self._moves, self.rows.products(self._moves) + self.ridge * self._moves)
+            self.learn(self._moves, self.rows.products(self._moves)[0] + self.ridge * self._moves)
             self._stale[:] = True
             self.judge()
 

@@ -191,10 +191,11 @@ class StreamedRows(Workers):
         (_, spread), (_, longest) = self._surveyed()
         return longest, spread
 
-    def products(self, p) -> np.ndarray:
-        """Hessians of the mean loss times a direction."""
-        self.passes += 1.5
-        return self._read(self._there(ALL, lambda part: (part.products(p), None)))[0]
+    def products(self, p, at: np.ndarray | None = None, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Hessians of the mean loss times a direction, and its reach; see :meth:`HostRows.products`."""
+        fits = ALL if at is None else at
+        self.passes += 1.5 * p.shape[1] / len(self.guide.neuron)
+        return self._read(self._there(fits, lambda part: part.products(p, exact=exact)), fits)
 
     def reach(self, at) -> np.ndarray:
         """Largest ``|D|`` of some fits over the rows that count, by the guide if the fit trusts it, (fit,)."""

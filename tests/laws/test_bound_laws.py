@@ -304,6 +304,61 @@ def test_impossible_batch_sizes_are_refused(size):
 # ------------------------------------------------------------------------- distance from the optimum
 
 
+@pytest.mark.parametrize("strength", [1e-2, 1e-5, 1e-8])
+@every_link
+def test_a_bound_through_a_step_is_above_the_gap_and_needs_no_small_radius(link, strength):
+    """From steps close to Newton's, and a radius and residual bounded by the ridge and the mean curvature alone."""
+    X, Y = recording(link)
+    X = X - X.mean(axis=0)
+    rng, best = np.random.default_rng(0), oracle.newton(link, X, Y, strength)
+    found, without = [], []
+    for size in (1e-1, 1e-2, 1e-3, 1e-4):
+        coef = best.coef + size * rng.normal(size=(D, N))
+        intercept = best.intercept + size * rng.normal(size=N)
+        gap = oracle.objective(link, X, Y, coef, intercept, strength=strength) - best.objective
+        g = np.vstack(oracle.gradient(link, X, Y, coef, intercept)) + strength * np.vstack([coef, np.zeros(N)])
+        for n in range(N):
+            H = oracle.hessian(link, X, Y[:, n], coef[:, n], intercept[n])
+            c = oracle.curvature(link, Y[:, n], X @ coef[:, n] + intercept[n])
+            H[:D, :D] += strength * np.eye(D)
+            centre = c @ X / c.sum()
+            inverse = np.diag(np.append(np.full(D, 1 / strength), 1 / c.mean()))
+            turn = np.eye(D + 1)  # to features centred at their mean weighted by curvature
+            turn[:D, D] = -centre
+            inverse = turn.T @ inverse @ turn
+            rows = np.column_stack([X, np.ones(T)])
+            radius_squared = np.einsum("ti,ij,tj->t", rows, inverse, rows).max()
+            for noise in (0, 0.1 * size):
+                x = np.linalg.solve(H, g[:, n]) * (1 + noise * rng.normal(size=D + 1))
+                r = g[:, n] - H @ x
+                given = g[:, n] @ x, x @ H @ x, np.sqrt(x @ H @ x), np.sqrt(r @ inverse @ r), np.abs(rows @ x).max()
+                bound = bounds.stepped_gap_bound(*given, radius_squared)
+                assert bound >= gap[n]
+                found.append(bound < (1.1 if noise == 0 else 2) * gap[n])
+                decrement_squared = g[:, n] @ x + x @ r + r @ inverse @ r
+                without.append(bounds.gap_bound(decrement_squared, radius_squared) < np.inf)
+    assert np.sum(found) > (np.sum(without) if strength < 1e-2 else 0.9 * np.sum(without))
+    assert np.all(found[-2 * N :: 2])
+
+
+@pytest.mark.parametrize("constant", [0.3, 1.0, 2.5])
+def test_a_bound_through_a_step_holds_for_one_exponential_row_with_any_constant(constant):
+    """phi = e^(M a) - y M a, from steps that are too short, Newton's and too long."""
+    y, a = 0.4, np.log(np.array([0.401, 0.41, 0.5, 0.8, 2.0])) / constant
+    rate = np.exp(constant * a)
+    gap, slope, curvature = rate - y - y * np.log(rate / y), constant * (rate - y), constant**2 * rate
+    for share in (0.0, 0.5, 0.9, 1.0, 1.1):
+        x = share * slope / curvature
+        residual = np.abs(slope - curvature * x) / np.sqrt(curvature)
+        given = slope * x, curvature * x**2, np.sqrt(curvature) * x, residual, x, 1 / curvature
+        bound = bounds.stepped_gap_bound(*given, constant=constant)
+        assert np.all(bound >= gap * (1 - 1e-9)) and np.all(bound[:2] < 1.05 * gap[:2])
+        assert np.all(bounds.stepped_gap_bound(*given, constant=None) == np.inf)
+        if share == 0:
+            decrement_squared = slope**2 / curvature
+            np.testing.assert_allclose(bound, bounds.gap_bound(decrement_squared, 1 / curvature, constant=constant))
+
+
 def test_gap_bound_matches_60_digits_from_above():
     rng = np.random.default_rng(2)
     for q in [*np.logspace(-9, -0.01, 60), 1e-2 * (1 - 1e-9), 1e-2 * (1 + 1e-9), 1 - 1e-9]:

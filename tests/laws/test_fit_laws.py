@@ -332,13 +332,36 @@ def test_bounds_are_above_the_gap_but_close_to_it(link, own, strength, step, dev
         longest, spread = rows.longest(np.ones(D))
         assert longest >= np.sqrt(np.max(np.sum((X - X.mean(axis=0)) ** 2, axis=1)))
         ridge_floor = RidgeFloor(descent, longest / np.sqrt(strength) * np.ones(N), spread / strength)
-        floors = ridge_floor, SpectralFloor(descent, (0, 1), 1e-3, True)
+        floors = ridge_floor, SpectralFloor(descent, np.ones(N, bool), (0, 1), 1e-3, True)
         for floor in floors:
             bound, estimate = bound_gaps(descent, np.ones(N, bool), np.zeros(N), floor)
             assert np.all(bound >= gap) and np.all(estimate <= gap * (1 + 5 * step) + 1e-15)
             near = bound[np.isfinite(bound)] / gap[np.isfinite(bound)]
             assert np.all(near < 3)
         assert step > 1e-3 or np.isfinite(bound).all()
+
+
+@pytest.mark.parametrize("strength", [1e-6, 1e-7])
+def test_the_ridge_proves_fits_whose_products_are_dominated_by_rounding(strength, monkeypatch):
+    """Two features that are almost the same: residuals in double precision, and products that go on from there."""
+    X, Y = recording(3)
+    X = np.column_stack([X, X[:, 0] + 1e-3 * np.random.default_rng(0).normal(size=len(X))]).astype(np.float32)
+    best = oracle.newton("softplus", X, Y, strength)
+    made = problem(X, Y, strength=strength)
+    rng, exact = np.random.default_rng(0), []
+    products = HostRows.products
+    monkeypatch.setattr(HostRows, "products", lambda *a, **k: (exact.append(k.get("exact")), products(*a, **k))[1])
+    for step in (1e-4, 1e-5):
+        coef, intercept = best.coef + step * rng.normal(size=(D + 1, N)), best.intercept + step * rng.normal(size=N)
+        coef[[0, D]] += 300 * step * np.array([[1], [-1]])  # hardly moves a row
+        gap = oracle.objective("softplus", X, Y, coef, intercept, strength=strength) - best.objective
+        descent = descent_at(made, coef, intercept)
+        with descent.rows as rows:
+            longest, spread = rows.longest(np.ones(D + 1))
+            floor = RidgeFloor(descent, longest / np.sqrt(strength) * np.ones(N), spread / strength)
+            bound, _ = bound_gaps(descent, np.ones(N, bool), 1.5 * gap, floor)
+        assert np.all(bound >= gap) and np.all(bound < 4 * gap)
+    assert any(exact)
 
 
 def test_directions_that_move_no_row_leave_bounds_above_the_gap(monkeypatch):
@@ -359,7 +382,7 @@ def test_directions_that_move_no_row_leave_bounds_above_the_gap(monkeypatch):
         gap = oracle.objective("softplus", X, Y, coef, best.intercept, name="UnRegularized") - best.objective
         descent = descent_at(made, np.vstack([coef, np.zeros(N)]), best.intercept)
         with descent.rows:
-            floor = SpectralFloor(descent, (0, 1), 1e-3, True)
+            floor = SpectralFloor(descent, np.ones(N, bool), (0, 1), 1e-3, True)
             bound, _ = bound_gaps(descent, np.ones(N, bool), np.zeros(N), floor)
         assert np.all(bound >= gap) and np.all(bound < 3 * gap)
 
@@ -509,7 +532,12 @@ def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean, de
         np.testing.assert_allclose(exact[:-1], expected, atol=1e-12 * (1 + mean))
         np.testing.assert_allclose(loss, oracle.objective("softplus", X, Y, coef, intercept, weights, strength=0.0))
         p = rng.normal(size=(D + 1, N))
-        product = rows.products(p)
+        product, reach = rows.products(p)
+        np.testing.assert_allclose(reach, np.abs(np.column_stack([X - centre, np.ones(T)]) @ p).max(axis=0), rtol=1e-5)
+        some = np.array([0, 2])
+        one, one_reach = rows.products(p[:, some], some, exact=True)
+        np.testing.assert_allclose(one, product[:, some], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(one_reach, reach[some], rtol=1e-5)
         bend = rows.along(p)
         Z = np.column_stack([X - centre, np.ones(T)])
         for n in range(N):
@@ -518,6 +546,8 @@ def test_rows_give_the_gradient_and_products_with_the_hessian(weighted, mean, de
             H = (Z.T * w) @ Z / T
             v = p[:, n]
             np.testing.assert_allclose(product[:, n], H @ v, rtol=1e-4, atol=1e-5)
+            if n in some:  # the curvature is in single precision
+                np.testing.assert_allclose(one[:, n // 2], H @ v, rtol=1e-6, atol=1e-6)
             np.testing.assert_allclose(bend[n], v @ H @ v, rtol=1e-4)
             (matrix,) = rows.hessians(np.array([n]), np.ones(D))
             np.testing.assert_allclose(matrix, H, rtol=5e-3, atol=1e-4)

@@ -105,14 +105,17 @@ class DeviceRows(HostRows):
         slopes = self.unstack(gradient)
         return slopes if at is None else slopes[:, at]
 
-    def products(self, p) -> np.ndarray:
-        """Hessians of the mean loss times a direction."""
+    def products(self, p, at: np.ndarray | None = None, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Hessians of the mean loss times a direction, and its reach; on the host for some fits, or if ``exact``."""
+        if exact or at is not None:
+            return super().products(p, at, exact)
         self.passes += 1
-        return self.unstack(_products(self.observation, self.shards, self.eta_there, self.stack(p)))
+        found, reach = _products(self.observation, self.shards, self.eta_there, self.stack(p))
+        return self.unstack(found), np.asarray(reach, np.float64)[self.columns]
 
     def centre(self) -> np.ndarray:
         """Means of curvature times centred features, then of curvature itself, (feature + 1, fit)."""
-        return self.products(np.eye(self.X.shape[1] + 1)[:, -1:] * np.ones(len(self.columns)))
+        return self.products(np.eye(self.X.shape[1] + 1)[:, -1:] * np.ones(len(self.columns)))[0]
 
     def hessians(self, fits, scale, columns=None) -> list[np.ndarray]:
         """Hessians of some fits; see :meth:`HostRows.hessians`. All columns are multiplied."""
@@ -156,7 +159,8 @@ def _move(observation, rows: Shards, eta, D, step):
 
 @partial(jit, static_argnums=0)
 def _products(observation, rows: Shards, eta, p):
-    return rows.gather(rows.predict(p) * rows.derivatives(observation, eta)[1])
+    D = rows.predict(p)
+    return rows.gather(D * rows.derivatives(observation, eta)[1]), rows.reach(D)
 
 
 @partial(jit, static_argnums=0)
