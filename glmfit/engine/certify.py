@@ -222,7 +222,7 @@ def bound_gaps(
     system = _System(cg, g, target, floor, attained)
     most = _PRODUCTS + steps_of_a_hessian(len(g) - 1) / 2  # a metric of its own takes about as long
     with _quietly():
-        open_, waits = at & (cg.rows.observation.constant is not None), np.zeros(len(at), bool)
+        open_, waits = at, np.zeros(len(at), bool)
         p = floor.resolved(cg.direction(g))
         rz = inner(g, p)
         for _ in range(int(most)):
@@ -286,7 +286,7 @@ class _System:
 
     def _judge(self, error: np.ndarray) -> None:
         """Tighten the bounds, given the errors of residuals in the norm of K^-1, and tell which fits are finished."""
-        constant, floor, growth = self.cg.rows.observation.constant or 0.0, self.floor, self.growth
+        constant, floor, growth = self.cg.rows.observation.constant, self.floor, self.growth
         slope, inside, left = inner(self.g, self.x), inner(self.x, self.r), floor.squared_norm(self.r)
         bend, ball = slope - inside, growth * floor.reach_squared
         self.least = np.fmax(self.least, slope + inside)
@@ -297,10 +297,11 @@ class _System:
         rest = np.sqrt(growth) * (np.sqrt(left) + error) + (growth - 1) * size
         step = slope, (bend - off) / growth, size, rest, moved, ball, self.attained, constant
         self.bound = np.minimum(self.bound, stepped_gap_bound(*step))
+        known = constant is not None
         # A step may move the rows too far for any bound at its end.
-        far = np.isinf(stepped_gap_bound(*step[:3], 0.0, *step[4:]))
-        self.rounded = left <= error**2
-        near = np.isfinite(self.bound) & (left <= _TIGHT * bend)
+        far = np.isinf(stepped_gap_bound(*step[:3], 0.0, *step[4:])) & known
+        self.rounded = (left <= error**2) & known
+        near = (np.isfinite(self.bound) | (not known)) & (left <= _TIGHT * bend)
         self.ended = (self.bound <= self.target) | far | near | ~np.isfinite(left)
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from cases import LOSSES, penalty, solve
+from cases import LOSSES, penalty, proved_gap, solve
 
 from glmfit import Status, engine
 from glmfit.observations import Gamma
@@ -118,3 +118,12 @@ def test_newton_uses_the_constant_of_the_loss_for_its_bounds(recording, name, st
     assert np.all(steeper.gap >= gamma.gap) and np.any(steeper.gap > gamma.gap)
     if name == "UnRegularized":  # otherwise duality proves the gap, whatever the constant
         assert not unknown.gap_is_bound.any() and Status.CONVERGED not in unknown.status
+
+
+@pytest.mark.parametrize("strength", [0.01, 1e-6])
+def test_products_prove_nothing_without_a_constant_of_the_loss(recording, strength):
+    X, Y = (a[:500] for a in recording)
+    ridge = penalty("Ridge", strength, d=5, n=3)
+    gamma, unknown = (engine.PopulationProblem(X, Y, model(), ridge) for model in (Gamma, Unknown))
+    at = solve(gamma).params
+    assert np.all(np.isfinite(proved_gap(gamma, at))) and np.all(np.isinf(proved_gap(unknown, at)))
