@@ -94,15 +94,18 @@ def seen_by_saga(whole):
     return SpectralView.of(whole)
 
 
-def proved_gap(whole, at, seed=0):
-    """Bound of the gap of every neuron at some parameters, as the engine has it before any exact Hessian."""
+def proved_gap(whole, at, seed=0, dual=True):
+    """Bound of the gap of every neuron at some parameters, as the engine has it before any exact Hessian.
+
+    If there are kinks, by duality, too, unless ``dual`` is False.
+    """
     run, fits = Run(whole, LoopOptions(tol=0.0, negligible=0.0), seed, at), np.arange(whole.n_neurons)
     run._begin()
     run.objective[:], run.attempts = np.inf, 1
     with run.rows(fits) as rows:
         group = run.descent(rows, fits)
         group.proofs[:] = 1
-        run._look(group, dual=not whole.penalty.smooth)
+        run._look(group, dual=dual and not whole.penalty.smooth)
         return bounds_of(run, group, np.zeros(len(fits)), at)[0] + whole.rounding_of(at, run.objective)
 
 

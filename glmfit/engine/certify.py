@@ -6,7 +6,8 @@ about the residual g - H x, whose norm any K below H bounds. Theory: docs/theory
 
 import numpy as np
 
-from ..bounds import bound_smallest_eigenvalue, gap_bound, random_start, stepped_gap_bound
+from ..bounds import bound_smallest_eigenvalue, random_start, stepped_gap_bound
+from ..threads import n_cores
 from .cg import FEW, Descent, inner, steps_of_a_hessian
 from .problem import Params
 from .tiles import tiles_of
@@ -15,6 +16,7 @@ _MARGIN, _ROUNDING = 1e-5, 1e-6  # of products in single precision, relative; of
 _DOUBLE = np.finfo(np.float64).eps / np.finfo(np.float32).eps  # of these errors in products in double precision
 _TIGHT = 0.5  # term of K, relative to the others of the squared decrement; reducing it further is not worth a product
 _PRODUCTS = 8  # at least
+_FEW, _ATTEMPTS = 0.5, 2  # of the fits; proofs of each
 _CHEAP = 6  # steps: a bound from some rows is computed at once if it costs less
 _FAILURE = 1e-3  # probability, over all fits and proofs, that some bound fails
 _STEPS, _ROWS_PER_FEATURE = 24, 20  # of Lanczos on some of the rows
@@ -29,7 +31,7 @@ def bounds_of(run, cg: Descent, target: np.ndarray, params: Params) -> tuple[np.
         estimate = cg.estimate
         # The rounding of the gradient of unpenalised coefficients rules out a bound by duality.
         bound = cg.by_duality if cg.by_duality is not None and problem.penalty.penalises_all else bound
-        if cg.first_order:
+        if cg.first_order and not may_be_spectral(run, cg):
             return bound, estimate
     if some.any():
         bound, estimate = bound_gaps(cg, some, target, RidgeFloor(cg, *_longest(cg)))
@@ -47,13 +49,8 @@ def bounds_of(run, cg: Descent, target: np.ndarray, params: Params) -> tuple[np.
     share = _FAILURE / 2**run.attempts * np.count_nonzero(left) / problem.n_neurons
     floor = SpectralFloor(cg, left, seed, share, problem.penalty.rotation_invariant)
     run.failure_probability += floor.failure_probability
-    if smooth:
-        found, second = bound_gaps(cg, left, target, floor, problem.penalty.penalises_all)
-    else:
-        g = np.asarray(cg.penalty.subgradient_residual(cg.coef, cg.gradient[:-1]), np.float64)
-        norm, growth = floor.squared_norm(np.vstack([g, cg.gradient[-1]])) * (1 + _MARGIN), _growth(cg)
-        attained, constant = problem.penalty.penalises_all, problem.observation.constant
-        found, second = gap_bound(growth * norm, growth * floor.reach_squared, attained, constant), estimate
+    found, second = bound_gaps(cg, left, target, floor, smooth and problem.penalty.penalises_all)
+    second = second if smooth else estimate
     found = np.where(problem.basis.settles(problem.penalty.rotation_invariant, params.coef), found, np.inf)
     found = np.where(left, found, np.inf)
     if not problem.penalty.penalises_all and np.isfinite(found).any():
@@ -61,6 +58,15 @@ def bounds_of(run, cg: Descent, target: np.ndarray, params: Params) -> tuple[np.
         among[fits] = np.isfinite(found)
         found = np.where(problem.may_be_separable(run.params, among)[fits], np.inf, found)
     return np.minimum(bound, found), np.where(some, estimate, second)
+
+
+def may_be_spectral(run, cg: Descent) -> bool:
+    """Tell whether a bound from some rows may serve at once, for a penalty with kinks in memory.
+
+    It is of second order, unlike that by duality; but where fits have metrics of their own, the shared one is loose.
+    """
+    basis = run.problem.basis
+    return basis.is_resolved and cg.proofs.max() < _ATTEMPTS and np.mean(run.curved[cg.fits]) < _FEW
 
 
 def _longest(cg: Descent) -> tuple[np.ndarray, np.ndarray]:
@@ -148,7 +154,7 @@ class SpectralFloor:
             out[:-1] += self._whiten.T @ (of_ridge * (self._whiten @ (root * v)[:-1]))
             return root * out
 
-        pieces = tiles_of(len(x), 4096)
+        pieces = tiles_of(len(x), min(4096, -(-len(x) // (2 * n_cores()))))
         start = np.broadcast_to(random_start(rng, rank + 1, np.float64), (rank + 1, len(fits)))
         alpha, beta = _lanczos(product, start, min(_STEPS, rank + 1))
         share = failure_probability / len(fits)
@@ -156,7 +162,9 @@ class SpectralFloor:
         kappa = bound_smallest_eigenvalue(alpha.astype(x.dtype), beta.astype(x.dtype), rank + 1, share)
         self.kappa = np.full(len(at), np.nan)
         self.kappa[fits] = np.where(kappa > 0, kappa, np.nan)
-        self.reach_squared = rows.longest_in(self._whiten) * self._scale.max(axis=0) / self.kappa
+        longest, _ = rows.longest(basis.deviation)
+        steepest = np.linalg.norm(self._whiten * basis.deviation[:, None], 2) ** 2
+        self.reach_squared = (steepest * longest**2 + 1) * self._scale.max(axis=0) / self.kappa
 
     def resolved(self, x: np.ndarray) -> np.ndarray:
         """Return the part of a direction that moves the rows: products of the rest would be rounding.
@@ -218,7 +226,7 @@ def bound_gaps(
     Returns bounds of ``F - F*`` without the allowance for rounding, inf where there is none, and half of
     ``g'x + x'r``, which is an estimate, (fit,) each.
     """
-    g = np.where(at, cg.gradient, 0.0)
+    g = np.where(at, cg.residual, 0.0)
     system = _System(cg, g, target, floor, attained)
     most = _PRODUCTS + steps_of_a_hessian(len(g) - 1) / 2  # a metric of its own takes about as long
     with _quietly():

@@ -168,6 +168,11 @@ class Descent:
         step, change = np.where(known, step, 0.0), np.where(known, change, 0.0)
         self.past = [*self.past, (step, change, known / np.where(known, curved, 1.0))][-_MEMORY:]
 
+    @property
+    def residual(self) -> np.ndarray:
+        """Gradient of the objective, with the subgradient that leaves least if there are several."""
+        return self.gradient
+
     def direction(self, g: np.ndarray) -> np.ndarray:
         """Apply the inverse of the metric, corrected by the steps that are remembered."""
         shares = []

@@ -314,16 +314,6 @@ class HostRows(Tiles):
         x = self._x(rows)
         return x if self._shift is not None else x - self.mean.astype(self.dtype)
 
-    def longest_in(self, coordinates: np.ndarray) -> float:
-        """Largest squared norm of ``[coordinates' (x - mean), 1]`` over the rows that count, rounding included."""
-        turn = coordinates.astype(self.dtype)
-
-        def tile(rows):
-            z = self._centred_rows(rows) @ turn
-            return self._furthest(rows, np.einsum("ij,ij->i", z, z))
-
-        return (float(np.max(self._over(tile))) + 1) * (1 + 1e-4)
-
     def _furthest(self, rows: slice, size: np.ndarray) -> float:
         """Largest of some sizes, (row,), over the rows that count for some fit."""
         if self.weights is None:

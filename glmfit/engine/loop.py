@@ -10,7 +10,7 @@ from ..compilation import Clock
 from ..display import ProgressBar
 from ..status import Status
 from .beginning import Beginning
-from .certify import bounds_of
+from .certify import bounds_of, may_be_spectral
 from .cg import Descent, steps_of_a_hessian
 from .checkpoint import Notebook
 from .exact.newton import Iterate
@@ -19,6 +19,7 @@ from .proximal import select
 from .result import Hints, History, LoopOptions, Solution, stopping_target
 
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
+_SECOND = 10.0  # times the aim of proofs of first order: that of others
 _PRODUCTS = 2  # before the step that leads to a proof of first order
 _PROOFS = 4  # before the exact Hessian of the fit decides
 _CHEAP = 15  # steps: a Hessian that costs less is formed after the first failed proof
@@ -126,10 +127,12 @@ class Run(Beginning):
             while self.groups:
                 group = self.groups[-1]
                 target = self._goals(group.fits, self.problem.null_objective[group.fits] - group.gained)
+                second = group.first_order and may_be_spectral(self, group)
+                target = target * _SECOND if second else target
                 ready = group.is_ready(target) | (group.n_steps >= self.most_steps)
                 if ready.all() and not self.options.proves:
                     self._leave(self.groups.pop())
-                elif ready.all() and group.first_order and not group.looks:
+                elif ready.all() and group.first_order and not (group.looks or second):
                     # A bound by duality is only as tight as the gradient, which single precision does not resolve.
                     if np.min(self.options.tol) < _ROUGH:
                         self._look(group)
@@ -233,7 +236,9 @@ class Run(Beginning):
         problem, fits = self.problem, group.fits
         self.attempts += 1
         broken, stalled = ~np.isfinite(group.estimate), group.estimate > group.aims * target
-        worse = self._look(group, dual=group.first_order or (not problem.penalty.smooth and group.proofs.any()))
+        second = may_be_spectral(self, group)
+        dual = not problem.penalty.smooth and ((group.first_order and not second) or group.proofs.any())
+        worse = self._look(group, dual=dual)
         params = Params(self.params.coef[:, fits], self.params.intercept[fits])
         objective = self.objective[fits]
         target = self._targets(fits, objective)

@@ -157,6 +157,16 @@ class ProximalDescent(Descent):
             self._stale[:] = True
             self.judge()
 
+    @property
+    def residual(self) -> np.ndarray:
+        """Gradient with the subgradient that leaves least; see :attr:`Descent.residual`."""
+        g = self.gradient
+        return np.vstack([self.penalty.subgradient_residual(self.coef, g[:-1]), g[-1:]]).astype(np.float64)
+
+    def direction(self, g: np.ndarray) -> np.ndarray:
+        """Apply the inverse of the shared metric: models of single fits have some features only."""
+        return self.shared.solve(g)
+
     def _minimise(self, fits, features) -> None:
         """Minimise the models of some fits over some features of each, bool (feature, fit), and those that moved."""
         finite = np.all(np.isfinite(self.gradient[:, fits]), axis=0)

@@ -207,10 +207,6 @@ class StreamedRows(Workers):
             reach[sure] = self._read(look, fits)[1]
         return reach
 
-    def longest_in(self, coordinates: np.ndarray) -> float:
-        """Largest squared norm of a row in coordinates; see :meth:`HostRows.longest_in`."""
-        return self._read(lambda part: (None, part.longest_in(coordinates)))[1]
-
     # ---------------------------------------------------------------- which fits
 
     def split(self, *indices: np.ndarray) -> list[Self]:

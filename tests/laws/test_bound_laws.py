@@ -8,7 +8,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 import scipy.stats
-from cases import DESIGNS, OBSERVATIONS, D, N, T, design, problem, proved_gap, recording, seen_by_saga
+from cases import DESIGNS, OBSERVATIONS, PENALTIES, D, N, T, design, problem, proved_gap, recording, seen_by_saga, solve
 from oracles import population as oracle
 
 from glmfit import bounds
@@ -16,6 +16,7 @@ from glmfit.engine.exact import newton as newton_steps
 from glmfit.engine.problem import Params
 from glmfit.saga.spectral_rows import Metric, block_spectra
 from glmfit.saga.walk import certify_smoothness
+from glmfit.solvers import LoopOptions
 
 every_link = pytest.mark.parametrize("link", OBSERVATIONS)
 every_design = pytest.mark.parametrize("kind", DESIGNS)
@@ -339,6 +340,26 @@ def test_a_bound_through_a_step_is_above_the_gap_and_needs_no_small_radius(link,
                 without.append(bounds.gap_bound(decrement_squared, radius_squared) < np.inf)
     assert np.sum(found) > (np.sum(without) if strength < 1e-2 else 0.9 * np.sum(without))
     assert np.all(found[-2 * N :: 2])
+
+
+@pytest.mark.parametrize("name", ["lasso", "elastic net", "group lasso"])
+@every_link
+def test_bounds_of_second_order_hold_for_penalties_with_kinks(link, name):
+    """Without duality; at most a few times the gap, close to an optimum with the same zeros."""
+    X, Y = recording(link)
+    kind, numbers = PENALTIES[name]
+    whole = problem(link, X, Y, kind, **numbers)
+    best = solve(whole, LoopOptions(tol=1e-14, negligible=0.0))
+    least, rng = best.objective - best.gap, np.random.default_rng(0)
+    for size in (1e-2, 1e-3):
+        for zeros in (True, False):
+            change = size * rng.normal(size=(D, N)) * ((best.params.coef != 0) | (not zeros))
+            at = Params(best.params.coef + change, best.params.intercept + size * rng.normal(size=N))
+            gap = whole.evaluate(at).objective - least
+            bound = proved_gap(whole, at, dual=False)
+            assert np.all(bound >= gap - best.gap)
+            if zeros:
+                assert np.all(bound < 10 * gap)
 
 
 @pytest.mark.parametrize("constant", [0.3, 1.0, 2.5])
