@@ -8,7 +8,8 @@ import scipy.sparse
 from .tiles import over_tiles
 
 _SHARE = 0.5  # of the rows: if more of them differ, pooling takes about as long as it saves
-_SEEM = 0.6  # of the rows: if more seem to differ, nothing else is tried
+_SHARE_IN_FOLDS = 0.8  # likewise, if all strengths and folds of a cross-validation use the same rows
+_SEEM = 1.2  # times these shares: if more rows seem to differ, nothing else is tried
 _DRAWS = 8  # times the square root of the number of rows
 _OFTEN = 5  # times in which a row that is common is drawn, at least
 _LEAST_ROWS = 4096
@@ -47,7 +48,8 @@ class PooledRows(NamedTuple):
         """
         n, arrays = len(X), [a for a in (X, Y, own) if a is not None]
         keys = [X, *([] if offset is None else [offset]), *([] if sets is None else [sets > 0])]
-        if n < _LEAST_ROWS or (found := _groups_of(keys)) is None:
+        most = _SHARE if sets is None or sets.shape[1] == 1 else _SHARE_IN_FOLDS
+        if n < _LEAST_ROWS or (found := _groups_of(keys, most)) is None:
             return None
         order, starts = found
         n_groups, n_neurons = len(starts) - 1, Y.shape[1]
@@ -91,20 +93,23 @@ def _adder(labels: np.ndarray) -> scipy.sparse.csc_array:
     return scipy.sparse.csc_array((np.ones(n), labels, np.arange(n + 1)), shape=(labels[-1] + 1, n))
 
 
-def _groups_of(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Order the rows so that equal ones follow each other, from these starts on, and to the end; None if few repeat."""
+def _groups_of(keys: list[np.ndarray], most: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """Order the rows so that equal ones follow each other, from these starts on, and to the end.
+
+    Return None if more than a share of the rows differ.
+    """
     n, rng = len(keys[0]), np.random.default_rng(0)
     factors = [rng.integers(1 << 62, size=key.shape[1], dtype=np.uint64) * 2 + 1 for key in keys]
 
     def hashes(rows):
         return sum(_bits(key[rows]) @ of_key for key, of_key in zip(keys, factors, strict=True))
 
-    if _share_that_differs(hashes(np.unique(rng.integers(n, size=_DRAWS * int(np.sqrt(n))))), n) > _SEEM:
+    if _share_that_differs(hashes(np.unique(rng.integers(n, size=_DRAWS * int(np.sqrt(n))))), n) > _SEEM * most:
         return None
     found = np.concatenate(list(over_tiles(hashes, n)))
     order = np.argsort(found, kind="stable")
     starts = _starts_of(found[order])
-    if len(starts) > _SHARE * n:
+    if len(starts) > most * n:
         return None
     first = np.empty_like(order)  # of the rows like each row
     first[order] = np.repeat(order[starts[:-1]], np.diff(starts))
@@ -117,7 +122,7 @@ def _groups_of(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
         others, order = np.flatnonzero(~same), order[same[order]]
         starts = np.append(_starts_of(found[order])[:-1], len(order) + np.arange(len(others) + 1))
         order = np.append(order, others)
-    return (order, starts) if len(starts) <= _SHARE * n else None
+    return (order, starts) if len(starts) <= most * n else None
 
 
 def _share_that_differs(hashes: np.ndarray, n_rows: int) -> float:
