@@ -23,7 +23,10 @@ _STEPS, _ROWS_PER_FEATURE = 24, 20  # of Lanczos on some of the rows
 
 
 def bounds_of(run, cg: Descent, target: np.ndarray, params: Params) -> tuple[np.ndarray, np.ndarray]:
-    """Bound the gaps of a group by duality or from the ridge; if too loose, from the spectrum of some rows."""
+    """Bound the gaps of a group by duality or from the ridge; if too loose, from the spectrum of some rows.
+
+    With kinks, that from some rows may come first, see `may_be_spectral`.
+    """
     problem, fits = run.problem, cg.fits
     smooth, bound, estimate = problem.penalty.smooth, *np.full((2, len(fits)), np.inf)
     some = np.all(cg.ridge[:-1] > 0, axis=0) & smooth
@@ -207,7 +210,7 @@ def _lanczos(product, v: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarr
     for j in range(n_steps):
         kept[j] = v
         w = product(v)
-        alpha[j] = np.sum(v * w, axis=0)
+        alpha[j] = np.einsum("pn,pn->n", v, w)
         for _ in range(2):
             w = w - np.einsum("kpn,kn->pn", kept[: j + 1], np.einsum("kpn,pn->kn", kept[: j + 1], w))
         b = np.linalg.norm(w, axis=0)
@@ -248,6 +251,8 @@ def bound_gaps(
             z = floor.resolved(cg.direction(system.r))
             after = inner(system.r, z)
             p, rz = open_ * (z + np.where(begins | ~(rz > 0), 0.0, after / rz) * p), after
+        else:
+            system.restart(np.flatnonzero(waits))
     return np.where(at, system.bound, np.inf), system.least / 2
 
 
@@ -264,6 +269,7 @@ class _System:
         self.growth = _growth(cg) * (1 + _MARGIN)
         n = len(target)
         self.reach, self.least, self.bound = np.zeros(n), np.zeros(n), np.full(n, np.inf)
+        # Where a residual was last exact: x, the residual, and the bound of its error.
         self._begin, self._rest, self._known = self.x, g, np.zeros(n)
 
     def step(self, p: np.ndarray, rz: np.ndarray, which: np.ndarray) -> None:
@@ -285,7 +291,8 @@ class _System:
         """Compute residuals of some fits in float64, and go on from these."""
         if len(some):
             x = self.x[:, some]
-            exact = self.cg.rows.products(x, some, exact=True)[0] + self.cg.ridge[:, some] * x
+            exact, self.reach[some] = self.cg.rows.products(x, some, exact=True)
+            exact += self.cg.ridge[:, some] * x
             self.r, self._begin, self._rest = self.r.copy(), self._begin.copy(), self._rest.copy()
             self.r[:, some] = self._rest[:, some] = self.g[:, some] - exact
             self._begin[:, some] = x
@@ -298,8 +305,11 @@ class _System:
         slope, inside, left = inner(self.g, self.x), inner(self.x, self.r), floor.squared_norm(self.r)
         bend, ball = slope - inside, growth * floor.reach_squared
         self.least = np.fmax(self.least, slope + inside)
-        off = 2 * np.sqrt(np.maximum(bend, 0)) * error / floor.spread_root
-        size = np.sqrt(growth * np.maximum(bend + off, 0))
+        of_size = (
+            error / floor.spread_root
+        )  # x'Hx differs from bend by twice this times |x|; its other error is in growth
+        size = of_size + np.sqrt(np.maximum(bend, 0) + of_size**2)
+        off, size = 2 * of_size * size, np.sqrt(growth) * size
         most = np.sqrt(ball) * size
         moved = np.minimum(most, self.reach * (1 + 1e-4) + _MARGIN * most)
         rest = np.sqrt(growth) * (np.sqrt(left) + error) + (growth - 1) * size
@@ -307,8 +317,8 @@ class _System:
         self.bound = np.minimum(self.bound, stepped_gap_bound(*step))
         known = constant is not None
         # A step may move the rows too far for any bound at its end.
-        far = np.isinf(stepped_gap_bound(*step[:3], 0.0, *step[4:])) & known
         self.rounded = (left <= error**2) & known
+        far = np.isinf(stepped_gap_bound(*step[:3], 0.0, *step[4:])) & known & ~self.rounded
         near = (np.isfinite(self.bound) | (not known)) & (left <= _TIGHT * bend)
         self.ended = (self.bound <= self.target) | far | near | ~np.isfinite(left)
 

@@ -38,7 +38,7 @@ class Descent:
     )  # fmt: skip
     most_samples: ClassVar[int] = 4  # metrics of a fit from some rows; then they are of all rows
     begins_light = True  # whether first steps from models without features read rows in memory only once
-    first_order = False  # whether bounds in memory are by duality
+    first_order = False  # whether bounds in memory may be by duality
     extensions = 3  # times a step may be made longer
     aim = 0.3  # of the target: an estimate below it asks for a proof
     slack = 0.9  # of an estimate: if some steps leave more of it, only rounding is assumed to be left

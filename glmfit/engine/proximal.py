@@ -48,7 +48,7 @@ class ProximalDescent(Descent):
     first_order = True
     most_samples = 2
     extensions = 0  # slopes between two points of a kink show when to stop, not where the minimum is
-    aim = 1e-2  # bounds by duality are of first order
+    aim = 1e-2  # for bounds by duality, which are of first order
 
     def __init__(self, rows: HostRows, metric: SharedMetric, ridge, penalty: Penalty, at: np.ndarray):
         self.penalty, basis = penalty, metric.basis
