@@ -305,9 +305,7 @@ class _System:
         slope, inside, left = inner(self.g, self.x), inner(self.x, self.r), floor.squared_norm(self.r)
         bend, ball = slope - inside, growth * floor.reach_squared
         self.least = np.fmax(self.least, slope + inside)
-        of_size = (
-            error / floor.spread_root
-        )  # x'Hx differs from bend by twice this times |x|; its other error is in growth
+        of_size = error / floor.spread_root  # x'Hx differs from bend by twice this times |x|, and by the growth
         size = of_size + np.sqrt(np.maximum(bend, 0) + of_size**2)
         off, size = 2 * of_size * size, np.sqrt(growth) * size
         most = np.sqrt(ball) * size
