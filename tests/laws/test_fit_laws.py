@@ -13,10 +13,11 @@ from oracles import population as oracle
 from glmfit import PopulationGLM, Status, engine, observations, penalties
 from glmfit.compilation import compiled_programs
 from glmfit.engine import Newton, cg, passes, solvers
-from glmfit.engine.certify import RidgeFloor, SpectralFloor, bound_gaps
+from glmfit.engine.certify import bound_gaps
 from glmfit.engine.cg import Descent, inner
 from glmfit.engine.devices.rows import DeviceRows
 from glmfit.engine.devices.shards import layout_of
+from glmfit.engine.floors import RidgeFloor, SpectralFloor
 from glmfit.engine.host import HostRows
 from glmfit.engine.metric import OwnMetric, SharedMetric
 from glmfit.engine.population import FoldedProblem, PopulationProblem
