@@ -162,8 +162,8 @@ class _System:
         step = slope, (bend - off) / growth, size, rest, moved, ball, self.attained, constant
         self.bound = np.minimum(self.bound, stepped_gap_bound(*step))
         known = constant is not None
-        # A step may move the rows too far for any bound at its end.
         self.rounded = (left <= error**2) & known
+        # A step may move the rows too far for any bound at its end.
         far = np.isinf(stepped_gap_bound(*step[:3], 0.0, *step[4:])) & known & ~self.rounded
         near = (np.isfinite(self.bound) | (not known)) & (left <= _TIGHT * bend)
         self.ended = (self.bound <= self.target) | far | near | ~np.isfinite(left)
