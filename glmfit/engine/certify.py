@@ -64,9 +64,15 @@ def may_be_spectral(run, cg: Descent) -> bool:
     """Tell whether a bound from some rows may serve at once, for a penalty with kinks in memory.
 
     It is of second order, unlike that by duality; but where fits have metrics of their own, the shared one is loose.
+    Fits of folds are compared with each other, and the last step before a bound by duality makes them more accurate.
     """
     basis = run.problem.basis
-    return basis.is_resolved and cg.proofs.max() < _ATTEMPTS and np.mean(run.curved[cg.fits]) < _FEW
+    return (
+        basis.is_resolved
+        and run.problem.fold is None
+        and cg.proofs.max() < _ATTEMPTS
+        and np.mean(run.curved[cg.fits]) < _FEW
+    )
 
 
 def bound_gaps(

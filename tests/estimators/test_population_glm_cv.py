@@ -391,7 +391,7 @@ def test_a_mask_gives_the_scores_of_each_neuron_with_its_features(data, regulari
     for n, own in enumerate(mask.T):
         groups = {"groups": labels[own]} if regularizer == "GroupLasso" else {}
         alone = PopulationGLMCV(**groups, **given).fit(X[:, own], Y[:, n])
-        np.testing.assert_allclose(model.cv_scores_[:, :, n], alone.cv_scores_[:, :, 0], atol=1e-4)
+        np.testing.assert_allclose(model.cv_scores_[:, :, n], alone.cv_scores_[:, :, 0], atol=3e-4)
         assert model.strength_[n] == alone.strength_[0]
 
 
