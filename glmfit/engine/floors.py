@@ -115,7 +115,7 @@ class SpectralFloor:
 
     @staticmethod
     def cost_in_steps(n_rows: int, n_features: int, n_fits: int) -> float:
-        """Return its cost in steps of all fits: products with some rows, and the lengths of all of them."""
+        """Return about its cost in steps of all fits: rows in the spectral basis, and products with them."""
         share = max(0.1, _ROWS_PER_FEATURE * (n_features + 1) / n_rows)
         return _STEPS * (share if share < 0.5 else 1.0) + n_features / (4 * n_fits)
 

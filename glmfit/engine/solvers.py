@@ -86,7 +86,8 @@ class ProximalNewton(ConjugateGradients):
     -----
     The quadratic model of each neuron uses the spectral basis or its own Hessian, corrected by its last steps (BFGS).
     It is minimised with the full penalty on the host. Bounds on the gap are by duality, from one pass in float64; if
-    single precision resolves all directions of the features, those of :class:`ConjugateGradients` are tried first.
+    single precision resolves all directions of the features, those of :class:`ConjugateGradients` are tried first,
+    except for folds.
     The rest is as for :class:`ConjugateGradients`. A softmax problem has one model of all classes, with their
     Hessian; steps are in double precision.
     """
