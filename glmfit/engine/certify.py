@@ -102,7 +102,7 @@ def bound_gaps(
                 waits = np.zeros(len(at), bool)
             if not open_.any():
                 break
-            z = floor.resolved(cg.direction(system.r))
+            z = floor.resolved(cg.direction(np.where(open_, system.r, 0.0)))
             after = inner(system.r, z)
             p, rz = open_ * (z + np.where(begins | ~(rz > 0), 0.0, after / rz) * p), after
         else:

@@ -87,7 +87,9 @@ class Descent:
 
     def judge(self) -> None:
         """Measure how far the gradient is from 0, and precondition it."""
-        self.towards = self.precondition(self.gradient)
+        new = self._went if self._went is not None else np.ones(len(self.own), bool)
+        towards = self.precondition(np.where(new, self.gradient, 0.0))
+        self.towards = towards if new.all() else np.where(new, towards, self.towards)
         self.squared_norm = self.inner(self.gradient, self.towards)
 
     @property
@@ -101,10 +103,10 @@ class Descent:
 
     def precondition(self, g: np.ndarray) -> np.ndarray:
         """Apply the inverse of the metric of each fit."""
-        z = self.shared.solve(g)
-        for k, own in enumerate(self.own):
-            if own is not None:
-                z[:, k] = own.solve(g[:, k])
+        shares = [own is None for own in self.own]
+        z = self.shared.solve(g) if any(shares) else np.zeros_like(g)
+        for k in np.flatnonzero(~np.array(shares) & g.any(axis=0)):  # each reads a large matrix
+            z[:, k] = self.own[k].solve(g[:, k])
         return z
 
     def renew_metrics(self, fits: np.ndarray, scale: np.ndarray, kin: np.ndarray | None = None) -> None:
@@ -194,7 +196,7 @@ class Descent:
 
     def advance(self, moving: np.ndarray, goal: np.ndarray | None = None, most_steps: int | None = None) -> None:
         """Take a step of the moving fits, bool (fit,); subclasses may take some, up to ``goal`` or ``most_steps``."""
-        p, slope = self.choose()
+        p, slope = self.choose(moving)
         p = np.where(moving, p, 0.0)
         some = np.flatnonzero(moving) if self.rows.selects and moving.mean() < FEW else None
         if self._begins and not self.ends_there and all(own is None for own in self.own):
@@ -213,9 +215,9 @@ class Descent:
         if not self.rows.held:
             self.rows.hold(self.at)
 
-    def choose(self) -> tuple[np.ndarray, np.ndarray]:
-        """Directions, and slopes along them."""
-        z = self.direction(self.gradient) if self.past else self.towards
+    def choose(self, moving: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Directions of the moving fits, and slopes along them."""
+        z = self.direction(np.where(moving, self.gradient, 0.0)) if self.past else self.towards
         p = -np.where(self.inner(self.gradient, z) > 0, z, self.towards)
         return p, self.inner(self.gradient, p)
 

@@ -22,6 +22,7 @@ _FEW_PRODUCTS = 2e8  # in Hessians, finished before threads have started
 _PROJECTIONS = 8  # estimate the size of a row to a factor of two
 _ONE_IN, _MOST_DRAWN = 10, 1024  # rows from which lengths are estimated
 _TRIALS, _FURTHEST, _LEAST = 2, 4.0, 0.05  # of these lengths; the longest; how far into an interval, at least
+_OF_ALL_THREADS = 4  # fewer Hessians, times the number of threads, are formed by all threads together
 _NEGLIGIBLE = 1e-3  # of the mean curvature: rows below it are skipped in a Hessian that only guides
 
 
@@ -385,18 +386,18 @@ class HostRows(Tiles):
         mean = self.mean.astype(self.dtype)[:, None]
         least = (_NEGLIGIBLE * self.curvature.mean(axis=0, dtype=np.float64)).astype(self.dtype)
         columns = [np.append(some, d) for some in columns] if columns is not None else [ALL] * len(fits)
-        totals = [np.zeros((d + 1 if some is ALL else len(some),) * 2) for some in columns]
         tiles = tiles_of(self.n_rows, int(np.clip(_MOST_OF_A_TILE // (d + 1), 512, _MOST_ROWS)))
 
-        def some_fits(share: slice) -> None:
-            for tile in tiles:
+        def sums(some_tiles: list[slice], share: slice) -> list[np.ndarray]:
+            totals = [np.zeros((d + 1 if some is ALL else len(some),) * 2) for some in columns[share]]
+            for tile in some_tiles:
                 x = np.empty((d + 1, tile.stop - tile.start), self.dtype)  # one feature per row: fast to select
                 x[:-1] = self._dense(tile).T
                 if self._shift is None:
                     x[:-1] -= mean
                 x[:-1] *= inverse
                 x[-1] = 1
-                for fit, some, total in zip(fits[share], columns[share], totals[share], strict=True):
+                for fit, some, total in zip(fits[share], columns[share], totals, strict=True):
                     c = self.curvature[tile, fit]
                     rows = np.flatnonzero(c > least[fit])
                     if len(rows) < len(c) // 2:
@@ -405,12 +406,17 @@ class HostRows(Tiles):
                     else:
                         z = x[some] * np.sqrt(c)
                     total += z @ z.T
+            return totals
 
-        shares = n_cores() if self._pool is not None and self.n_rows * (d + 1) ** 2 * len(fits) > _FEW_PRODUCTS else 1
-        list(self.each(some_fits, [slice(i, None, shares) for i in range(min(shares, len(fits)))]))
-        for total in totals:
-            total /= self.n_rows
-        return totals
+        n = n_cores() if self._pool is not None and self.n_rows * (d + 1) ** 2 * len(fits) > _FEW_PRODUCTS else 1
+        if len(fits) <= _OF_ALL_THREADS * n:  # sums of every thread take little room
+            shares = list(self.each(lambda i: sums(tiles[i::n], slice(None)), range(n)))
+            totals = [sum(parts) for parts in zip(*shares, strict=True)]
+        else:
+            totals = [np.empty(0)] * len(fits)
+            for i, found in enumerate(self.each(lambda i: sums(tiles, slice(i, None, n)), range(n))):
+                totals[i::n] = found
+        return [total / self.n_rows for total in totals]
 
     # ---------------------------------------------------------------- passes that results rest on
 

@@ -265,7 +265,7 @@ class ProximalDescent(Descent):
             self._stale, self._formed = self._stale | self._went, self._formed & ~self._went
         super().arrive(loss_gradient, *since)
 
-    def choose(self) -> tuple[np.ndarray, np.ndarray]:
+    def choose(self, moving: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Directions, and slopes along them up to their ends."""
         return self._moves, self._slope
 
