@@ -94,8 +94,11 @@ class ProximalDescent(Descent):
     def _concerned(self, fits, share: float) -> np.ndarray:
         """Which features are not zero or may have to move, in whole groups, bool (feature, fit).
 
-        A feature may have to move if its gradient exceeds a share of the threshold.
+        A feature may have to move if its gradient exceeds a share of the threshold. A constant one stays at 0.
         """
+        return self._may_move(fits, share) & (~self.shared.basis.constant[:, None] | (self.coef[:, fits] != 0))
+
+    def _may_move(self, fits, share: float) -> np.ndarray:
         if self._single:
             return (self.coef[:, fits] != 0) | ~(np.abs(self.gradient[:-1, fits]) <= share * self._strength[:, fits])
         labels, inside = self._labels, self._labels >= 0

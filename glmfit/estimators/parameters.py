@@ -35,10 +35,7 @@ _REMOVED = {  # in version 0.2, by the first of these solvers that is allowed
         'populations. Use "auto" or "ConjugateGradients" ("ProximalNewton" for a lasso), which is faster',
     ),
 }
-_FEW_NEURONS = 3
-_ROWS_PER_FEATURE = 32
-_NEWTON_WORK = 4e7
-_SMALL_WORK = 4e6  # up to which a few neurons are fitted one by one
+_FEW_NEURONS, _SMALL_WORK = 3, 4e6  # with kinks, a few neurons of short recordings are fitted one by one
 _EXACT_WORK = 2e11  # products in a pass of models of classes
 
 
@@ -152,34 +149,19 @@ def choose_solver(problem: PopulationProblem) -> str:
 
     "LeastSquares" for Gaussian responses and smooth penalties, unless many neurons have masks of their own. On a GPU
     "Newton" for smooth penalties on all coefficients, while all Hessians take at most 1e13 floating-point operations
-    and fit in its memory. For rows that are read during the fit, or shared by several devices, "ConjugateGradients" if
-    the penalty is smooth, else "ProximalNewton". For rows in memory, on any device
-
-    - "ConjugateGradients" for smooth penalties; if some coefficients have no penalty, only if the features have full
-      rank and single precision resolves all their directions;
-    - "ProximalNewton" for penalties with kinks on all coefficients, except for up to three neurons of short recordings;
-    - "Newton" otherwise, for up to three neurons, for fewer than 32 rows per feature (blocks of rows then say little
-      about the whole), or if it takes about half a second at most, measured by ``N T (d + 56)``: it compiles nothing,
-      and the first fit by SAGA takes some seconds to compile;
-    - "SAGA" in all other cases.
-
-    The thresholds rest on benchmarks/auto_rule.py, whose timings of both solvers are committed.
+    and fit in its memory. In all other cases "ConjugateGradients" for smooth penalties and "ProximalNewton" for those
+    with kinks, except "Newton" for kinks, up to three neurons and short recordings, ``N T (d + 56)`` up to 4e6. These
+    finish by Newton's method what they cannot prove. Section "chosen" of benchmarks/auto_rule.py times them.
     """
     if least_squares_serves(problem):
         return "LeastSquares"
     if newton_pays(problem):
         return "Newton"
-    if not problem.in_memory or len(problem.devices) > 1:
-        return "ConjugateGradients" if problem.penalty.smooth else "ProximalNewton"
-    if problem.penalty.smooth and (problem.penalty.penalises_all or problem.basis.is_resolved):
+    if problem.penalty.smooth:
         return "ConjugateGradients"
-    n_rows, n_features, n_neurons = problem.n_rows, problem.n_features, problem.n_neurons
-    work, few = n_neurons * n_rows * (n_features + 56.0), n_neurons <= _FEW_NEURONS
-    kinks = not problem.penalty.smooth and problem.penalty.penalises_all
-    if kinks and not (few and work <= _SMALL_WORK):
-        return "ProximalNewton"
-    few = few or n_rows < _ROWS_PER_FEATURE * n_features
-    return "Newton" if few or work <= _NEWTON_WORK or problem.observation.is_quadratic else "SAGA"
+    work = problem.n_neurons * problem.n_rows * (problem.n_features + 56.0)
+    alone = problem.in_memory and len(problem.devices) < 2 and problem.n_neurons <= _FEW_NEURONS and work <= _SMALL_WORK
+    return "Newton" if alone else "ProximalNewton"
 
 
 def choose_class_solver(problem) -> str:

@@ -12,6 +12,8 @@ _STILL = 1e-10  # root mean square of a move of standardised rows that counts as
 _NO_MOVE = 1e-13  # of the length of a row: rounding
 _NEXT_TO_0, _FAR_BELOW = -20.0, 10.0  # linear predictors of a neuron that may have diverged
 _STALLED = 8  # steps without a smaller estimate or a lower objective
+_SURELY, _FEW = 1e-3, 2  # of the target: below it, no estimate counts as smaller, and so many steps may find a proof
+_GOES_ON = 0.1  # change of a predictor by a step, from which a neuron without a proof may have no optimum
 _MOST_ENTRIES = 5e7  # of a linear programme
 
 
@@ -54,13 +56,23 @@ class OneNeuron(Problem):
         """Bring one neuron below its target by exact Newton steps, if they lead there; returns the last iterate."""
         one, at_once = self.select(neuron), newton if self.penalty.smooth else proximal_newton
         at = at_once.start(one, np.append(params.coef[:, neuron], params.intercept[neuron]), near)
-        since, best, lowest = 0, np.inf, np.inf
-        while not (at.bound <= target or at.stuck or since >= _STALLED) and at.n_steps < most_steps:
+        if near and not at.bound <= target and one.goes_on(at):
+            at = at._replace(stuck=True)
+        since, best, lowest, patience = 0, np.inf, np.inf, _STALLED
+        while not (at.bound <= target or at.stuck or since >= patience) and at.n_steps < most_steps:
             at = at_once.iterate(one, at)._replace(n_steps=at.n_steps + 1)
             # Far away the estimate may rise for many steps while the objective still falls.
-            since = 0 if at.estimate < 0.9 * best or at.objective < lowest - 1e-2 * target else since + 1
+            smaller = at.estimate < 0.9 * best and best > _SURELY * target
+            since = 0 if smaller or at.objective < lowest - 1e-2 * target else since + 1
             best, lowest = min(best, at.estimate), min(lowest, at.objective)
-        return at._replace(stuck=bool(at.stuck or since >= _STALLED))
+            patience = _STALLED if best > _SURELY * target else _FEW
+        return at._replace(stuck=bool(at.stuck or since >= patience))
+
+    def goes_on(self, at) -> bool:
+        """Whether Newton steps from an iterate would not end, because a one-neuron problem has no optimum."""
+        if self.penalty.penalises_all or not self.penalty.smooth or at.system is None:
+            return False
+        return self.largest_move(at.system.step(at.gradient).move) > _GOES_ON and self.recedes is True
 
     def is_separable(self, neuron: int) -> bool:
         """Whether one neuron has no finite optimum, as far as `recedes` can tell."""

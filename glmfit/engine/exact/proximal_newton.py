@@ -65,7 +65,8 @@ def model_step(problem, at: Iterate) -> Step:
     g = np.where(flat, 0.0, np.append(gradient[inside] - mean * at.gradient[-1], at.gradient[-1]))
     before = np.append(coef[inside], 0.0)
     every = np.append(labels, -1)
-    move = least_of_models(*(a[None] for a in (Q, Q @ before - g, every, strength, before)))[0] - before
+    after = least_of_models(*(a[None] for a in (Q, Q @ before - g, every, strength, before)))[0]
+    move = np.where(flat, 0.0, after) - before
     step[inside], step[-1] = move[:-1], move[-1] - mean @ move[:-1]
     ridge = np.ravel(penalty.ridge_strength)
     kinks = [float(penalty.value(w[:, None])[0]) - np.sum(ridge * w**2) / 2 for w in (coef, coef + step[:-1])]
