@@ -12,8 +12,9 @@ _STILL = 1e-10  # root mean square of a move of standardised rows that counts as
 _NO_MOVE = 1e-13  # of the length of a row: rounding
 _NEXT_TO_0, _FAR_BELOW = -20.0, 10.0  # linear predictors of a neuron that may have diverged
 _STALLED = 8  # steps without a smaller estimate or a lower objective
-_SURELY, _FEW = 1e-3, 2  # of the target: below it, no estimate counts as smaller, and so many steps may find a proof
+_SURELY, _FEW = 1e-3, 2  # of the target: an estimate from which so many steps suffice to find out
 _GOES_ON = 0.1  # change of a predictor by a step, from which a neuron without a proof may have no optimum
+_WILD, _ENOUGH = 200.0, 4  # change of a predictor that no count could show; so many such steps do not end
 _MOST_ENTRIES = 5e7  # of a linear programme
 
 
@@ -58,12 +59,15 @@ class OneNeuron(Problem):
         at = at_once.start(one, np.append(params.coef[:, neuron], params.intercept[neuron]), near)
         if near and not at.bound <= target and one.goes_on(at):
             at = at._replace(stuck=True)
-        since, best, lowest, patience = 0, np.inf, np.inf, _STALLED
+        since, best, lowest, patience, wild = 0, np.inf, np.inf, _STALLED, 0
         while not (at.bound <= target or at.stuck or since >= patience) and at.n_steps < most_steps:
+            before = at.at
             at = at_once.iterate(one, at)._replace(n_steps=at.n_steps + 1)
+            if near and not self.penalty.penalises_all:
+                wild = wild + 1 if one.largest_move(at.at - before) > _WILD else 0
+                at = at._replace(stuck=bool(at.stuck or wild >= _ENOUGH))
             # Far away the estimate may rise for many steps while the objective still falls.
-            smaller = at.estimate < 0.9 * best and best > _SURELY * target
-            since = 0 if smaller or at.objective < lowest - 1e-2 * target else since + 1
+            since = 0 if at.estimate < 0.9 * best or at.objective < lowest - 1e-2 * target else since + 1
             best, lowest = min(best, at.estimate), min(lowest, at.objective)
             patience = _STALLED if best > _SURELY * target else _FEW
         return at._replace(stuck=bool(at.stuck or since >= patience))

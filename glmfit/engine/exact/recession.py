@@ -14,16 +14,20 @@ _FIRST = 1000  # inequalities of the first programme, and those added to the nex
 _MOST = 3e6  # numbers in all programmes together: some seconds
 _NOTHING = 1e-11  # of the largest row: smaller ones do not move
 _MOST_UNKNOWNS, _MOST_ENTRIES = 1000, 3e7  # of a programme of classes
+_STILL = 1e-9  # of the largest singular value: along a direction below it, held rows do not move
 _ZERO = 1e-7  # of a row's own length: a smaller move is none, and may seem to violate an inequality
+_ROUNDS, _CHANGES = 8, 150  # of `_found_by_projection`; changes of the rows in a sum
+_HELD = 1e-3  # of the largest weight in a sum: the direction sought moves no row with a larger one
+_HOLDS, _MOVES = 1e-8, 1e-4  # of the length of a direction: a smaller move is rounding, a larger one a move
 
 
 def recedes(inequalities: np.ndarray) -> bool | None:
     """Whether some u has ``a @ u <= 0`` for every row a of a matrix, and ``a @ u < 0`` for one of them.
 
-    None if the programmes become too large to tell. The method is cutting planes: a programme of some rows, to which
-    the rows that its solution violates are added. If the only solutions of a programme move no row, and its rows span
-    the space, the same is true of all rows together. Rows are scaled to length one, so that short ones count as much as
-    long ones.
+    None if the programmes become too large to tell. A projection finds most directions at once; what it does not find,
+    programmes decide by cutting planes: a programme of some rows, to which the rows that its solution violates are
+    added. If the only solutions of a programme move no row, and its rows span the space, the same is true of all rows
+    together. Rows are scaled to length one, so that short ones count as much as long ones.
     """
     size = np.linalg.norm(inequalities, axis=1)
     moves = size > _NOTHING * np.max(size, initial=0.0)
@@ -32,8 +36,63 @@ def recedes(inequalities: np.ndarray) -> bool | None:
         return False
     _, singular, directions = np.linalg.svd(rows.T @ rows)
     rows = rows @ directions[singular > _ZERO**2 * singular[0]].T  # other directions move no row
+    if _found_by_projection(rows):
+        return True
     # All rows may move with a margin, which is found quickly. Otherwise some stay, and the others are treated together.
     return _search(rows, apart=True) or _search(rows, apart=False)
+
+
+def _found_by_projection(rows: np.ndarray) -> bool:
+    """Whether a direction is found as the shortest sum of all rows with weights of at least 1: what is opposite to it.
+
+    No row moves up along it, by the optimality conditions, and if it is not 0, some move down. If rows with huge
+    weights nearly cancel, rounding hides it; then these rows are held, and it is sought among the directions left.
+    """
+    space = np.eye(rows.shape[1])
+    for _ in range(_ROUNDS):
+        inside = rows @ space
+        size = np.linalg.norm(inside, axis=1)
+        inside = inside[size > _ZERO] / size[size > _ZERO, None]
+        if not len(inside):
+            return False
+        total, weights = _shortest_sum(inside)
+        u = space @ -total
+        moves, length = rows @ u, np.abs(u).max()
+        if moves.max() <= _HOLDS * length and moves.min() < -_MOVES * length:
+            return True
+        _, spread, directions = np.linalg.svd(inside[weights > _HELD * weights.max()])
+        rank = np.count_nonzero(spread > _STILL * spread.max(initial=0.0))
+        if rank in (0, space.shape[1]):
+            return False
+        space = space @ directions[rank:].T
+    return False
+
+
+def _shortest_sum(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shortest sum of all rows with weights of at least 1, and by how much weights exceed 1.
+
+    By the active set method of Lawson and Hanson (Solving least squares problems, 1974), for some changes at most.
+    """
+    start = rows.sum(axis=0)
+    total, weights, active = start, np.zeros(len(rows)), np.zeros(0, int)
+    for _ in range(_CHANGES):
+        gain = -(rows @ total)
+        gain[active] = -np.inf
+        if not gain.max() > 1e-12 * np.linalg.norm(start):
+            break
+        active = np.append(active, np.argmax(gain))
+        while len(active):
+            best = np.linalg.lstsq(rows[active].T, -start, rcond=None)[0]
+            if best.min() > 0:
+                break
+            before, falls = weights[active], best <= 0
+            share = np.min(before[falls] / (before[falls] - best[falls]))
+            now = before + share * (best - before)
+            weights[active] = np.where(now > 1e-14, now, 0.0)
+            active = active[now > 1e-14]
+        weights[active] = best[: len(active)]
+        total = start + weights[active] @ rows[active]
+    return total, weights
 
 
 def _search(rows: np.ndarray, apart: bool) -> bool | None:
