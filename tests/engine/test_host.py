@@ -57,7 +57,7 @@ def test_lengths_from_some_rows_are_close_to_those_at_which_slopes_vanish(weight
     weights = rng.uniform(size=20_000) if weighted else None
     descent = descent_of(problem("softplus", X, Y, weights=weights))
     with descent.rows as rows:
-        p, slope = descent.choose()
+        p, slope = descent.choose(np.ones(len(descent.own), bool))
         rise = descent.inner(descent.ridge * p, p)
         for size in (0.3, 1.0, 2.0):  # directions that are too short, about right, and too long
             length = rows.lengths(descent.at, size * p, size * slope, size**2 * rise)

@@ -74,9 +74,10 @@ class OneNeuron(Problem):
 
     def goes_on(self, at) -> bool:
         """Whether Newton steps from an iterate would not end, because a one-neuron problem has no optimum."""
-        if self.penalty.penalises_all or not self.penalty.smooth or at.system is None:
+        if self.penalty.penalises_all or not self.penalty.smooth or not np.isfinite(at.objective):
             return False
-        return self.largest_move(at.system.step(at.gradient).move) > _GOES_ON and self.recedes is True
+        step = newton.form(self, at, np.float64).system.step(at.gradient)
+        return self.largest_move(step.move) > _GOES_ON and self.recedes is True
 
     def is_separable(self, neuron: int) -> bool:
         """Whether one neuron has no finite optimum, as far as `recedes` can tell."""

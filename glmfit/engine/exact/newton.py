@@ -165,7 +165,7 @@ def iterate(problem, at: Iterate) -> Iterate:
         at = at._replace(system=None, passes=after.passes)
     # Far from the optimum single precision suffices.
     far = not at.estimate <= max(_FAR * (problem.null_objective[0] - at.objective), CLOSE / problem.n_rows)
-    at = _form(problem, at, np.float32 if problem.X.dtype == np.float32 and far else np.float64)
+    at = form(problem, at, np.float32 if problem.X.dtype == np.float32 and far else np.float64)
     if not np.all(np.isfinite(at.system.matrix)):
         return at._replace(objective=np.nan, estimate=np.nan, stuck=True)
     step = at.system.step(at.gradient)
@@ -177,10 +177,11 @@ def iterate(problem, at: Iterate) -> Iterate:
 
 def judge_exactly(problem, at: Iterate) -> Iterate:
     """Form gradient and Hessian in double precision, and judge by them: single precision proves nothing."""
-    return _judge(problem, _form(problem, evaluate(problem, at), np.float64), np.inf)
+    return _judge(problem, form(problem, evaluate(problem, at), np.float64), np.inf)
 
 
-def _form(problem, at: Iterate, dtype) -> Iterate:
+def form(problem, at: Iterate, dtype) -> Iterate:
+    """Form the Hessian at an iterate."""
     formed = problem.hessian_of_one(at.at, dtype)
     system = NewtonSystem(*formed, *problem.standard, at.at, dtype is np.float64)
     return at._replace(system=system, passes=at.passes + 1)
