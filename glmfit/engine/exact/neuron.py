@@ -6,7 +6,7 @@ from .. import passes
 from ..problem import Params, Problem
 from ..tiles import Columns, over_tiles
 from . import newton, proximal_newton
-from .recession import recedes
+from .recession import find_recession
 
 _STILL = 1e-10  # root mean square of a move of standardised rows that counts as none
 _NO_MOVE = 1e-13  # of the length of a row: rounding
@@ -14,7 +14,8 @@ _NEXT_TO_0, _FAR_BELOW = -20.0, 10.0  # linear predictors of a neuron that may h
 _STALLED = 8  # steps without a smaller estimate or a lower objective
 _SURELY, _FEW = 1e-3, 2  # of the target: an estimate from which so many steps suffice to find out
 _GOES_ON = 0.1  # change of a predictor by a step, from which a neuron without a proof may have no optimum
-_WILD, _ENOUGH = 200.0, 4  # change of a predictor that no count could show; so many such steps do not end
+_FAR = 40.0  # change of a predictor after which a rate is practically 0
+_WILD, _ENOUGH = 200.0, 20  # change of a predictor that no count could show; so many such steps do not end
 _MOST_ENTRIES = 5e7  # of a linear programme
 
 
@@ -22,7 +23,7 @@ class OneNeuron(Problem):
     """Part of a population problem that treats its neurons one by one, on the host.
 
     Results about a neuron are kept between selections: ``rank``, the number of directions of the design that its
-    Hessian resolves if these are not all that matter, and ``recedes``.
+    Hessian resolves if these are not all that matter, and ``recession``.
     """
 
     found: dict  # of this problem's neuron
@@ -58,12 +59,12 @@ class OneNeuron(Problem):
         one, at_once = self.select(neuron), newton if self.penalty.smooth else proximal_newton
         at = at_once.start(one, np.append(params.coef[:, neuron], params.intercept[neuron]), near)
         if near and not at.bound <= target and one.goes_on(at):
-            at = at._replace(stuck=True)
+            at = one.far_along(at)
         since, best, lowest, patience, wild = 0, np.inf, np.inf, _STALLED, 0
         while not (at.bound <= target or at.stuck or since >= patience) and at.n_steps < most_steps:
             before = at.at
             at = at_once.iterate(one, at)._replace(n_steps=at.n_steps + 1)
-            if near and not self.penalty.penalises_all:
+            if near and not (self.penalty.penalises_all or self.observation.is_quadratic):
                 wild = wild + 1 if one.largest_move(at.at - before) > _WILD else 0
                 at = at._replace(stuck=bool(at.stuck or wild >= _ENOUGH))
             # Far away the estimate may rise for many steps while the objective still falls.
@@ -78,6 +79,13 @@ class OneNeuron(Problem):
             return False
         step = newton.form(self, at, np.float64).system.step(at.gradient)
         return self.largest_move(step.move) > _GOES_ON and self.recedes is True
+
+    def far_along(self, at):
+        """Go from an iterate along the direction without an optimum, until rates there are practically 0."""
+        way = self.recession
+        there = newton.evaluate(self, at._replace(at=at.at + way * (_FAR / self.largest_move(way))))
+        lower = there.objective <= at.objective
+        return (newton.judge_exactly(self, there) if lower else at)._replace(stuck=True)
 
     def is_separable(self, neuron: int) -> bool:
         """Whether one neuron has no finite optimum, as far as `recedes` can tell."""
@@ -114,11 +122,16 @@ class OneNeuron(Problem):
         With counts it falls in silent rows and stays in those with spikes. None if this is too expensive to compute.
         The direction is free of penalties.
         """
-        if "recedes" not in self.found:
-            self.found["recedes"] = self._look_for_recession()
-        return self.found["recedes"]
+        return True if isinstance(self.recession, np.ndarray) else self.recession
 
-    def _look_for_recession(self) -> bool | None:
+    @property
+    def recession(self) -> np.ndarray | bool | None:
+        """Direction in which it moves, (feature + 1,), intercept last; False if there is none, None if unknown."""
+        if "recession" not in self.found:
+            self.found["recession"] = self._look_for_recession()
+        return self.found["recession"]
+
+    def _look_for_recession(self) -> np.ndarray | bool | None:
         mean, scale = self.standard
         free = np.append(self.penalty.leaves_free(self.n_features), True)
         counts = True if self.weights is None else self.weights > 0
@@ -145,4 +158,11 @@ class OneNeuron(Problem):
             seen = np.linalg.norm(move, axis=1) > _NO_MOVE * np.linalg.norm(x, axis=1)
             return np.where(seen[:, None], move, 0.0)
 
-        return recedes(np.concatenate(list(over_tiles(moves_of, self.n_rows))))
+        found = find_recession(np.concatenate(list(over_tiles(moves_of, self.n_rows))))
+        if not isinstance(found, np.ndarray):
+            return found
+        direction = np.zeros(len(free))
+        direction[free] = still @ found
+        direction[:-1] /= scale
+        direction[-1] -= mean @ direction[:-1]
+        return direction

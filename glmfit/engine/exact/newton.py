@@ -202,7 +202,9 @@ def _judge(problem, at: Iterate, before: float) -> Iterate:
             # What the Hessian does not prove, a penalty on all coefficients may.
             gap = float(problem.evaluate_with_dual(at.params)[1][0])
     kept = None if decrement > _REUSE * before or (close and not np.isfinite(gap)) else at.system
-    return at._replace(bound=gap, estimate=decrement / 2, stuck=problem.found.get("recedes") is True, system=kept)
+    return at._replace(
+        bound=gap, estimate=decrement / 2, stuck=isinstance(problem.found.get("recession"), np.ndarray), system=kept
+    )
 
 
 def _bound(problem, at: Iterate, residual: np.ndarray, decrement: float) -> float:

@@ -16,15 +16,21 @@ _NOTHING = 1e-11  # of the largest row: smaller ones do not move
 _MOST_UNKNOWNS, _MOST_ENTRIES = 1000, 3e7  # of a programme of classes
 _STILL = 1e-9  # of the largest singular value: along a direction below it, held rows do not move
 _ZERO = 1e-7  # of a row's own length: a smaller move is none, and may seem to violate an inequality
-_ROUNDS, _CHANGES = 8, 150  # of `_found_by_projection`; changes of the rows in a sum
+_ROUNDS, _CHANGES = 8, 150  # of `_project`; changes of the rows in a sum
 _HELD = 1e-3  # of the largest weight in a sum: the direction sought moves no row with a larger one
 _HOLDS, _MOVES = 1e-8, 1e-4  # of the length of a direction: a smaller move is rounding, a larger one a move
 
 
 def recedes(inequalities: np.ndarray) -> bool | None:
-    """Whether some u has ``a @ u <= 0`` for every row a of a matrix, and ``a @ u < 0`` for one of them.
+    """Whether there is a direction of recession, see `find_recession`."""
+    found = find_recession(inequalities)
+    return True if isinstance(found, np.ndarray) else found
 
-    None if the programmes become too large to tell. A projection finds most directions at once; what it does not find,
+
+def find_recession(inequalities: np.ndarray) -> np.ndarray | bool | None:
+    """Find a u with ``a @ u <= 0`` for every row a of a matrix, and ``a @ u < 0`` for one of them.
+
+    False if there is none, None if the programmes become too large to tell. A projection finds most directions at once; what it does not find,
     programmes decide by cutting planes: a programme of some rows, to which the rows that its solution violates are
     added. If the only solutions of a programme move no row, and its rows span the space, the same is true of all rows
     together. Rows are scaled to length one, so that short ones count as much as long ones.
@@ -35,15 +41,17 @@ def recedes(inequalities: np.ndarray) -> bool | None:
     if not len(rows):
         return False
     _, singular, directions = np.linalg.svd(rows.T @ rows)
-    rows = rows @ directions[singular > _ZERO**2 * singular[0]].T  # other directions move no row
-    if _found_by_projection(rows):
-        return True
+    moving = directions[singular > _ZERO**2 * singular[0]].T  # other directions move no row
+    rows = rows @ moving
+    found = _project(rows)
     # All rows may move with a margin, which is found quickly. Otherwise some stay, and the others are treated together.
-    return _search(rows, apart=True) or _search(rows, apart=False)
+    for apart in (True, False):
+        found = found if isinstance(found, np.ndarray) else _search(rows, apart)
+    return moving @ found if isinstance(found, np.ndarray) else found
 
 
-def _found_by_projection(rows: np.ndarray) -> bool:
-    """Whether a direction is found as the shortest sum of all rows with weights of at least 1: what is opposite to it.
+def _project(rows: np.ndarray) -> np.ndarray | None:
+    """Look for a direction opposite to the shortest sum of all rows with weights of at least 1.
 
     No row moves up along it, by the optimality conditions, and if it is not 0, some move down. If rows with huge
     weights nearly cancel, rounding hides it; then these rows are held, and it is sought among the directions left.
@@ -54,18 +62,18 @@ def _found_by_projection(rows: np.ndarray) -> bool:
         size = np.linalg.norm(inside, axis=1)
         inside = inside[size > _ZERO] / size[size > _ZERO, None]
         if not len(inside):
-            return False
+            return None
         total, weights = _shortest_sum(inside)
         u = space @ -total
         moves, length = rows @ u, np.abs(u).max()
         if moves.max() <= _HOLDS * length and moves.min() < -_MOVES * length:
-            return True
+            return u
         _, spread, directions = np.linalg.svd(inside[weights > _HELD * weights.max()])
         rank = np.count_nonzero(spread > _STILL * spread.max(initial=0.0))
         if rank in (0, space.shape[1]):
-            return False
+            return None
         space = space @ directions[rank:].T
-    return False
+    return None
 
 
 def _shortest_sum(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -95,8 +103,8 @@ def _shortest_sum(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return total, weights
 
 
-def _search(rows: np.ndarray, apart: bool) -> bool | None:
-    """Whether there is a direction: one with a margin to all inequalities, or one along which rows move most."""
+def _search(rows: np.ndarray, apart: bool) -> np.ndarray | bool | None:
+    """Look for a direction with a margin to all inequalities, or for one along which rows move most."""
     n_rows, n_unknowns = rows.shape
     margin = np.ones((n_rows, int(apart)))
     cost = np.append(np.zeros(n_unknowns), -1.0) if apart else None
@@ -114,7 +122,8 @@ def _search(rows: np.ndarray, apart: bool) -> bool | None:
         )  # fmt: skip
         if found.status != 0:
             return None
-        moves = rows @ found.x[:n_unknowns]
+        u = found.x[:n_unknowns]
+        moves = rows @ u
         if moves[taken].min() >= -_ZERO:
             if apart or taken.all() or np.linalg.svd(some, compute_uv=False)[-1] > _ZERO:
                 return False
@@ -123,7 +132,7 @@ def _search(rows: np.ndarray, apart: bool) -> bool | None:
         worst = np.argsort(-moves)[:_FIRST]
         worst = worst[(moves[worst] > 0.1 * _ZERO) & ~taken[worst]]
         if not len(worst):
-            return True
+            return u
         taken[worst] = True
 
 
