@@ -30,10 +30,10 @@ def recedes(inequalities: np.ndarray) -> bool | None:
 def find_recession(inequalities: np.ndarray) -> np.ndarray | bool | None:
     """Find a u with ``a @ u <= 0`` for every row a of a matrix, and ``a @ u < 0`` for one of them.
 
-    False if there is none, None if the programmes become too large to tell. A projection finds most directions at once; what it does not find,
-    programmes decide by cutting planes: a programme of some rows, to which the rows that its solution violates are
-    added. If the only solutions of a programme move no row, and its rows span the space, the same is true of all rows
-    together. Rows are scaled to length one, so that short ones count as much as long ones.
+    False if there is none, None if the programmes become too large to tell. A projection finds most directions at once;
+    what it does not find, programmes decide by cutting planes: a programme of some rows, to which the rows that its
+    solution violates are added. If the only solutions of a programme move no row, and its rows span the space, the same
+    is true of all rows together. Rows are scaled to length one, so that short ones count as much as long ones.
     """
     size = np.linalg.norm(inequalities, axis=1)
     moves = size > _NOTHING * np.max(size, initial=0.0)
