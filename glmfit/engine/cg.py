@@ -86,7 +86,7 @@ class Descent:
         self.judge()
 
     def judge(self) -> None:
-        """Measure how far the gradient is from 0, and precondition it."""
+        """Measure how far the gradient is from 0, and precondition it, for fits that the last step moved."""
         new = self._went if self._went is not None else np.ones(len(self.own), bool)
         towards = self.precondition(np.where(new, self.gradient, 0.0))
         self.towards = towards if new.all() else np.where(new, towards, self.towards)
@@ -192,7 +192,7 @@ class Descent:
 
     def metric_of(self, matrix: np.ndarray, k: int, scale: np.ndarray) -> OwnMetric:
         """Metric of one fit from its Hessian without the ridge."""
-        return OwnMetric(matrix, self.ridge[:-1, k], scale)
+        return OwnMetric(matrix, self.ridge[:-1, k], scale, self.shared.basis)
 
     def advance(self, moving: np.ndarray, goal: np.ndarray | None = None, most_steps: int | None = None) -> None:
         """Take a step of the moving fits, bool (fit,); subclasses may take some, up to ``goal`` or ``most_steps``."""

@@ -22,7 +22,7 @@ _FEW_PRODUCTS = 2e8  # in Hessians, finished before threads have started
 _PROJECTIONS = 8  # estimate the size of a row to a factor of two
 _ONE_IN, _MOST_DRAWN = 10, 1024  # rows from which lengths are estimated
 _TRIALS, _FURTHEST, _LEAST = 2, 4.0, 0.05  # of these lengths; the longest; how far into an interval, at least
-_OF_ALL_THREADS = 4  # fewer Hessians, times the number of threads, are formed by all threads together
+_ROOM = 2e8  # bytes for Hessians of all fits in every thread; if they take more, threads share the fits
 _NEGLIGIBLE = 1e-3  # of the mean curvature: rows below it are skipped in a Hessian that only guides
 
 
@@ -408,14 +408,15 @@ class HostRows(Tiles):
                     total += z @ z.T
             return totals
 
-        n = n_cores() if self._pool is not None and self.n_rows * (d + 1) ** 2 * len(fits) > _FEW_PRODUCTS else 1
-        if len(fits) <= _OF_ALL_THREADS * n:  # sums of every thread take little room
-            shares = list(self.each(lambda i: sums(tiles[i::n], slice(None)), range(n)))
-            totals = [sum(parts) for parts in zip(*shares, strict=True)]
+        shared = self._pool is not None and self.n_rows * (d + 1) ** 2 * len(fits) > _FEW_PRODUCTS
+        n_threads = n_cores() if shared else 1
+        if 8 * n_threads * sum((d + 1 if some is ALL else len(some)) ** 2 for some in columns) <= _ROOM:
+            parts = list(self.each(lambda i: sums(tiles[i::n_threads], slice(None)), range(n_threads)))
+            totals = [sum(of_fit) for of_fit in zip(*parts, strict=True)]
         else:
             totals = [np.empty(0)] * len(fits)
-            for i, found in enumerate(self.each(lambda i: sums(tiles, slice(i, None, n)), range(n))):
-                totals[i::n] = found
+            for i, found in enumerate(self.each(lambda i: sums(tiles, slice(i, None, n_threads)), range(n_threads))):
+                totals[i::n_threads] = found
         return [total / self.n_rows for total in totals]
 
     # ---------------------------------------------------------------- passes that results rest on

@@ -291,9 +291,14 @@ class SharedMetric:
 
 
 class OwnMetric:
-    """Hessian of one fit: ``matrix`` in features divided by ``scale``, intercept last, and the ridge (feature,)."""
+    """Hessian of one fit: ``matrix`` in features divided by ``scale``, intercept last, and the ridge (feature,).
 
-    def __init__(self, matrix, ridge, scale):
+    Its inverse stays inside the directions of a basis, if it excludes any: along others gradients are rounding, and
+    without a ridge nothing would keep fits from following it.
+    """
+
+    def __init__(self, matrix, ridge, scale, basis: SpectralBasis | None = None):
+        self._basis = basis if basis is not None and basis.rank < len(scale) else None
         inside = np.arange(len(scale))
         matrix[inside, inside] += ridge / scale**2
         diagonal = np.diag(matrix)
@@ -315,8 +320,14 @@ class OwnMetric:
 
     def solve(self, gradient) -> np.ndarray:
         """Apply the inverse to one gradient, intercept last."""
-        return dpotrs(self._lower, gradient / self._unit, lower=True)[0] / self._unit  # SciPy's own checks take longer
+        z = dpotrs(self._lower, gradient / self._unit, lower=True)[0] / self._unit  # SciPy's own checks take longer
+        return z if self._basis is None else self._resolved(z)
+
+    def _resolved(self, z) -> np.ndarray:
+        """Part of directions, (feature + 1,) or more columns, inside the basis."""
+        return np.concatenate([self._basis.whiten @ (self._basis.unwhiten @ z[:-1]), z[-1:]])
 
     def factor(self) -> np.ndarray:
         """Return F with F'F the inverse, intercept last."""
-        return solve_triangular(self._lower, np.diag(1 / self._unit), lower=True, check_finite=False)
+        factor = solve_triangular(self._lower, np.diag(1 / self._unit), lower=True, check_finite=False)
+        return factor if self._basis is None else self._resolved(factor.T).T

@@ -94,7 +94,7 @@ class ProximalDescent(Descent):
     def _concerned(self, fits, share: float) -> np.ndarray:
         """Which features are not zero or may have to move, in whole groups, bool (feature, fit).
 
-        A feature may have to move if its gradient exceeds a share of the threshold. A constant one stays at 0.
+        A feature may have to move if its gradient exceeds a share of the threshold. A constant one does not leave 0.
         """
         return self._may_move(fits, share) & (~self.shared.basis.constant[:, None] | (self.coef[:, fits] != 0))
 

@@ -4,6 +4,8 @@
 devices obey the same laws. They use all devices of jax; tests/engine/test_devices.py gives it several.
 """
 
+import warnings
+
 import jax
 import numpy as np
 import pytest
@@ -663,3 +665,29 @@ def test_the_own_metric_of_a_fit_is_its_hessian():
     g = rng.normal(size=D + 1)
     whole = H + np.diag(np.append(ridge, 0))
     np.testing.assert_allclose(metric.solve(g), np.linalg.solve(whole, g), rtol=1e-5)
+
+
+def test_columns_that_sum_to_one_but_for_rounding_do_not_carry_a_fit_away():
+    """Along them gradients in single precision are rounding; a metric of a fit's own must not follow it."""
+    for seed in (1, 4, 20):
+        rng = np.random.default_rng(seed)
+        p = rng.random(40)
+        X = np.column_stack([1 - p, p, 1 - p]).astype(np.float32)
+        Y = rng.gamma(2.0, 0.5, (40, 6)) + 1e-6
+        made = {"observation_model": "Gamma", "regularizer": "UnRegularized"}
+        with warnings.catch_warnings(action="ignore"):  # nothing proves them
+            model, newton = (PopulationGLM("exp", solver_name=name, **made).fit(X, Y) for name in ("auto", "Newton"))
+        assert np.abs(model.coef_).max() < 100
+        np.testing.assert_allclose(model.predict(X), newton.predict(X), rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:X has a constant column")
+@pytest.mark.parametrize("solver", ["ProximalNewton", "Newton"])
+def test_constant_features_stay_at_0_whatever_groups_they_are_in(solver, rng):
+    """Otherwise nothing proves a fit: rounding would decide what the penalty has to."""
+    X = rng.normal(size=(400, 8))
+    X[:, [2, 6]] = 0.0, 7.5
+    Y = rng.poisson(np.exp(0.5 * X[:, [0, 1]]))
+    model = PopulationGLM("exp", "GroupLasso", regularizer_strength=1e-3, groups=[0, 0, 0, 1, 1, -1, -1, -1],
+                          solver_name=solver).fit(X, Y)  # fmt: skip
+    assert np.all(model.coef_[[2, 6]] == 0) and model.report_.gap_is_bound.all()

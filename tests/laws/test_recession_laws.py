@@ -7,7 +7,7 @@ import pytest
 from cases import problem
 
 from glmfit import PopulationGLM, SoftmaxGLM, Status
-from glmfit.engine.exact.recession import recedes
+from glmfit.engine.exact.recession import find_recession, recedes
 from glmfit.inference import wald_table
 
 
@@ -27,6 +27,22 @@ def test_a_direction_is_found_exactly_if_enumeration_finds_one(seed):
         angles = np.r_[0.0, angles, np.pi]  # one line left, along which those between move
     rows = np.stack([np.cos(angles), np.sin(angles)], axis=1) * rng.exponential(size=len(angles))[:, None]
     assert recedes(rows) is enumerated(rows)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_direction_holds_for_every_row_even_if_few_rows_may_move(seed):
+    """Most rows lie in a face that no direction leaves; heavy weights hide those that do."""
+    rng = np.random.default_rng(seed)
+    n_held, n_free = rng.integers(1, 12), rng.integers(1, 6)
+    held = rng.normal(size=(60, n_held))
+    held = np.vstack([held, -(rng.uniform(size=(3, 60)) @ held)])  # positive sums that vanish: these rows stay
+    held = np.hstack([np.vstack([held, -held]), np.zeros((126, n_free))])
+    free = np.hstack([rng.normal(size=(20, n_held)), rng.normal(size=(20, n_free)) - 3.0])
+    rows = np.vstack([held, free])[rng.permutation(146)] @ np.linalg.qr(rng.normal(size=(n_held + n_free,) * 2))[0]
+    u = find_recession(rows)
+    moves = rows @ u
+    assert moves.max() < 1e-6 * np.abs(u).max() and moves.min() < -1e-4 * np.abs(u).max()
+    assert recedes(np.vstack([rows, -rows])) is False
 
 
 def test_rows_that_never_move_give_no_direction():

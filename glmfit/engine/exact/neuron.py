@@ -12,10 +12,10 @@ _STILL = 1e-10  # root mean square of a move of standardised rows that counts as
 _NO_MOVE = 1e-13  # of the length of a row: rounding
 _NEXT_TO_0, _FAR_BELOW = -20.0, 10.0  # linear predictors of a neuron that may have diverged
 _STALLED = 8  # steps without a smaller estimate or a lower objective
-_SURELY, _FEW = 1e-3, 2  # of the target: an estimate from which so many steps suffice to find out
+_SURELY, _FEW = 1e-3, 2  # of the target: once estimates are below it, so many steps without progress end a fit
 _GOES_ON = 0.1  # change of a predictor by a step, from which a neuron without a proof may have no optimum
 _FAR = 40.0  # change of a predictor after which a rate is practically 0
-_WILD, _ENOUGH = 200.0, 20  # change of a predictor that no count could show; so many such steps do not end
+_WILD, _MOST_WILD = 200.0, 20  # change of a predictor by a step; so many such steps in a row have no end
 _MOST_ENTRIES = 5e7  # of a linear programme
 
 
@@ -66,7 +66,7 @@ class OneNeuron(Problem):
             at = at_once.iterate(one, at)._replace(n_steps=at.n_steps + 1)
             if near and not (self.penalty.penalises_all or self.observation.is_quadratic):
                 wild = wild + 1 if one.largest_move(at.at - before) > _WILD else 0
-                at = at._replace(stuck=bool(at.stuck or wild >= _ENOUGH))
+                at = at._replace(stuck=bool(at.stuck or wild >= _MOST_WILD))
             # Far away the estimate may rise for many steps while the objective still falls.
             since = 0 if at.estimate < 0.9 * best or at.objective < lowest - 1e-2 * target else since + 1
             best, lowest = min(best, at.estimate), min(lowest, at.objective)
@@ -74,7 +74,7 @@ class OneNeuron(Problem):
         return at._replace(stuck=bool(at.stuck or since >= patience))
 
     def goes_on(self, at) -> bool:
-        """Whether Newton steps from an iterate would not end, because a one-neuron problem has no optimum."""
+        """Whether Newton steps from an iterate would not end, because a one-neuron problem `recedes`."""
         if self.penalty.penalises_all or not self.penalty.smooth or not np.isfinite(at.objective):
             return False
         step = newton.form(self, at, np.float64).system.step(at.gradient)

@@ -30,7 +30,7 @@ def iterate(problem, at: Iterate) -> Iterate:
         if after.bound < at.bound:
             return after
         lower = after.objective <= at.objective + at.rounding and after.estimate < at.estimate
-        return (after if lower else at)._replace(stuck=True)
+        return (after if lower else _proved(problem, at))._replace(stuck=True)
     after = search(problem, at, step, lambda problem, there: _look(problem, there, step.slope))
     return _proved(problem, after) if step.slope <= CLOSE / problem.n_rows else after
 
@@ -58,7 +58,7 @@ def model_step(problem, at: Iterate) -> Step:
     labels, mean, scale = labels[inside], mean[inside], np.append(scale[inside], 1.0)
     H, _ = problem.hessian_of_one(at.at, np.float64, inside)
     Q, step = H * np.outer(scale, scale), np.zeros(len(at.at))
-    flat = np.diag(Q) == 0  # constant features: only their penalty moves them, not the rounding of a zero gradient
+    flat = np.diag(Q) == 0  # constant features: 0 is as good as any coefficient, and what a penalty wants
     Q[np.diag_indices_from(Q)] = np.where(flat, 1.0, (1 + _LIFT) * np.diag(Q))
     if not np.all(np.isfinite(Q)):
         return Step(step, 0.0, 0.0)

@@ -14,11 +14,11 @@ _FIRST = 1000  # inequalities of the first programme, and those added to the nex
 _MOST = 3e6  # numbers in all programmes together: some seconds
 _NOTHING = 1e-11  # of the largest row: smaller ones do not move
 _MOST_UNKNOWNS, _MOST_ENTRIES = 1000, 3e7  # of a programme of classes
-_STILL = 1e-9  # of the largest singular value: along a direction below it, held rows do not move
 _ZERO = 1e-7  # of a row's own length: a smaller move is none, and may seem to violate an inequality
-_ROUNDS, _CHANGES = 8, 150  # of `_project`; changes of the rows in a sum
-_HELD = 1e-3  # of the largest weight in a sum: the direction sought moves no row with a larger one
-_HOLDS, _MOVES = 1e-8, 1e-4  # of the length of a direction: a smaller move is rounding, a larger one a move
+_ROUNDS, _CHANGES = 8, 150  # of `_project`; changes of the set of rows that one of its sums has more of
+_HEAVY = 1e-3  # of the largest weight in a sum: rows with a larger one span the face that is left next
+_SPANNED = 1e-9  # of the largest singular value: directions above it move some heavy row
+_ROUNDED, _MOVED = 1e-8, 1e-4  # of the largest entry of a direction: moves of rows below and above these
 
 
 def recedes(inequalities: np.ndarray) -> bool | None:
@@ -51,10 +51,11 @@ def find_recession(inequalities: np.ndarray) -> np.ndarray | bool | None:
 
 
 def _project(rows: np.ndarray) -> np.ndarray | None:
-    """Look for a direction opposite to the shortest sum of all rows with weights of at least 1.
+    """Look for a direction: minus the shortest sum of all rows with weights of at least 1.
 
-    No row moves up along it, by the optimality conditions, and if it is not 0, some move down. If rows with huge
-    weights nearly cancel, rounding hides it; then these rows are held, and it is sought among the directions left.
+    No row moves up along it, by the optimality conditions, and if it is not 0, some move down. Heavy rows nearly cancel
+    each other; rounding may hide what is left. Every direction then moves them little, and those that do not move them
+    at all are searched next (facial reduction). What is found must hold for all rows; else the programmes decide.
     """
     space = np.eye(rows.shape[1])
     for _ in range(_ROUNDS):
@@ -66,10 +67,10 @@ def _project(rows: np.ndarray) -> np.ndarray | None:
         total, weights = _shortest_sum(inside)
         u = space @ -total
         moves, length = rows @ u, np.abs(u).max()
-        if moves.max() <= _HOLDS * length and moves.min() < -_MOVES * length:
+        if moves.max() <= _ROUNDED * length and moves.min() < -_MOVED * length:
             return u
-        _, spread, directions = np.linalg.svd(inside[weights > _HELD * weights.max()])
-        rank = np.count_nonzero(spread > _STILL * spread.max(initial=0.0))
+        _, spread, directions = np.linalg.svd(inside[weights > _HEAVY * weights.max()])
+        rank = np.count_nonzero(spread > _SPANNED * spread.max(initial=0.0))
         if rank in (0, space.shape[1]):
             return None
         space = space @ directions[rank:].T
@@ -94,7 +95,7 @@ def _shortest_sum(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             if best.min() > 0:
                 break
             before, falls = weights[active], best <= 0
-            share = np.min(before[falls] / (before[falls] - best[falls]))
+            share = np.min(before[falls] / np.maximum(before[falls] - best[falls], 1e-300))
             now = before + share * (best - before)
             weights[active] = np.where(now > 1e-14, now, 0.0)
             active = active[now > 1e-14]
