@@ -19,7 +19,7 @@ from _common import Section, interleaved, median, run_sections, timed
 from _designs import DESIGNS, groups
 from _models import fit_quietly
 
-FREE = ("w_maze_place", "open_field_place", "motor_cortex_velocity_lags", "motor_cortex_coupling")
+FREE = ("w_maze_place", "open_field_place", "motor_cortex_velocity_lags")
 GROUPED, N_SPLINES = "w_maze_place_and_history", 64
 SOLVERS, REPEATS, LONG_S = ("auto", "SAGA", "Newton"), 3, 10.0
 
