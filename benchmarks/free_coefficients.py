@@ -1,10 +1,9 @@
-"""Fits of recordings whose penalty leaves coefficients free: what "auto" runs, and the solvers it does not take.
+"""Fits of recordings without a penalty: what "auto" runs, and the solvers it does not take.
 
     python benchmarks/free_coefficients.py --data FOLDER [--sections w_maze_place,...]
 
 Without a penalty many neurons have no optimum: some place is never visited while they fire. Then a fit takes as long
-as it takes to find that out. Features of place depend on each other where the animal never is. The last section has a
-group lasso on the history of every neuron, and no penalty on place.
+as it takes to find that out. Features of place depend on each other where the animal never is.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from pathlib import Path
 
 import numpy as np
 from _common import Section, interleaved, median, run_sections, timed
-from _designs import DESIGNS, groups
+from _designs import DESIGNS
 from _models import fit_quietly
 
 FREE = ("w_maze_place", "open_field_place", "motor_cortex_velocity_lags")
-GROUPED, N_SPLINES = "w_maze_place_and_history", 64
 SOLVERS, REPEATS, LONG_S = ("auto", "SAGA", "Newton"), 3, 10.0
 
 
@@ -29,12 +27,7 @@ def free(cache, scale: float, section: Section, *, name: str, folder: Path) -> N
     from glmfit import PopulationGLM
 
     X, Y = (a[: int(scale * len(a))] for a in DESIGNS[name](folder))
-    how = {"regularizer": "UnRegularized"}
-    if name == GROUPED:
-        labels = np.array(groups(name, X.shape[1]))
-        labels[:N_SPLINES] = -1
-        how = {"regularizer": "GroupLasso", "regularizer_strength": 1e-3, "groups": np.maximum(labels - 8, -1)}
-    models = {solver: PopulationGLM(solver_name=solver, **how) for solver in SOLVERS}
+    models = {solver: PopulationGLM(regularizer="UnRegularized", solver_name=solver) for solver in SOLVERS}
     first = {solver: timed(lambda m=model: fit_quietly(m, X, Y))[0] for solver, model in models.items()}
     calls = {solver: lambda m=model: fit_quietly(m, X, Y) for solver, model in models.items()}
     later = interleaved(calls, 1 if max(first.values()) > LONG_S else REPEATS)
@@ -55,7 +48,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--data", type=Path, help="folder of the recordings", required=True)
     options, rest = parser.parse_known_args()
-    sections = {name: functools.partial(free, name=name, folder=options.data) for name in (*FREE, GROUPED)}
+    sections = {name: functools.partial(free, name=name, folder=options.data) for name in FREE}
     for function in sections.values():
         function.__doc__ = free.__doc__
     sys.exit(run_sections(__doc__, sections, "free_coefficients.json", rest))
