@@ -151,8 +151,7 @@ def choose_solver(problem: PopulationProblem) -> str:
     "Newton" for smooth penalties on all coefficients, while all Hessians take at most 1e13 floating-point operations
     and fit in its memory. In all other cases "ConjugateGradients" for smooth penalties and "ProximalNewton" for those
     with kinks, except "Newton" for kinks, up to three neurons and short recordings, ``N T (d + 56)`` up to 4e6. These
-    finish by Newton's method what they cannot prove. benchmarks/free_coefficients.py compares fits
-    without a penalty.
+    finish by Newton's method what they cannot prove. benchmarks/free_coefficients.py compares fits without a penalty.
     """
     if least_squares_serves(problem):
         return "LeastSquares"
