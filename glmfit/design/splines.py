@@ -17,18 +17,14 @@ _CIRCLE = (0.0, 2 * np.pi)
 
 
 class _ValueBasis(Basis):
-    """Functions of the position of a value in a range, from 0 to 1."""
+    """Functions of the position of a value in a range, from 0 to 1: `_at` gives them, (position, function)."""
 
     n: int
     range: tuple[float, float]
     penalty_order: int
     _goes_around = False
 
-    def _at(self, phase: np.ndarray) -> np.ndarray:
-        """Functions at places in [0, 1], (place, function)."""
-        raise NotImplementedError
-
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
         check_name(self.name)
         _set(self, "n", check_whole("n", self.n))
         _set(self, "range", _checked_range(self.range))
@@ -59,7 +55,43 @@ class _ValueBasis(Basis):
 
 
 @dataclass(frozen=True)
-class BSpline(_ValueBasis):
+class _Splines(_ValueBasis):
+    """Splines with evenly spaced knots in the range, penalised by `_differences` of their coefficients."""
+
+    n: int
+    range: tuple[float, float]
+    name: str = field(kw_only=True)
+    order: int = field(default=4, kw_only=True)
+    penalty_order: int = field(default=2, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _set(self, "order", check_whole("order", self.order))
+        n, order, penalty = self.n, self.order, self.penalty_order
+        if n < order:
+            raise ValueError(
+                f"n is {n}, order {order}; n must be at least the order. Lower order, or give more splines."
+            )
+        if penalty >= order:
+            few = f"splines of order {order} have {order - 1} derivatives"
+            raise ValueError(f"penalty_order is {penalty}; {few}, so it must be below order. Lower it, or raise order.")
+
+    @property
+    def _intervals(self) -> int:
+        """Number of intervals that the knots divide the range into."""
+        return self.n if self._goes_around else self.n - self.order + 1
+
+    @property
+    def _spacing(self) -> float:
+        """Distance of knots, in units of the feature."""
+        return (self.range[1] - self.range[0]) / self._intervals
+
+    def _matrices(self) -> tuple[np.ndarray, ...]:
+        return (matrices.gram(self._differences(self.penalty_order)),)
+
+
+@dataclass(frozen=True)
+class BSpline(_Splines):
     """B-splines on a range, which add up to 1, penalised by differences of their coefficients (P-splines).
 
     Parameters
@@ -111,41 +143,27 @@ class BSpline(_ValueBasis):
     """
 
     kind: ClassVar[str] = "bspline"
-    n: int
-    range: tuple[float, float]
-    name: str = field(kw_only=True)
-    order: int = field(default=4, kw_only=True)
-    penalty_order: int = field(default=2, kw_only=True)
     clamped: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
-        self._check()
-        _check_orders(self)
+        super().__post_init__()
         _set(self, "clamped", check_flag("clamped", self.clamped))
 
     def _differences(self, times: int) -> np.ndarray:
         knots = matrices.clamped_knots if self.clamped else matrices.even_knots
         return matrices.spline_differences(knots(self.n, self.order), self.order, times)
 
-    @property
-    def _spacing(self) -> float:
-        """Distance of knots, in units of the feature."""
-        return (self.range[1] - self.range[0]) / (self.n - self.order + 1)
-
-    def _matrices(self) -> tuple[np.ndarray, ...]:
-        return (matrices.gram(self._differences(self.penalty_order)),)
-
     def _at(self, phase: np.ndarray) -> np.ndarray:
-        degree, intervals = self.order - 1, self.n - self.order + 1
+        degree = self.order - 1
         if self.clamped:
-            knots = np.r_[np.zeros(degree), np.linspace(0, 1, intervals + 1), np.ones(degree)]
+            knots = np.r_[np.zeros(degree), np.linspace(0, 1, self._intervals + 1), np.ones(degree)]
         else:
-            knots = matrices.even_knots(self.n, self.order) / intervals
+            knots = matrices.even_knots(self.n, self.order) / self._intervals
         return _design(phase, knots, degree)
 
 
 @dataclass(frozen=True)
-class CyclicBSpline(_ValueBasis):
+class CyclicBSpline(_Splines):
     """B-splines around a circle, which add up to 1, penalised by differences around it.
 
     Parameters
@@ -187,27 +205,11 @@ class CyclicBSpline(_ValueBasis):
     """
 
     kind: ClassVar[str] = "cyclic_bspline"
-    n: int
     range: tuple[float, float] = _CIRCLE
-    name: str = field(kw_only=True)
-    order: int = field(default=4, kw_only=True)
-    penalty_order: int = field(default=2, kw_only=True)
     _goes_around = True
-
-    def __post_init__(self) -> None:
-        self._check()
-        _check_orders(self)
 
     def _differences(self, times: int) -> np.ndarray:
         return matrices.circular_differences(self.n, times)
-
-    @property
-    def _spacing(self) -> float:
-        """Distance of knots, in units of the feature."""
-        return (self.range[1] - self.range[0]) / self.n
-
-    def _matrices(self) -> tuple[np.ndarray, ...]:
-        return (matrices.gram(self._differences(self.penalty_order)),)
 
     def _at(self, phase: np.ndarray) -> np.ndarray:
         n, degree = self.n, self.order - 1
@@ -259,9 +261,6 @@ class Fourier(_ValueBasis):
     penalty_order: int = field(default=2, kw_only=True)
     _goes_around = True
 
-    def __post_init__(self) -> None:
-        self._check()
-
     @property
     def _ends(self) -> list[str]:
         return [f"{wave}{k}" for k in np.arange(1, self.n + 1) for wave in ("cos", "sin")]
@@ -299,14 +298,3 @@ def _checked_range(given: Any) -> tuple[float, float]:
     if not (np.isfinite([low, high]).all() and low < high and np.isfinite(high - low)):
         raise ValueError(f"range is {given!r}; it must be two finite numbers, the lower first.")
     return low, high
-
-
-def _check_orders(basis: Any) -> None:
-    """Check order and penalty_order of splines."""
-    _set(basis, "order", check_whole("order", basis.order))
-    n, order, penalty = basis.n, basis.order, basis.penalty_order
-    if n < order:
-        raise ValueError(f"n is {n}, order {order}; n must be at least the order. Lower order, or give more splines.")
-    if penalty >= order:
-        few = f"splines of order {order} have {order - 1} derivatives"
-        raise ValueError(f"penalty_order is {penalty}; {few}, so it must be below order. Lower it, or raise order.")
