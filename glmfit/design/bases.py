@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,32 +49,21 @@ class Basis:
         if "kind" in vars(cls):
             Basis._kinds[cls.kind] = cls
 
-    # -- for a basis of one term; others consist of such parts
+    # Every basis has _features(values, epochs). One of a single term has _matrices(), its penalties, and _axes(n) and
+    # _on_grid(*axes), which do what `axes` and `on_grid` do for checked arguments.
 
     @property
     def _parts(self) -> tuple[Basis, ...]:
-        """Bases that are one term each."""
-        return (self,)
+        """Bases that are one term each: of every column of a signal, for a basis with ``columns``."""
+        columns = getattr(self, "columns", None)
+        if columns is None:
+            return (self,)
+        return tuple(replace(self, name=f"{self.name}_{column}", columns=None) for column in columns)
 
     @property
     def _ends(self) -> list[str]:
         """Name of each function within the term."""
-        raise NotImplementedError
-
-    def _matrices(self) -> tuple[np.ndarray, ...]:
-        """Penalties of a single term."""
-        raise NotImplementedError
-
-    def _axes(self, n: int) -> tuple[np.ndarray, ...]:
-        raise NotImplementedError
-
-    def _on_grid(self, *axes: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
-
-    def _features(self, values: Sequence[Any], epochs: ArrayLike | None) -> np.ndarray:
-        raise NotImplementedError
-
-    # -- for all bases
+        return [str(b) for b in range(self.n)]
 
     @property
     def n_inputs(self) -> int:
@@ -94,12 +83,7 @@ class Basis:
     @property
     def terms(self) -> dict[str, Term]:
         """Terms by name, each with its columns, penalties and the basis of these columns."""
-        found, at = {}, 0
-        for part in self._parts:
-            stop = at + len(part._ends)
-            found[part.name] = Term._of_basis(range(at, stop), part._matrices(), part)
-            at = stop
-        return found
+        return terms_of(self._parts)
 
     @property
     def penalties(self) -> tuple[np.ndarray, ...]:
@@ -256,6 +240,16 @@ class Basis:
             names = ", ".join(part.name for part in self._parts)
             raise ValueError(f"there is a grid for each term, not for all of them: take terms[name].basis of {names}.")
         return self._parts[0]
+
+
+def terms_of(parts: Iterable[Basis], first: int = 0) -> dict[str, Term]:
+    """Make the terms of bases of one term each, whose features begin at column ``first``."""
+    found = {}
+    for part in parts:
+        stop = first + len(part._ends)
+        found[part.name] = Term._of_basis(range(first, stop), part._matrices(), part)
+        first = stop
+    return found
 
 
 def check_name(name: Any) -> None:

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import bins as _bins
-from .bases import Basis
+from .bases import Basis, terms_of
 from .bins import Bins
 from .convolution import Convolution
 from .kernels import TIME_BASES
@@ -36,11 +35,7 @@ class Part(NamedTuple):
         if not self.bases:
             features = range(first, first + len(self.names))
             return {self.name: Term.ridge(features) if self.ridge else Term(features)}
-        ends = np.cumsum([first, *(basis.n_features for basis in self.bases)]).tolist()
-        return {
-            basis.name: Term._of_basis(range(start, stop), basis.penalties, basis)
-            for basis, (start, stop) in zip(self.bases, pairwise(ends), strict=True)
-        }
+        return terms_of(self.bases, first)
 
 
 class Recorded(NamedTuple):

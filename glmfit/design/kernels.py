@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -28,6 +28,8 @@ def raised_cosines(at: np.ndarray, peaks: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _RaisedCosines(Basis):
+    """Kernels at places in the window from 0 to 1: `_at` gives them, (place, kernel)."""
+
     n: int
     window_s: float
     bin_s: float
@@ -51,10 +53,6 @@ class _RaisedCosines(Basis):
         if order >= n:
             raise ValueError(f"penalty_order is {order}; {n} kernels have differences of order {n - 1} at most.")
 
-    def _at(self, place: np.ndarray) -> np.ndarray:
-        """Kernels at places in the window from 0 to 1, (place, kernel)."""
-        raise NotImplementedError
-
     @property
     def kernels(self) -> np.ndarray:
         """Kernels, (lag, kernel), the first lag that of the bin before."""
@@ -63,16 +61,6 @@ class _RaisedCosines(Basis):
     @property
     def _lags(self) -> int:
         return round(self.window_s / self.bin_s)
-
-    @property
-    def _parts(self) -> tuple[Basis, ...]:
-        if self.columns is None:
-            return (self,)
-        return tuple(replace(self, name=f"{self.name}_{column}", columns=None) for column in self.columns)
-
-    @property
-    def _ends(self) -> list[str]:
-        return [str(b) for b in range(self.n)]
 
     def _matrices(self) -> tuple[np.ndarray, ...]:
         return (matrices.gram(matrices.differences(self.n, self.penalty_order)),)

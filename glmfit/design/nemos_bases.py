@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -105,12 +105,6 @@ class _NemosBasis(Basis):
     penalty_order: int
 
     @property
-    def _parts(self) -> tuple[Basis, ...]:
-        if self.columns is None:
-            return (self,)
-        return tuple(replace(self, name=f"{self.name}_{column}", columns=None) for column in self.columns)
-
-    @property
     def _ends(self) -> list[str]:
         return [str(b) for b in range(self.basis.n_basis_funcs)]
 
@@ -153,8 +147,7 @@ class NemosValues(_NemosBasis):
 
     @property
     def n_inputs(self) -> int:
-        """Number of arrays that `features` takes."""
-        return self.basis.ndim if hasattr(self.basis, "ndim") else 1
+        return getattr(self.basis, "ndim", 1)
 
     @property
     def _ends(self) -> list[str]:

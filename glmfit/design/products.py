@@ -36,7 +36,6 @@ class Sum(Basis):
 
     @property
     def n_inputs(self) -> int:
-        """Number of arrays that `features` takes."""
         return sum(member.n_inputs for member in self.members)
 
     def _features(self, values: Sequence[Any], epochs: ArrayLike | None) -> np.ndarray:
@@ -79,7 +78,6 @@ class Product(Basis):
 
     @property
     def n_inputs(self) -> int:
-        """Number of arrays that `features` takes."""
         return sum(factor.n_inputs for factor in self.factors)
 
     @property

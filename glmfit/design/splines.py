@@ -30,10 +30,6 @@ class _ValueBasis(Basis):
         _set(self, "range", _checked_range(self.range))
         _set(self, "penalty_order", check_whole("penalty_order", self.penalty_order, 0))
 
-    @property
-    def _ends(self) -> list[str]:
-        return [str(b) for b in range(self.n)]
-
     def _features(self, values: Sequence[Any], epochs: ArrayLike | None) -> np.ndarray:
         return self._on_grid(as_values(values[0], self.name))
 
