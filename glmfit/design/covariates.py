@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from .bases import Basis, terms_of
 from .bins import Bins
 from .convolution import Convolution
 from .kernels import TIME_BASES
-from .products import product
+from .products import product, row_products
 from .rules import guess
 from .schema import COUNTS
 from .sessions import Signal
@@ -76,7 +75,7 @@ def product_part(table: dict[str, Any], of: Recorded) -> Part:
         if len(factor.bases) > 1:
             several = f'"{factor.name}" has {len(factor.bases)} columns'
             raise ValueError(f'product "{name}": the factor {several}; select one of them by columns = [...].')
-    values = reduce(lambda a, b: (a[:, :, None] * b[:, None, :]).reshape(len(a), -1), [f.values for f in factors])
+    values = row_products([factor.values for factor in factors])
     basis = product(*(factor.bases[0] for factor in factors), name=name, isotropic=table.get("isotropic", False))
     note = {"name": name, "factors": [factor.note for factor in factors]}
     return Part(name, values, basis.feature_names, note, bases=(basis,))

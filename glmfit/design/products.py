@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import pairwise
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,8 +39,7 @@ class Sum(Basis):
         return sum(member.n_inputs for member in self.members)
 
     def _features(self, values: Sequence[Any], epochs: ArrayLike | None) -> np.ndarray:
-        made = _of_each(self.members, values, epochs)
-        return np.concatenate(made, axis=1)
+        return np.concatenate(_of_each(self.members, values, epochs), axis=1)
 
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.members))
@@ -96,12 +95,11 @@ class Product(Basis):
         return tuple(axis for factor in self.factors for axis in factor._axes(n))
 
     def _on_grid(self, *axes: np.ndarray) -> np.ndarray:
-        made = [factor._on_grid(*part) for factor, part in zip(self.factors, _split(self.factors, axes), strict=True)]
-        return matrices.in_tensor(made)
+        rest = iter(axes)
+        return matrices.in_tensor([factor._on_grid(*islice(rest, factor.n_inputs)) for factor in self.factors])
 
     def _features(self, values: Sequence[Any], epochs: ArrayLike | None) -> np.ndarray:
-        made = _of_each(self.factors, values, epochs)
-        return reduce(lambda a, b: (a[:, :, None] * b[:, None, :]).reshape(len(a), -1), made)
+        return row_products(_of_each(self.factors, values, epochs))
 
     def __repr__(self) -> str:
         more = ", isotropic=True" if self.isotropic else ""
@@ -166,6 +164,11 @@ def _is_plain_product(basis: Basis) -> bool:
     return isinstance(basis, Product) and not basis.isotropic and basis.name == "*".join(f.name for f in basis.factors)
 
 
+def row_products(made: Sequence[np.ndarray]) -> np.ndarray:
+    """Multiply features of the same rows, (row, feature) each: all products, the first feature changing slowest."""
+    return reduce(lambda a, b: (a[:, :, None] * b[:, None, :]).reshape(len(a), -1), made)
+
+
 def add(*bases: Basis) -> Basis:
     """Put bases next to each other; sums are split into their members."""
     _refuse_no_basis(bases, "a sum")
@@ -180,15 +183,10 @@ def _refuse_no_basis(values: Sequence[Any], what: str) -> None:
             raise TypeError(f"{what} takes bases of glmfit.design; {shorten(value)} is not one. {advice}")
 
 
-def _split(bases: Sequence[Basis], values: Sequence[Any]) -> list[Sequence[Any]]:
-    """Split values by the bases that take them, one after the other."""
-    ends = np.cumsum([0, *(basis.n_inputs for basis in bases)])
-    return [values[start:stop] for start, stop in pairwise(ends)]
-
-
 def _of_each(bases: Sequence[Basis], values: Sequence[Any], epochs: ArrayLike | None) -> list[np.ndarray]:
-    """Return the features of each basis, which must have equally many rows."""
-    made = [basis._features(part, epochs) for basis, part in zip(bases, _split(bases, values), strict=True)]
+    """Return the features of each basis, which takes its values in turn; all must have equally many rows."""
+    rest = iter(values)
+    made = [basis._features(list(islice(rest, basis.n_inputs)), epochs) for basis in bases]
     rows = {basis._called: len(features) for basis, features in zip(bases, made, strict=True)}
     if len(set(rows.values())) > 1:
         given = ", ".join(f"{n} for {called}" for called, n in rows.items())
