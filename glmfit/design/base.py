@@ -207,9 +207,7 @@ class KnownRows(RowSource):
 
 def served_dtype(dtype) -> np.dtype:
     """Type in which rows are served: float32 where it holds every value, else float64."""
-    dtype = np.dtype(dtype)
-    wide = (dtype.kind == "f" and dtype.itemsize >= 8) or (dtype.kind in "iu" and dtype.itemsize >= 4)
-    return np.dtype(np.float64 if wide else np.float32)
+    return np.dtype(np.float32 if np.can_cast(dtype, np.float32) else np.float64)
 
 
 def check_real(dtype, what: str) -> None:

@@ -150,12 +150,9 @@ class Term:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Term):
             return NotImplemented
-        same = self.features == other.features and self.basis == other.basis
-        return (
-            same
-            and len(self.penalties) == len(other.penalties)
-            and all(np.array_equal(a, b) for a, b in zip(self.penalties, other.penalties, strict=True))
-        )
+        if (self.features, self.basis, len(self.penalties)) != (other.features, other.basis, len(other.penalties)):
+            return False
+        return all(map(np.array_equal, self.penalties, other.penalties))
 
     def __hash__(self) -> int:
         return hash((self.features, len(self.penalties)))
