@@ -15,6 +15,7 @@ GAM, HISTORY = "PopulationGAM", "history"
 COUNT_ESTIMATORS = ("PopulationGLM", "PopulationGLMCV", GAM)  # those that take an exposure
 LABEL_ESTIMATORS = ("SoftmaxGLM", "SoftmaxGLMCV")
 CLASS_ESTIMATORS = (*LABEL_ESTIMATORS, "MultinomialGLM", "MultinomialGLMCV")
+_FITTED_BY = {"own": ("PopulationGLM", GAM), "others": (GAM,)}  # histories of some units only
 ISOTROPIC = (BSpline.kind, CyclicBSpline.kind)  # bases whose products may have one penalty for all directions
 RESAMPLE = ("mean", "nearest", "linear")
 _SHORTEST_S = 1e-6  # of a bin
@@ -89,23 +90,20 @@ def read_design(
         design["units"] = [str(unit) for unit in design["units"]]
         _check_once(note, "units", design["units"])
     bin_s = design.get("bin_s")
-    design["covariates"] = [
-        _read_covariate(problems, (*path, "covariates", i), entry, recordings, bin_s, target)
-        for i, entry in enumerate(right.get("covariates", []))
-    ]
+    read = partial(_read_covariate, problems, recordings, bin_s, target)
+    given = enumerate(right.get("covariates", []))
+    design["covariates"] = [read((*path, "covariates", i), entry) for i, entry in given]
     if "products" in right:
-        design["products"] = [
-            _read_product(problems, (*path, "products", i), entry, recordings, bin_s, target)
-            for i, entry in enumerate(right["products"])
-        ]
+        given = enumerate(right["products"])
+        design["products"] = [_read_product(problems, read, (*path, "products", i), entry) for i, entry in given]
     _check_names(problems, path, design)
     if "history" in right:
         at = (*path, "history")
         history = design["history"] = {"of": "all", **check_table(problems, at, right["history"], _HISTORY, ("basis",))}
-        if history["of"] == "own" and estimator not in (None, "PopulationGLM", GAM):
-            problems.add(at, f'of is "own", which {estimator} cannot fit; use PopulationGLM, {GAM}, or "all".')
-        if history["of"] == "others" and estimator not in (None, GAM):
-            problems.add(at, f'of is "others", which {estimator} cannot fit; use {GAM}, or "all".')
+        fitted_by = _FITTED_BY.get(history["of"])
+        if fitted_by and estimator not in (None, *fitted_by):
+            words = ", ".join(fitted_by)
+            problems.add(at, f'of is "{history["of"]}", which {estimator} cannot fit; use {words}, or "all".')
         if "basis" in history:
             history["basis"] = _read_basis(problems, (*at, "basis"), history["basis"], bin_s, TIME_BASES)
     elif not any(table.get(key) for key in ("covariates", "products")):
@@ -169,15 +167,14 @@ def _check_once(note: Note, key: str, values: list) -> None:
         note(f"{key} is {shown(values)}; each may occur once.")
 
 
-def _read_product(problems: Problems, path: tuple, table, recordings, bin_s, target) -> dict[str, Any]:
+def _read_product(problems: Problems, read: Callable, path: tuple, table: dict) -> dict[str, Any]:
     note = partial(problems.add, path)
     right = check_table(problems, path, table, _PRODUCT, ("name", "factors"))
     given = right.get("factors", [])
     if "factors" in right and len(given) < 2:
         note(f"factors has {len(given)} entr{'y' if len(given) == 1 else 'ies'}; a product needs at least two.")
     right["factors"] = [
-        _read_covariate(problems, (*path, "factors", i), entry, recordings, bin_s, target, _FACTOR, ("signal", "basis"))
-        for i, entry in enumerate(given)
+        read((*path, "factors", i), entry, _FACTOR, ("signal", "basis")) for i, entry in enumerate(given)
     ]
     for i, factor in enumerate(right["factors"] if right.get("isotropic") else ()):
         basis, at = factor.get("basis", {}), (*path, "factors", i)
@@ -192,7 +189,7 @@ def _read_product(problems: Problems, path: tuple, table, recordings, bin_s, tar
 
 
 def _read_covariate(
-    problems: Problems, path: tuple, table, recordings, bin_s, target, rules=_COVARIATE, required=("signal",)
+    problems: Problems, recordings, bin_s, target, path: tuple, table: dict, rules=_COVARIATE, required=("signal",)
 ) -> dict[str, Any]:
     note = partial(problems.add, path)
     right = check_table(problems, path, table, rules, required)
