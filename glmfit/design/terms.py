@@ -25,21 +25,12 @@ class Term:
     Parameters
     ----------
     features : sequence of int
-        Columns of the features, each once.
+        Columns of the features, each once; kept as a tuple.
     penalties : sequence of array, optional
         Symmetric positive semidefinite matrices S, (k, k) for k features. A term adds ``strength * b' S b / 2`` for
-        each of them. None: the term is not penalised.
+        each of them. None: the term is not penalised. Kept as a tuple of read-only arrays in float64.
     basis : Basis, optional
         Basis of the features, for curves in units of the feature.
-
-    Attributes
-    ----------
-    features : tuple of int
-        Columns.
-    penalties : tuple of numpy.ndarray
-        Matrices in float64, read-only.
-    basis : Basis or None
-        As given.
 
     Raises
     ------
