@@ -105,8 +105,9 @@ class Trials:
         _check_dims(known, self._dims, *columns)
         _check_labels(known)
         self._neuron = "neuron" if neuron is None else neuron
-        self._sizes = [next(a.sizes[dim] for a in known.values() if dim in a.dims) for dim in self._dims]
-        n_trials, size = self._sizes[0], math.prod(self._sizes[1:])
+        self._sizes = {dim: next(a.sizes[dim] for a in known.values() if dim in a.dims) for dim in self._dims}
+        n_trials, *others = self._sizes.values()
+        size = math.prod(others)
         if n_trials * size == 0:
             raise ValueError(f"there is no row: {self._shape}. Labels that differ by rounding share none.")
         self.trial, self.starts = np.repeat(np.arange(n_trials), size), np.arange(0, n_trials * size, size)
@@ -118,7 +119,7 @@ class Trials:
 
     @property
     def _shape(self) -> str:
-        return " x ".join(f"{size} {dim}" for dim, size in zip(self._dims, self._sizes, strict=True))
+        return " x ".join(f"{size} {dim}" for dim, size in self._sizes.items())
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -129,12 +130,10 @@ class Trials:
 
     def _rows(self, array: Any, column: str | None) -> Any:
         """Lay an array out as (row,), or (row, column): a frame if the columns have labels."""
-        bare = array.drop_vars(list(array.coords))
-        missing = {dim: n for dim, n in zip(self._dims, self._sizes, strict=True) if dim not in array.dims}
-        of_columns = [column] if column in array.dims else []
-        bare = bare.expand_dims(missing).transpose(*self._dims, *of_columns)
+        missing = {dim: n for dim, n in self._sizes.items() if dim not in array.dims}
+        bare = array.drop_vars(list(array.coords)).expand_dims(missing).transpose(*self._dims, ...)
         values = np.ascontiguousarray(bare.values).reshape(len(self), *bare.shape[len(self._dims) :])
-        if not of_columns or column not in array.indexes:
+        if column not in array.dims or column not in array.indexes:
             return values
         import pandas as pd
 
@@ -221,7 +220,7 @@ class Trials:
         if several and columns in self._dims:
             raise ValueError(f"columns is {columns!r}, a dimension of the rows ({_listed(self._dims)}); name another.")
         dims = [*self._dims, *([columns or self._neuron] if several else [])]
-        array = xr.DataArray(values.reshape(*self._sizes, *values.shape[1:]), dims=dims)
+        array = xr.DataArray(values.reshape(*self._sizes.values(), *values.shape[1:]), dims=dims)
         for known in self._labels:
             fits = [n for n, c in known.coords.items() if all(array.sizes.get(d) == k for d, k in c.sizes.items())]
             new = [name for name in fits if name not in array.coords]
