@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..checks import check_whole, shorten
+from ..data.arrays import numbers
 from .terms import Term
 
 GRID = 100  # points of an axis
@@ -260,8 +261,6 @@ def check_name(name: Any) -> None:
 
 def as_values(values: Any, name: str) -> np.ndarray:
     """Values of one input, (time,), in float64; NaN stays."""
-    from ..data.arrays import numbers
-
     return numbers(values, name, "one number per row, (time,)", "time")
 
 

@@ -103,7 +103,6 @@ class Convolution(KnownRows):
         self._origin = f" of {self._n_sources} sources, {n_basis} kernels of {self._lags} lags"
 
     def read(self, rows: slice) -> np.ndarray:
-        """Compute a run of rows, (row, source * basis): see `RowSource.read`."""
         start, stop, _ = rows.indices(len(self))
         first, last = start // self._block, -(-stop // self._block)
         past = self._past(first * self._block - self._lags, last * self._block - 1)
@@ -121,7 +120,6 @@ class Convolution(KnownRows):
         return features
 
     def signature(self) -> dict[str, Hashable]:
-        """Describe the state of what the signal is read from."""
         return self._source.signature()
 
     def _past(self, start: int, stop: int) -> np.ndarray:

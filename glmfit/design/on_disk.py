@@ -126,7 +126,6 @@ class MappedRows(KnownRows):
         return np.ndarray((stop - start, self.n_columns), self._stored, data, strides=self._strides)
 
     def signature(self) -> dict[str, Stamp]:
-        """State of the file."""
         return self._file.signature()
 
 

@@ -195,7 +195,6 @@ class SideBySide(KnownRows):
         return self._checked(*rows.indices(len(self))[:2])
 
     def signature(self) -> dict[str, Hashable]:
-        """State of what the parts are read from."""
         return {name: state for part in self._parts for name, state in part.signature().items()}
 
     def _checked(self, start: int, stop: int) -> np.ndarray:
