@@ -108,9 +108,16 @@ class MappedRows(KnownRows):
             why = "(copy on write): changes to it are not in the file, where rows are read from. Open it with mode='r'."
             raise ValueError(f"{what} has mode 'c' {why}")
         array = array[:, None] if self.one_column else array
-        self._stored = array.dtype
-        self._strides = _strides(array, what)
-        self._row_bytes = (self.n_columns - 1) * self._strides[1] + array.itemsize
+        row, column = array.strides
+        column = column if self.n_columns > 1 else array.itemsize
+        self._stored, self._strides = array.dtype, (row, column)
+        self._row_bytes = (self.n_columns - 1) * column + array.itemsize
+        if column <= 0 or row < self._row_bytes:
+            raise ValueError(
+                f"{what} has strides {array.strides} for shape {array.shape}: its rows do not lie one after the other "
+                "in the file (Fortran order, transposed or reversed), so reading a few of them would mean reading all "
+                "of it. Save it once in C order, np.save(path, np.ascontiguousarray(array)), and map that."
+            )
         self._position = _position(array)
         self._file = OpenFile(array.filename)
         self._origin = f" of {self._file.path}"
@@ -127,20 +134,6 @@ class MappedRows(KnownRows):
 
     def signature(self) -> dict[str, Stamp]:
         return self._file.signature()
-
-
-def _strides(array: np.ndarray, what: str) -> tuple[int, int]:
-    """Bytes from row to row and from column to column, each row within its own stretch of the file."""
-    row, column = array.strides
-    column = column if array.shape[1] > 1 else array.itemsize
-    row_bytes = (array.shape[1] - 1) * column + array.itemsize
-    if column <= 0 or row < row_bytes:
-        raise ValueError(
-            f"{what} has strides {array.strides} for shape {array.shape}: its rows do not lie one after the other in "
-            "the file (Fortran order, transposed or reversed), so reading a few of them would mean reading all of it. "
-            "Save it once in C order, np.save(path, np.ascontiguousarray(array)), and map that."
-        )
-    return row, column
 
 
 def _position(array: np.memmap) -> int:
