@@ -95,14 +95,13 @@ class Trials:
         feature: str = "feature",
         neuron: str | None = "neuron",
     ):
-        known = {"y": y, "X": _as_array(X, feature), "sample_weight": sample_weight}
-        known |= {"offset": offset, "exposure": exposure}
+        known = {"y": y, "X": _as_array(X, feature)}
+        known |= {"sample_weight": sample_weight, "offset": offset, "exposure": exposure}
         known = {name: array for name, array in known.items() if name == "X" or array is not None}
         for name, array in known.items():
             _check_array(name, array)
-        columns = (feature,) if neuron is None else (feature, neuron)
-        self._dims = _dims_of_rows(known, trial, columns)
-        _check_dims(known, self._dims, *columns)
+        self._dims = _dims_of_rows(known, trial, feature, neuron)
+        _check_dims(known, self._dims, feature, neuron)
         _check_labels(known)
         self._neuron = "neuron" if neuron is None else neuron
         self._sizes = {dim: next(a.sizes[dim] for a in known.values() if dim in a.dims) for dim in self._dims}
@@ -145,11 +144,9 @@ class Trials:
             factor = np.asarray(factors[name], np.float64)
             if not np.isnan(factor).any():
                 continue
-            lacks = np.isnan(np.asarray(self.X, np.float64)).any(axis=1)
-            absent = np.zeros((len(self), 1), bool)
+            absent = np.isnan(np.asarray(self.X, np.float64)).any(axis=1, keepdims=True)
             if self.y is not None and np.asarray(self.y).dtype.kind == "f":
-                absent = np.isnan(np.asarray(self.y)).reshape(len(self), -1)
-            absent = absent | lacks[:, None]
+                absent = absent | np.isnan(np.asarray(self.y)).reshape(len(self), -1)
             absent = absent if factor.ndim == 2 else absent.all(axis=1)
             factors[name] = np.where(np.isnan(factor) & absent, 0.0, factor)
         return factors
@@ -261,22 +258,21 @@ def _check_array(name: str, array: Any) -> None:
     )
 
 
-def _dims_of_rows(known: dict, trial: str | None, columns: tuple) -> list[str]:
+def _dims_of_rows(known: dict, trial: str | None, feature: str, neuron: str | None) -> list[str]:
     """Dimensions of the rows, that of trials first."""
     X, of_rows = known["X"], next(iter(known.values()))
-    feature, *neuron = columns
     if feature not in X.dims:
         raise ValueError(
             f"X has the dimensions {_listed(X.dims)}, none of features: name it (feature=...), or for a single feature "
             f"pass X.expand_dims({feature!r})."
         )
     y = known.get("y")
-    if neuron and y is not None and y.ndim > 1 and neuron[0] not in y.dims:
+    if neuron is not None and y is not None and y.ndim > 1 and neuron not in y.dims:
         raise ValueError(
-            f"y has the dimensions {_listed(y.dims)}, none named {neuron[0]!r}: pass the name of that of neurons, "
+            f"y has the dimensions {_listed(y.dims)}, none named {neuron!r}: pass the name of that of neurons, "
             "neuron=..., or neuron=None if y is of a single neuron or has labels."
         )
-    dims = [str(dim) for dim in of_rows.dims if dim not in columns]
+    dims = [str(dim) for dim in of_rows.dims if dim not in (feature, neuron)]
     if not dims:
         raise ValueError(f"{'X' if y is None else 'y'} has no dimension of trials, only {_listed(of_rows.dims)}.")
     if trial is None and "trial" not in dims and len(dims) > 1:
@@ -287,7 +283,7 @@ def _dims_of_rows(known: dict, trial: str | None, columns: tuple) -> list[str]:
     return [trial, *(dim for dim in dims if dim != trial)]
 
 
-def _check_dims(known: dict, dims: list, feature: str, neuron: str | None = None) -> None:
+def _check_dims(known: dict, dims: list, feature: str, neuron: str | None) -> None:
     """Raise for dimensions that the rows do not have."""
     for name, array in known.items():
         for dim in array.dims:
