@@ -15,6 +15,7 @@ from .sessions import Session, Signal
 from .terms import Term
 
 _MOST_INTERVALS = 100  # written in the notes
+_NAMED = 5  # units in a message
 
 
 @dataclass(frozen=True)
@@ -242,9 +243,6 @@ def _epochs(session: Session, design: dict[str, Any], signals: dict[str, Signal]
     return epochs, origin
 
 
-_NAMED = 5  # units in a message
-
-
 def _counts(session: Session, design: dict, bins: Bins, seconds: float) -> tuple[np.ndarray, list[str], dict]:
     """Count spikes, (bin, unit), of a design's units; return also these units, and the excluded ones with reasons."""
     left_out = {unit: f"{n} spikes" for unit, n in session.few_spikes.items()}
@@ -263,15 +261,12 @@ def _counts(session: Session, design: dict, bins: Bins, seconds: float) -> tuple
         left_out |= {unit: f"{rate:.3g} Hz" for unit, rate, keep in zip(units, rates, kept, strict=True) if not keep}
         counts, units = counts[:, kept], [unit for unit, keep in zip(units, kept, strict=True) if keep]
     if not units and (design["target"] == COUNTS or "history" in design):
-        raise ValueError(_no_units(left_out) if left_out else "the session has no spikes.")
+        if not left_out:
+            raise ValueError("the session has no spikes.")
+        some = ", ".join(f"{unit} ({reason})" for unit, reason in list(left_out.items())[:_NAMED])
+        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+        raise ValueError(f"no unit is left: min_spikes or min_rate_hz excludes {some}{more}. Lower that limit.")
     return counts, units, left_out
-
-
-def _no_units(left_out: dict[str, str]) -> str:
-    """Say why no unit is left: each with its number of spikes, or its rate."""
-    some = ", ".join(f"{unit} ({reason})" for unit, reason in list(left_out.items())[:_NAMED])
-    more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-    return f"no unit is left: min_spikes or min_rate_hz excludes {some}{more}. Lower that limit."
 
 
 def _labels(bins: Bins, target: str, signals: dict[str, Signal]) -> np.ndarray:
