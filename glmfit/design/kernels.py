@@ -177,7 +177,7 @@ def check_columns(
     signal: Any, name: str, columns: tuple[str, ...] | None, how: str = "Give the basis columns={n}, or names."
 ) -> None:
     """Raise ValueError for a signal with other columns than those of its basis."""
-    shape = tuple(signal.shape if hasattr(signal, "shape") else np.shape(signal))
+    shape = tuple(np.shape(signal))
     n = 1 if columns is None else len(columns)
     if shape[1:] != (n,) and (shape[1:] or columns is not None):
         needs = "(time,)" if columns is None else f"(time, {n}), a column for each of columns"

@@ -90,11 +90,10 @@ def from_nemos(basis: Any, *, penalty_order: int | None = None, bin_s: float | N
     shape = basis.input_shape[0]
     columns = None if shape is None or prod(shape) == 1 else tuple(map(str, range(prod(shape))))
     basis = basis.__sklearn_clone__()  # parts of a composite one do nothing by themselves
+    of_all = basis, basis.label, columns, order
     if kind in _VALUES:
-        return NemosValues(basis, basis.label, columns, order)
-    return NemosKernels(
-        basis, basis.label, columns, order, 1.0 if bin_s is None else bin_s, kernels_of(basis, np.float64)
-    )
+        return NemosValues(*of_all)
+    return NemosKernels(*of_all, 1.0 if bin_s is None else bin_s, kernels_of(basis, np.float64))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

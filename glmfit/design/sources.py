@@ -38,10 +38,10 @@ def as_source(array: Any) -> RowSource | None:
 
     Notes
     -----
-    Rows are returned as they are stored, float64 as float64 and every other type as float32, exact for counts below
-    16 777 216. Files stay open as long as the source lives; those of h5py and zarr are the caller's. A memory-mapped
-    file is read as a file and not through the mapping: if it is cut short, reading raises instead of ending the
-    process. A chunk that is missing from a zarr store reads as its fill value, as in zarr.
+    Rows are returned in float32 if it holds every value of the stored type, else in float64. Files stay open as long
+    as the source lives; those of h5py and zarr are the caller's. A memory-mapped file is read as a file and not through
+    the mapping: if it is cut short, reading raises instead of ending the process. A chunk that is missing from a zarr
+    store reads as its fill value, as in zarr.
     """
     if isinstance(array, RowSource):
         return array
