@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -90,15 +90,17 @@ def from_nemos(basis: Any, *, penalty_order: int | None = None, bin_s: float | N
     shape = basis.input_shape[0]
     columns = None if shape is None or prod(shape) == 1 else tuple(map(str, range(prod(shape))))
     basis = basis.__sklearn_clone__()  # parts of a composite one do nothing by themselves
-    of_all = basis, basis.label, columns, order
+    params = sorted((key, _comparable(value)) for key, value in basis.get_params().items())
+    of_all = basis, repr((type(basis), params)), basis.label, columns, order
     if kind in _VALUES:
         return NemosValues(*of_all)
     return NemosKernels(*of_all, 1.0 if bin_s is None else bin_s, kernels_of(basis, np.float64))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, repr=False)
 class _NemosBasis(Basis):
-    basis: Any
+    basis: Any = field(compare=False)
+    settings: str  # of the basis, to compare
     name: str
     columns: tuple[str, ...] | None
     penalty_order: int
@@ -125,22 +127,11 @@ class _NemosBasis(Basis):
         advice = "Make a basis of glmfit.design, such as BSpline, to write it to a file."
         raise TypeError(f"{self.name!r} is a {type(self.basis).__name__} of NeMoS, which cannot be written. {advice}")
 
-    def _content(self) -> tuple:
-        """Return everything that defines the basis, in comparable form."""
-        params = {key: _comparable(value) for key, value in self.basis.get_params().items()}
-        return (type(self.basis), repr(sorted(params.items())), self.name, self.columns, self.penalty_order)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and self._content() == other._content()
-
-    def __hash__(self) -> int:
-        return hash(self._content())
-
     def __repr__(self) -> str:
         return f"from_nemos({type(self.basis).__name__}({self.basis.n_basis_funcs}, label={self.name!r}))"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, repr=False)
 class NemosValues(_NemosBasis):
     """A basis of NeMoS that is evaluated at values."""
 
@@ -193,12 +184,12 @@ class NemosValues(_NemosBasis):
         return [bounds] * self.n_inputs if np.ndim(bounds) == 1 else list(bounds)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, repr=False)
 class NemosKernels(_NemosBasis):
     """A basis of NeMoS that is convolved with a signal."""
 
     bin_s: float
-    kernels: np.ndarray
+    kernels: np.ndarray = field(compare=False)
 
     def _axes(self, n: int) -> tuple[np.ndarray, ...]:
         return (self.bin_s * np.arange(1, len(self.kernels) + 1),)
@@ -214,9 +205,6 @@ class NemosKernels(_NemosBasis):
     def _features(self, values: Sequence[Any], epochs: ArrayLike | None) -> np.ndarray:
         check_columns(values[0], self.name, self.columns, _SHAPE)
         return Convolution(values[0], self.kernels, epochs=epochs, dtype=np.float64).to_array()
-
-    def _content(self) -> tuple:
-        return (*super()._content(), self.bin_s)
 
 
 def _order(basis: Any, given: int | None) -> int:
