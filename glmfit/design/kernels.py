@@ -14,6 +14,7 @@ from ..checks import check_positive, check_whole
 from . import penalty_matrices as matrices
 from .bases import Basis, check_name
 from .convolution import Convolution
+from .terms import set_fields
 
 _STRETCH = 50.0  # of the logarithmic time axis, as in NeMoS
 _WIDTH = 2.0  # of a bump, in distances of peaks
@@ -42,9 +43,8 @@ class _RaisedCosines(Basis):
         n = check_whole("n", self.n, 2)
         order = check_whole("penalty_order", self.penalty_order, 0)
         window_s, bin_s = (check_positive(key, getattr(self, key)) for key in ("window_s", "bin_s"))
-        checked = {"n": n, "penalty_order": order, "window_s": window_s, "bin_s": bin_s}
-        for key, value in (checked | {"columns": _checked_columns(self.columns)}).items():
-            object.__setattr__(self, key, value)
+        columns = _checked_columns(self.columns)
+        set_fields(self, n=n, penalty_order=order, window_s=window_s, bin_s=bin_s, columns=columns)
         if self._lags < n:
             lags = f"{self._lags} bins of {bin_s:g} s"
             raise ValueError(

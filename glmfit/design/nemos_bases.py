@@ -159,8 +159,7 @@ class NemosValues(_NemosBasis):
         return np.asarray(self.basis.masked_frequencies, np.float64).T
 
     def _axes(self, n: int) -> tuple[np.ndarray, ...]:
-        bounds = self._bounds()
-        return tuple(np.linspace(low, high, n) for low, high in bounds)
+        return tuple(np.linspace(low, high, n) for low, high in self._bounds())
 
     def _on_grid(self, *axes: np.ndarray) -> np.ndarray:
         self._bounds()

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from ..checks import check_flag, check_whole
 from . import penalty_matrices as matrices
 from .bases import Basis, as_values, check_name
+from .terms import set_fields
 
 _CIRCLE = (0.0, 2 * np.pi)
 
@@ -26,9 +27,8 @@ class _ValueBasis(Basis):
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        _set(self, "n", check_whole("n", self.n))
-        _set(self, "range", _checked_range(self.range))
-        _set(self, "penalty_order", check_whole("penalty_order", self.penalty_order, 0))
+        n, limits = check_whole("n", self.n), _checked_range(self.range)
+        set_fields(self, n=n, range=limits, penalty_order=check_whole("penalty_order", self.penalty_order, 0))
 
     def _features(self, values: Sequence[Any], epochs: ArrayLike | None) -> np.ndarray:
         return self._on_grid(as_values(values[0], self.name))
@@ -62,7 +62,7 @@ class _Splines(_ValueBasis):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _set(self, "order", check_whole("order", self.order))
+        set_fields(self, order=check_whole("order", self.order))
         n, order, penalty = self.n, self.order, self.penalty_order
         if n < order:
             raise ValueError(
@@ -143,7 +143,7 @@ class BSpline(_Splines):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _set(self, "clamped", check_flag("clamped", self.clamped))
+        set_fields(self, clamped=check_flag("clamped", self.clamped))
 
     def _differences(self, times: int) -> np.ndarray:
         knots = matrices.clamped_knots if self.clamped else matrices.even_knots
@@ -272,11 +272,6 @@ class Fourier(_ValueBasis):
 
 VALUE_BASES = (BSpline.kind, CyclicBSpline.kind, Fourier.kind)
 CYCLIC = (CyclicBSpline.kind, Fourier.kind)
-
-
-def _set(basis: Basis, key: str, value: Any) -> None:
-    """Set a field to its checked value."""
-    object.__setattr__(basis, key, value)
 
 
 def _design(phase: np.ndarray, knots: np.ndarray, degree: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,9 +58,9 @@ class Term:
     basis: Basis | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "features", _columns(self.features))
-        checked = tuple(_checked(i, S, len(self.features)) for i, S in enumerate(self.penalties))
-        object.__setattr__(self, "penalties", checked)
+        features = _columns(self.features)
+        penalties = tuple(_checked(i, S, len(features)) for i, S in enumerate(self.penalties))
+        set_fields(self, features=features, penalties=penalties)
 
     @classmethod
     def ridge(cls, features: Iterable[int]) -> Term:
@@ -134,8 +134,7 @@ class Term:
         term = object.__new__(cls)
         for S in penalties:
             S.setflags(write=False)
-        for key, value in (("features", tuple(features)), ("penalties", penalties), ("basis", basis)):
-            object.__setattr__(term, key, value)
+        set_fields(term, features=tuple(features), penalties=penalties, basis=basis)
         return term
 
     def __eq__(self, other: object) -> bool:
@@ -152,6 +151,12 @@ class Term:
         k, n = len(self.features), len(self.penalties)
         of = "" if self.basis is None else f", {self.basis!r}"
         return f"<Term of {k} feature{'s' * (k != 1)}, {n} penalt{'y' if n == 1 else 'ies'}{of}>"
+
+
+def set_fields(record: Any, **values: Any) -> None:
+    """Set fields of a frozen dataclass, to values that were checked."""
+    for key, value in values.items():
+        object.__setattr__(record, key, value)
 
 
 def _columns(features: Iterable[int]) -> tuple[int, ...]:
