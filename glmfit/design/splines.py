@@ -17,12 +17,14 @@ from .terms import set_fields
 _CIRCLE = (0.0, 2 * np.pi)
 
 
+@dataclass(frozen=True)
 class _ValueBasis(Basis):
     """Functions of the position of a value in a range, from 0 to 1: `_at` gives them, (position, function)."""
 
     n: int
     range: tuple[float, float]
-    penalty_order: int
+    name: str = field(kw_only=True)
+    # Subclasses add penalty_order, after order if they have one: the order in which fields are written.
     _goes_around = False
 
     def __post_init__(self) -> None:
@@ -54,9 +56,6 @@ class _ValueBasis(Basis):
 class _Splines(_ValueBasis):
     """Splines with evenly spaced knots in the range, penalised by `_differences` of their coefficients."""
 
-    n: int
-    range: tuple[float, float]
-    name: str = field(kw_only=True)
     order: int = field(default=4, kw_only=True)
     penalty_order: int = field(default=2, kw_only=True)
 
@@ -251,9 +250,7 @@ class Fourier(_ValueBasis):
     """
 
     kind: ClassVar[str] = "fourier"
-    n: int
     range: tuple[float, float] = _CIRCLE
-    name: str = field(kw_only=True)
     penalty_order: int = field(default=2, kw_only=True)
     _goes_around = True
 
