@@ -13,16 +13,8 @@ import numpy as np
 
 from glmfit.numerics import Array, Nonzero, elementwise, namespace
 
-_WHOLE = (
-    "sample",
-    "wrong",
-    "spread_constant",
-    "quantile",
-    "cdf",
-    "draw",
-    "with_dispersion",
-    "evaluate_into",
-)  # methods that are not formulas
+# Methods that are not formulas.
+_WHOLE = "sample", "wrong", "spread_constant", "quantile", "cdf", "draw", "evaluate_into"
 
 
 def by_element(formula: Callable) -> Callable:
@@ -75,10 +67,10 @@ class Observation(eqx.Module):
     result has the broadcast shape and the dtype of eta, and float32 is never promoted. Losses are in nats.
 
     A model defines `loss`, `derivative`, `curvature`, `curvature_bound`, `mean`, `variance`, `link`, `log_likelihood`,
-    `quantile`, `cdf`, `sample` and `wrong`, and others for which it has better formulas: `curvature_slope` by
-    differences is too rough for single precision. Its public methods except the last two are formulas: their
-    arguments have been brought to one namespace (`namespace(eta)`) and one floating dtype, and only arguments that are
-    None are omitted.
+    `quantile` and `cdf` (or the `_law` of both), `sample` and `wrong`, and others for which it has better formulas:
+    `curvature_slope` by differences is too rough for single precision. Its public methods except the last four are
+    formulas: their arguments have been brought to one namespace (`namespace(eta)`) and one floating dtype, and only
+    arguments that are None are omitted.
     """
 
     name: eqx.AbstractClassVar[str]
@@ -261,13 +253,19 @@ class Observation(eqx.Module):
         """Compute the log-probability of a response over an exposure, which is 1 for models that take none."""
         return self.log_likelihood(y, eta)
 
-    @abc.abstractmethod
+    def _law(self, eta: np.ndarray, exposure: Any) -> tuple:
+        """Return the distribution of the response over an exposure in `scipy.stats`, and its parameters."""
+        raise NotImplementedError
+
     def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         """Compute quantiles of the response over an exposure, with SciPy; levels and eta broadcast."""
+        law, *parameters = self._law(eta, exposure)
+        return law.ppf(level, *parameters)
 
-    @abc.abstractmethod
     def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         """Compute the probability of a response of at most y over an exposure, with SciPy; all broadcast."""
+        law, *parameters = self._law(eta, exposure)
+        return law.cdf(y, *parameters)
 
     @abc.abstractmethod
     def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:

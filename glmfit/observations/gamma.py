@@ -93,15 +93,10 @@ class Gamma(Observation):
         drawn = jnp.maximum(drawn, jnp.finfo(eta.dtype).tiny)  # 0 is outside of this distribution
         return drawn.astype(eta.dtype if dtype is None else dtype)
 
-    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def _law(self, eta: np.ndarray, exposure: Any) -> tuple:
         from scipy.stats import gamma
 
-        return gamma.ppf(level, 1.0 / self._of(eta), scale=np.exp(eta) * self._of(eta))
-
-    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
-        from scipy.stats import gamma
-
-        return gamma.cdf(y, 1.0 / self._of(eta), scale=np.exp(eta) * self._of(eta))
+        return gamma, 1.0 / self._of(eta), 0.0, np.exp(eta) * self._of(eta)
 
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return y <= 0, "values > 0"

@@ -138,17 +138,11 @@ class NegativeBinomial(Observation):
         counts = jax.random.poisson(of_count, jnp.minimum(rate, 2.0**30)).astype(eta.dtype)
         return counts.astype(eta.dtype if dtype is None else dtype)
 
-    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def _law(self, eta: np.ndarray, exposure: Any) -> tuple:
         from scipy.stats import nbinom
 
         r = 1.0 / self._of(eta)
-        return nbinom.ppf(level, r, r / (r + np.exp(eta)))
-
-    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
-        from scipy.stats import nbinom
-
-        r = 1.0 / self._of(eta)
-        return nbinom.cdf(y, r, r / (r + np.exp(eta)))
+        return nbinom, r, r / (r + np.exp(eta))
 
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return y < 0, "counts >= 0"

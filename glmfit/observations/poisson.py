@@ -94,15 +94,10 @@ class Poisson(Observation):
         value = self.log_likelihood(y, eta) + (1 - exposure) * rate + scipy.special.xlogy(y, exposure)
         return np.where(np.isinf(rate), -np.inf, value)  # no count is that large
 
-    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def _law(self, eta: np.ndarray, exposure: Any) -> tuple:
         from scipy.stats import poisson
 
-        return poisson.ppf(level, exposure * self.mean(eta))
-
-    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
-        from scipy.stats import poisson
-
-        return poisson.cdf(y, exposure * self.mean(eta))
+        return poisson, exposure * self.mean(eta)
 
     def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:
         """Draw Poisson counts with rate f(eta).
