@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import Array, Nonzero, elementwise, namespace
+from glmfit.numerics import Array, Nonzero, elementwise, exp, exponent_limit, namespace
 
 # Methods that are not formulas.
 _WHOLE = "sample", "wrong", "spread_constant", "quantile", "cdf", "draw", "evaluate_into"
@@ -300,6 +300,49 @@ class Observation(eqx.Module):
         needs : str
             Allowed values, for an error message.
         """
+
+
+class LogLink(Observation):
+    """Models of mean e^eta."""
+
+    def mean(self, eta: Array) -> Array:
+        return exp(eta)
+
+    def link(self, mean: Array) -> Array:
+        return namespace(mean).log(mean)
+
+
+class Counts(Observation):
+    """Models of counts, whose rate is 0 in the limit only."""
+
+    counts: ClassVar[bool] = True
+
+    def intercept(self, mean: Array, weight: Array | None = None) -> Array:
+        """Compute the eta whose rate is `mean`: the link, and the optimum of a model without features.
+
+        Parameters
+        ----------
+        mean : array
+            Mean count per bin, >= 0.
+        weight : array, optional
+            Number of bins; with it the mean is at least half a count over all of them.
+
+        Returns
+        -------
+        array
+            Never -inf: a mean below e^-43 (float32) or e^-354 (float64), 0 for example, gives -43 or -354.
+        """
+        least = float(np.exp(-exponent_limit(mean.dtype))) if weight is None else 0.5 / weight
+        return self.link(namespace(mean).maximum(mean, least))
+
+    def has_optimum(self, mean: Array) -> Array:
+        return mean > 0.0
+
+    def recession(self, y: Array) -> Array:
+        return -1.0 * (y == 0.0)
+
+    def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
+        return y < 0, "counts >= 0"
 
 
 class RowLoss(abc.ABC):

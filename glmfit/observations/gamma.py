@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from glmfit.numerics import Array, exp, gammaln, namespace, round_up
-from glmfit.observations.base import Observation
+from glmfit.observations.base import LogLink
 
 
 @final
-class Gamma(Observation):
+class Gamma(LogLink):
     """Values y > 0 of mean e^eta and variance `dispersion` times e^2eta.
 
     The formulas of the loss, in units of the dispersion, are::
@@ -62,12 +62,6 @@ class Gamma(Observation):
         xp = namespace(y)
         bound = xp.full_like(y, np.inf) if lower is None else round_up(y * exp(-lower))
         return bound if upper is None else xp.broadcast_arrays(bound, upper)[0]
-
-    def mean(self, eta: Array) -> Array:
-        return exp(eta)
-
-    def link(self, mean: Array) -> Array:
-        return namespace(mean).log(mean)
 
     def has_optimum(self, mean: Array) -> Array:
         return mean > 0.0
