@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from glmfit.checks import not_text, shorten
-from glmfit.penalties.base import Penalty
-from glmfit.penalties.elementwise import ElasticNet, Lasso, NoPenalty, Ridge
+from glmfit.penalties.base import ElasticNet, Lasso, NoPenalty, Penalty, Ridge
 from glmfit.penalties.group_lasso import NO_GROUP, GroupLasso
 
 BY_NAME = {cls.name: cls for cls in (NoPenalty, Ridge, Lasso, ElasticNet, GroupLasso)}

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from glmfit.numerics import FeatureNeuron
-from glmfit.penalties.base import Penalty
+from glmfit.penalties.base import ElasticNet, Penalty, Ridge
 from glmfit.penalties.by_name import make
-from glmfit.penalties.elementwise import ElasticNet, Ridge
 
 
 @dataclass(frozen=True)
