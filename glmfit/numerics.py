@@ -210,15 +210,10 @@ class _NumpyParts(NamedTuple):
         return self.s / self.f
 
     @property
-    def missing(self) -> np.ndarray:
-        """1 - f/u with u = e^f - 1."""
-        w, missing = np.empty(self.f.shape, self.f.dtype), np.empty(self.f.shape, self.f.dtype)
-        write_missing(self.u, self.f, w, missing, self.f.dtype)
-        return missing
-
-    @property
     def h(self) -> np.ndarray:
-        return self.r * self.r * self.missing
+        w, missing = np.empty_like(self.f), np.empty_like(self.f)
+        write_missing(self.u, self.f, w, missing, self.f.dtype)
+        return self.r * self.r * missing
 
 
 def write_odds(a: np.ndarray, u: np.ndarray, q: np.ndarray) -> None:

@@ -351,15 +351,9 @@ class RowLoss(abc.ABC):
     Unlike an `Observation` it guarantees nothing about its curvature: derivatives come from automatic
     differentiation, and results based on them are estimates. A subclass must be hashable and equal to every
     instance that computes the same, so that it can be a static argument of `jax.jit`.
-
-    Attributes
-    ----------
-    n_coupled : int
-        Outputs that are coupled: the columns come in consecutive sets of this size (the classes of a softmax);
-        1 if every column has its own loss.
     """
 
-    n_coupled: int = 1
+    n_coupled: int = 1  # columns in consecutive sets of this size share a loss, such as the classes of a softmax
 
     @abc.abstractmethod
     def total(self, y: Array, eta: Array, weight: Array) -> jax.Array:

@@ -16,23 +16,15 @@ class PenaltyFamily:
     """Penalties of one kind, whose strengths are given later.
 
     Called with strengths, one per fit, it returns their penalty. The fits are those of all neurons, again and again.
-
-    Attributes
-    ----------
-    regularizer, groups, feature_names :
-        As in `make`.
-    l1_ratio : float or array of shape (neuron,)
-        Ratio of the elastic net.
-    mask : array of bool, shape (feature, neuron), optional
-        Features that each neuron has.
+    Fields without a comment are arguments of `make`.
     """
 
     regularizer: str
     n_features: int
-    l1_ratio: float | np.ndarray = 0.5
+    l1_ratio: float | np.ndarray = 0.5  # of the elastic net, () or (neuron,)
     groups: Any = None
     feature_names: Sequence[str] | None = None
-    mask: np.ndarray | None = None
+    mask: np.ndarray | None = None  # features that each neuron has, bool (feature, neuron)
 
     def __call__(self, strength: np.ndarray) -> Penalty:
         """Return the penalty of fits with these strengths, (fit,)."""
