@@ -122,7 +122,7 @@ class Observation(eqx.Module):
         return self.loss_and_derivative(y, eta)
 
     def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        """Compute the derivative and the curvature of the loss together, sharing their work."""
+        """Compute the derivative and the curvature of the loss together; compiled, they share their work."""
         return self.derivative(y, eta), self.curvature(y, eta)
 
     def evaluate_into(
@@ -134,9 +134,6 @@ class Observation(eqx.Module):
         Models that skip zeros are given the responses that are not 0, if they are few, and may be given no others.
         """
         formulas = type(self)
-        if loss is None and bend is not None:
-            slope[...], bend[...] = inspect.unwrap(formulas.derivatives)(self, y, eta)
-            return
         if loss is None:
             slope[...] = inspect.unwrap(formulas.derivative)(self, y, eta)
         else:

@@ -41,10 +41,6 @@ class Gamma(LogLink):
     def curvature(self, y: Array, eta: Array) -> Array:
         return y * exp(-eta)
 
-    def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        bend = y * exp(-eta)
-        return 1.0 - bend, bend
-
     def evaluate_into(self, y, eta, slope, bend=None, loss=None, spikes=None) -> None:
         np.negative(eta, out=slope)
         np.exp(slope, out=slope)

@@ -126,10 +126,6 @@ class PoissonExp(LogLink, Poisson):
     def curvature_slope(self, y: Array, eta: Array) -> Array:
         return _broadcast(exp(eta), y)
 
-    def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        rate = exp(eta)
-        return rate - y, _broadcast(rate, y)
-
     def evaluate_into(self, y, eta, slope, bend=None, loss=None, spikes=None) -> None:
         np.exp(eta, out=slope)
         if bend is not None:
