@@ -315,19 +315,10 @@ class Counts(Observation):
     counts: ClassVar[bool] = True
 
     def intercept(self, mean: Array, weight: Array | None = None) -> Array:
-        """Compute the eta whose rate is `mean`: the link, and the optimum of a model without features.
+        """Compute the eta whose rate is a mean count per bin >= 0; see `Observation.intercept`.
 
-        Parameters
-        ----------
-        mean : array
-            Mean count per bin, >= 0.
-        weight : array, optional
-            Number of bins; with it the mean is at least half a count over all of them.
-
-        Returns
-        -------
-        array
-            Never -inf: a mean below e^-43 (float32) or e^-354 (float64), 0 for example, gives -43 or -354.
+        It is never -inf: the mean is raised to e^-43 (float32), e^-354 (float64), or with the number of bins as weight
+        to half a count over all of them.
         """
         least = float(np.exp(-exponent_limit(mean.dtype))) if weight is None else 0.5 / weight
         return self.link(namespace(mean).maximum(mean, least))
