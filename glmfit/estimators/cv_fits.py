@@ -19,7 +19,7 @@ from ..engine.population import FoldedProblem, PopulationProblem
 from ..engine.problem import Params
 from ..engine.result import Hints, History, LoopOptions, Solution, stopping_target
 from ..observations import Observation
-from ..penalties.family import PenaltyFamily
+from ..penalties.by_name import PenaltyFamily
 from ..status import Status
 from .default_strength import residual, warn_if_flat
 from .parameters import SOLVERS, choose_solver, key_for, precision, read_strengths

@@ -23,7 +23,7 @@ from ..engine.problem import Params
 from ..engine.result import LoopOptions, Solution
 from ..numerics import DataLike, PerRow, Seed
 from ..observations import NegativeBinomial, Observation
-from ..penalties.family import PenaltyFamily
+from ..penalties.by_name import PenaltyFamily
 from ..saga import SAGA
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
 from .dispersion import first_dispersion, most_likely, moved, read_dispersion

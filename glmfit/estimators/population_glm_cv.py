@@ -17,7 +17,7 @@ from ..display import ProgressBar, counted
 from ..engine import ConjugateGradients, ProximalNewton
 from ..numerics import DataLike, PerRow, Seed
 from ..penalties import ElasticNet, GroupLasso, Lasso, Ridge
-from ..penalties.family import PenaltyFamily
+from ..penalties.by_name import PenaltyFamily
 from ..status import Status
 from .cv_fits import CrossValidated, Fits, default_strengths, read_tried
 from .gam.masked import read_mask

@@ -11,18 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import Array, Nonzero, elementwise, namespace
+from glmfit.numerics import Array, Nonzero, elementwise, exp, exponent_limit, namespace
 
-_WHOLE = (
-    "sample",
-    "wrong",
-    "spread_constant",
-    "quantile",
-    "cdf",
-    "draw",
-    "with_dispersion",
-    "evaluate_into",
-)  # methods that are not formulas
+# Methods that are not formulas.
+_WHOLE = "sample", "wrong", "spread_constant", "quantile", "cdf", "draw", "evaluate_into"
 
 
 def by_element(formula: Callable) -> Callable:
@@ -75,10 +67,10 @@ class Observation(eqx.Module):
     result has the broadcast shape and the dtype of eta, and float32 is never promoted. Losses are in nats.
 
     A model defines `loss`, `derivative`, `curvature`, `curvature_bound`, `mean`, `variance`, `link`, `log_likelihood`,
-    `quantile`, `cdf`, `sample` and `wrong`, and others for which it has better formulas: `curvature_slope` by
-    differences is too rough for single precision. Its public methods except the last two are formulas: their
-    arguments have been brought to one namespace (`namespace(eta)`) and one floating dtype, and only arguments that are
-    None are omitted.
+    `quantile` and `cdf` (or the `_law` of both), `sample` and `wrong`, and others for which it has better formulas:
+    `curvature_slope` by differences is too rough for single precision. Its public methods except the last four are
+    formulas: their arguments have been brought to one namespace (`namespace(eta)`) and one floating dtype, and only
+    arguments that are None are omitted.
     """
 
     name: eqx.AbstractClassVar[str]
@@ -130,7 +122,7 @@ class Observation(eqx.Module):
         return self.loss_and_derivative(y, eta)
 
     def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        """Compute the derivative and the curvature of the loss together, sharing their work."""
+        """Compute the derivative and the curvature of the loss together; compiled, they share their work."""
         return self.derivative(y, eta), self.curvature(y, eta)
 
     def evaluate_into(
@@ -142,9 +134,6 @@ class Observation(eqx.Module):
         Models that skip zeros are given the responses that are not 0, if they are few, and may be given no others.
         """
         formulas = type(self)
-        if loss is None and bend is not None:
-            slope[...], bend[...] = inspect.unwrap(formulas.derivatives)(self, y, eta)
-            return
         if loss is None:
             slope[...] = inspect.unwrap(formulas.derivative)(self, y, eta)
         else:
@@ -261,13 +250,19 @@ class Observation(eqx.Module):
         """Compute the log-probability of a response over an exposure, which is 1 for models that take none."""
         return self.log_likelihood(y, eta)
 
-    @abc.abstractmethod
+    def _law(self, eta: np.ndarray, exposure: Any) -> tuple:
+        """Return the distribution of the response over an exposure in `scipy.stats`, and its parameters."""
+        raise NotImplementedError
+
     def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         """Compute quantiles of the response over an exposure, with SciPy; levels and eta broadcast."""
+        law, *parameters = self._law(eta, exposure)
+        return law.ppf(level, *parameters)
 
-    @abc.abstractmethod
     def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         """Compute the probability of a response of at most y over an exposure, with SciPy; all broadcast."""
+        law, *parameters = self._law(eta, exposure)
+        return law.cdf(y, *parameters)
 
     @abc.abstractmethod
     def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:
@@ -304,21 +299,49 @@ class Observation(eqx.Module):
         """
 
 
+class LogLink(Observation):
+    """Models of mean e^eta."""
+
+    def mean(self, eta: Array) -> Array:
+        return exp(eta)
+
+    def link(self, mean: Array) -> Array:
+        return namespace(mean).log(mean)
+
+
+class Counts(Observation):
+    """Models of counts, whose rate is 0 in the limit only."""
+
+    counts: ClassVar[bool] = True
+
+    def intercept(self, mean: Array, weight: Array | None = None) -> Array:
+        """Compute the eta whose rate is a mean count per bin >= 0; see `Observation.intercept`.
+
+        It is never -inf: the mean is raised to e^-43 (float32), e^-354 (float64), or with the number of bins as weight
+        to half a count over all of them.
+        """
+        least = float(np.exp(-exponent_limit(mean.dtype))) if weight is None else 0.5 / weight
+        return self.link(namespace(mean).maximum(mean, least))
+
+    def has_optimum(self, mean: Array) -> Array:
+        return mean > 0.0
+
+    def recession(self, y: Array) -> Array:
+        return -1.0 * (y == 0.0)
+
+    def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
+        return y < 0, "counts >= 0"
+
+
 class RowLoss(abc.ABC):
     """Loss of one row, known by its value alone, as a function of its linear predictor of all outputs, in JAX.
 
     Unlike an `Observation` it guarantees nothing about its curvature: derivatives come from automatic
     differentiation, and results based on them are estimates. A subclass must be hashable and equal to every
     instance that computes the same, so that it can be a static argument of `jax.jit`.
-
-    Attributes
-    ----------
-    n_coupled : int
-        Outputs that are coupled: the columns come in consecutive sets of this size (the classes of a softmax);
-        1 if every column has its own loss.
     """
 
-    n_coupled: int = 1
+    n_coupled: int = 1  # columns in consecutive sets of this size share a loss, such as the classes of a softmax
 
     @abc.abstractmethod
     def total(self, y: Array, eta: Array, weight: Array) -> jax.Array:

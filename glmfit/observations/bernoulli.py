@@ -106,15 +106,10 @@ class Bernoulli(Observation):
         eta = jnp.asarray(eta)
         return jax.random.bernoulli(key, self.mean(eta)).astype(eta.dtype if dtype is None else dtype)
 
-    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def _law(self, eta: np.ndarray, exposure: Any) -> tuple:
         from scipy.stats import binom
 
-        return binom.ppf(level, exposure, self.mean(eta))
-
-    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
-        from scipy.stats import binom
-
-        return binom.cdf(y, exposure, self.mean(eta))
+        return binom, exposure, self.mean(eta)
 
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return (y != 0) & (y != 1), "responses 0 or 1"

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from glmfit.numerics import Array, exp, gammaln, namespace, round_up
-from glmfit.observations.base import Observation
+from glmfit.observations.base import LogLink
 
 
 @final
-class Gamma(Observation):
+class Gamma(LogLink):
     """Values y > 0 of mean e^eta and variance `dispersion` times e^2eta.
 
     The formulas of the loss, in units of the dispersion, are::
@@ -41,10 +41,6 @@ class Gamma(Observation):
     def curvature(self, y: Array, eta: Array) -> Array:
         return y * exp(-eta)
 
-    def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        bend = y * exp(-eta)
-        return 1.0 - bend, bend
-
     def evaluate_into(self, y, eta, slope, bend=None, loss=None, spikes=None) -> None:
         np.negative(eta, out=slope)
         np.exp(slope, out=slope)
@@ -62,12 +58,6 @@ class Gamma(Observation):
         xp = namespace(y)
         bound = xp.full_like(y, np.inf) if lower is None else round_up(y * exp(-lower))
         return bound if upper is None else xp.broadcast_arrays(bound, upper)[0]
-
-    def mean(self, eta: Array) -> Array:
-        return exp(eta)
-
-    def link(self, mean: Array) -> Array:
-        return namespace(mean).log(mean)
 
     def has_optimum(self, mean: Array) -> Array:
         return mean > 0.0
@@ -93,15 +83,10 @@ class Gamma(Observation):
         drawn = jnp.maximum(drawn, jnp.finfo(eta.dtype).tiny)  # 0 is outside of this distribution
         return drawn.astype(eta.dtype if dtype is None else dtype)
 
-    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def _law(self, eta: np.ndarray, exposure: Any) -> tuple:
         from scipy.stats import gamma
 
-        return gamma.ppf(level, 1.0 / self._of(eta), scale=np.exp(eta) * self._of(eta))
-
-    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
-        from scipy.stats import gamma
-
-        return gamma.cdf(y, 1.0 / self._of(eta), scale=np.exp(eta) * self._of(eta))
+        return gamma, 1.0 / self._of(eta), 0.0, np.exp(eta) * self._of(eta)
 
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return y <= 0, "values > 0"

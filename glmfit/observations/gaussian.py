@@ -73,15 +73,10 @@ class Gaussian(Observation):
     def draw(self, key: jax.Array, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         return eta + super().draw(key, np.zeros_like(eta))  # single precision is not enough for large means
 
-    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def _law(self, eta: np.ndarray, exposure: Any) -> tuple:
         from scipy.stats import norm
 
-        return norm.ppf(level, eta, np.sqrt(self._of(eta)))
-
-    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
-        from scipy.stats import norm
-
-        return norm.cdf(y, eta, np.sqrt(self._of(eta)))
+        return norm, eta, np.sqrt(self._of(eta))
 
     def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
         return np.zeros(np.shape(y), bool), "finite numbers"

@@ -6,24 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from glmfit.numerics import (
-    Array,
-    exp,
-    exponent_limit,
-    gammaln,
-    log_factorial,
-    namespace,
-    nearest,
-    round_up,
-    write_odds,
-    write_softplus,
-)
-from glmfit.observations.base import Observation
+from glmfit.numerics import Array, exp, gammaln, log_factorial, namespace, nearest, round_up, write_odds, write_softplus
+from glmfit.observations.base import Counts, LogLink
 from glmfit.threads import scratch
 
 
 @final
-class NegativeBinomial(Observation):
+class NegativeBinomial(LogLink, Counts):
     """Counts of mean mu = e^eta and variance mu + `dispersion` mu^2 (NB2).
 
     With r = 1 / dispersion and p = mu / (mu + r) the formulas are::
@@ -44,7 +33,6 @@ class NegativeBinomial(Observation):
 
     name: ClassVar[str] = "negative-binomial"
     constant: ClassVar[float | None] = 1.0
-    counts: ClassVar[bool] = True
     dispersion: Any = 1.0
 
     def _share(self, eta: Array) -> tuple[Array, Array]:
@@ -100,22 +88,6 @@ class NegativeBinomial(Observation):
         p, q = self._share(at)
         return round_up((y + 1.0 / self._of(y)) * p * q * (1.0 + 4.0 * float(jnp.finfo(y.dtype).eps)))
 
-    def mean(self, eta: Array) -> Array:
-        return exp(eta)
-
-    def link(self, mean: Array) -> Array:
-        return namespace(mean).log(mean)
-
-    def intercept(self, mean: Array, weight: Array | None = None) -> Array:
-        least = float(np.exp(-exponent_limit(mean.dtype))) if weight is None else 0.5 / weight
-        return self.link(namespace(mean).maximum(mean, least))
-
-    def has_optimum(self, mean: Array) -> Array:
-        return mean > 0.0
-
-    def recession(self, y: Array) -> Array:
-        return -1.0 * (y == 0.0)
-
     def saturated_loss(self, y: Array) -> Array:
         xp, r = namespace(y), 1.0 / self._of(y)
         return (y + r) * xp.log1p(y / r) - y * xp.log(xp.where(y > 0.0, y, 1.0))
@@ -138,17 +110,8 @@ class NegativeBinomial(Observation):
         counts = jax.random.poisson(of_count, jnp.minimum(rate, 2.0**30)).astype(eta.dtype)
         return counts.astype(eta.dtype if dtype is None else dtype)
 
-    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def _law(self, eta: np.ndarray, exposure: Any) -> tuple:
         from scipy.stats import nbinom
 
         r = 1.0 / self._of(eta)
-        return nbinom.ppf(level, r, r / (r + np.exp(eta)))
-
-    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
-        from scipy.stats import nbinom
-
-        r = 1.0 / self._of(eta)
-        return nbinom.cdf(y, r, r / (r + np.exp(eta)))
-
-    def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
-        return y < 0, "counts >= 0"
+        return nbinom, r, r / (r + np.exp(eta))

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
-from glmfit.numerics import Array, exp, exponent_limit, few_nonzero, log_factorial, namespace, round_up
-from glmfit.observations.base import Observation
+from glmfit.numerics import Array, exp, few_nonzero, log_factorial, namespace, round_up
+from glmfit.observations.base import Counts, LogLink
 
 # jax.random.poisson works in int32 and saturates; above this the spread is below 3e-5 of the rate.
 _LARGEST_SAMPLED_RATE = 2.0**30
 _SILENT = -1e4  # linear predictor of rate 0
 
 
-class Poisson(Observation):
+class Poisson(Counts):
     """Poisson counts: phi(eta; y) = f(eta) - y log f(eta) with the rate f, so phi >= y - y log y (`saturated_loss`).
 
     Counts need not be integers (weighted or deconvolved data): the loss is then a quasi-likelihood.
@@ -28,7 +28,6 @@ class Poisson(Observation):
 
     constant: ClassVar[float | None] = 1.0
     takes_exposure: ClassVar[bool] = True
-    counts: ClassVar[bool] = True
 
     def rate(self, eta: Array) -> Array:
         """Compute the expected count per bin f(eta) > 0, an alias of `mean`.
@@ -42,32 +41,8 @@ class Poisson(Observation):
     def log_rate(self, eta: Array) -> Array:
         """Compute log f(eta), accurate where f itself underflows."""
 
-    def intercept(self, mean: Array, weight: Array | None = None) -> Array:
-        """Compute the eta whose rate is `mean`: the link, and the optimum of a model without features.
-
-        Parameters
-        ----------
-        mean : array
-            Mean count per bin, >= 0.
-        weight : array, optional
-            Number of bins; with it the mean is at least half a count over all of them.
-
-        Returns
-        -------
-        array
-            Never -inf: a mean below e^-43 (float32) or e^-354 (float64), 0 for example, gives -43 or -354.
-        """
-        least = float(np.exp(-exponent_limit(mean.dtype))) if weight is None else 0.5 / weight
-        return self.link(namespace(mean).maximum(mean, least))
-
     def loss(self, y: Array, eta: Array) -> Array:
         return self.loss_and_derivative(y, eta)[0]
-
-    def has_optimum(self, mean: Array) -> Array:
-        return mean > 0.0
-
-    def recession(self, y: Array) -> Array:
-        return -1.0 * (y == 0.0)
 
     def variance(self, eta: Array) -> Array:
         return self.mean(eta)
@@ -94,15 +69,10 @@ class Poisson(Observation):
         value = self.log_likelihood(y, eta) + (1 - exposure) * rate + scipy.special.xlogy(y, exposure)
         return np.where(np.isinf(rate), -np.inf, value)  # no count is that large
 
-    def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
+    def _law(self, eta: np.ndarray, exposure: Any) -> tuple:
         from scipy.stats import poisson
 
-        return poisson.ppf(level, exposure * self.mean(eta))
-
-    def cdf(self, y: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
-        from scipy.stats import poisson
-
-        return poisson.cdf(y, exposure * self.mean(eta))
+        return poisson, exposure * self.mean(eta)
 
     def sample(self, key: jax.Array, eta: Array, dtype: Any = None) -> jax.Array:
         """Draw Poisson counts with rate f(eta).
@@ -121,12 +91,9 @@ class Poisson(Observation):
             eta = np.where(expected > 0, self.intercept(expected), _SILENT)
         return super().draw(key, eta)
 
-    def wrong(self, y: np.ndarray) -> tuple[np.ndarray, str]:
-        return y < 0, "counts >= 0"
-
 
 @final
-class PoissonExp(Poisson):
+class PoissonExp(LogLink, Poisson):
     """Poisson counts with rate f(eta) = e^eta.
 
     The formulas are::
@@ -142,9 +109,6 @@ class PoissonExp(Poisson):
     """
 
     name: ClassVar[str] = "exp"
-
-    def mean(self, eta: Array) -> Array:
-        return exp(eta)
 
     def log_rate(self, eta: Array) -> Array:
         return eta
@@ -162,10 +126,6 @@ class PoissonExp(Poisson):
     def curvature_slope(self, y: Array, eta: Array) -> Array:
         return _broadcast(exp(eta), y)
 
-    def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        rate = exp(eta)
-        return rate - y, _broadcast(rate, y)
-
     def evaluate_into(self, y, eta, slope, bend=None, loss=None, spikes=None) -> None:
         np.exp(eta, out=slope)
         if bend is not None:
@@ -178,9 +138,6 @@ class PoissonExp(Poisson):
     def curvature_bound(self, y: Array, lower: Array | None = None, upper: Array | None = None) -> Array:
         bound = namespace(y).full_like(y, np.inf) if upper is None else round_up(exp(upper))
         return _broadcast(bound, y, lower)
-
-    def link(self, mean: Array) -> Array:
-        return namespace(mean).log(mean)
 
 
 def _broadcast(value: Array, *others: Array | None) -> Array:

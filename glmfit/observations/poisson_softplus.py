@@ -67,10 +67,6 @@ class PoissonSoftplus(Poisson):
         s, q, r = parts.s, parts.q, parts.r
         return s * q * (q - s) + y * r * (s * q - (r - q) * (2 * r - q))
 
-    def derivatives(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        parts = softplus_parts(eta)
-        return parts.s - y * parts.r, parts.s * parts.q + y * parts.h
-
     def evaluate_into(self, y, eta, slope, bend=None, loss=None, spikes=None) -> None:
         arrays = [None if a is None else a.reshape(-1) for a in (eta, slope, bend, loss)]
         y = None if spikes is not None else y.reshape(-1)

@@ -10,14 +10,10 @@ class Multinomial:
     r"""Counts over classes given their total: ``loss = n log sum_k exp(eta_k) - sum_k y_k eta_k``, ``n = sum_k y_k``.
 
     Counts and scores are (row, class); scores matter only up to a constant per row.
-
-    Attributes
-    ----------
-    constant : float
-        Constant of self-concordance: a change of a row's scores of range r multiplies its curvature by at most
-        ``exp(r)``, because a bounded variable's third central moment is at most its range times the second.
     """
 
+    # Of self-concordance: a change of a row's scores of range r multiplies its curvature by at most exp(r), because a
+    # bounded variable's third central moment is at most its range times the second.
     constant: ClassVar[float] = 1.0
 
     def loss(self, y: Any, eta: Any) -> np.ndarray:

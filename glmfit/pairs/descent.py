@@ -12,10 +12,11 @@ from jax.flatten_util import ravel_pytree
 from ..checks import check_at_least_zero, check_choice, check_real, check_whole
 from ..compilation import jit
 from ..engine.exact.quadratic import conjugate_gradients
-from .metric import Metric, metric_of
+from .metric import in_metric, metric_of
 from .objective import magnitude, norm
 from .problem import AllPairsProblem
 from .stationary import StationaryState, TwoSidedSolver
+from .towers import TwoTowers
 
 _SLACK = 10  # times the rounding of the objective's terms: how far a step may seem to go uphill
 _WEIGH_EVERY = 20  # epochs between evaluations of the size of the objective's terms, if line searches are short
@@ -33,7 +34,7 @@ class Memory(NamedTuple):
     changes: jax.Array  # of the gradient
     weight: jax.Array  # one over the inner product of either; 0 for pairs that do not count, (pair,)
     number: jax.Array  # of the next step
-    metric: Metric | None
+    metric: TwoTowers | None
     trials: jax.Array  # of the last line search
 
     def direction(self, precondition: Callable) -> jax.Array:
@@ -222,9 +223,9 @@ def _start(gradient: Any, history_size: int) -> Memory:
     return Memory(g, pairs, pairs, pairs[:, 0], jnp.zeros((), whole), None, two)
 
 
-def _by_metric(back: Callable, metric: Metric | None) -> Callable:
+def _by_metric(back: Callable, metric: TwoTowers | None) -> Callable:
     """Return the product of the metric with a vector."""
-    return lambda x: x if metric is None else ravel_pytree(metric.times(back(x)))[0]
+    return lambda x: x if metric is None else ravel_pytree(in_metric(metric, back(x)))[0]
 
 
 @functools.partial(jit, static_argnames="max_line_search")

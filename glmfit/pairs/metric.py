@@ -5,8 +5,6 @@ its mean, which is right for what imputation adds: with it, embeddings that are 
 others no longer slow a descent down.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,57 +19,37 @@ _TINY = float(np.finfo(np.float32).tiny)
 _FLOOR = 1e-4  # of the mean diagonal, added to it: single precision inverts what is left
 
 
-class Side(NamedTuple):
-    """Inverses of the mean curvature of the parameters of a linear tower, penalty included."""
+def metric_of(data: AllPairs, theta: TwoTowers) -> TwoTowers | None:
+    """Compute the metric at parameters, in their structure: one pass over the observed pairs.
 
-    weight: jax.Array  # (k, k)
-    constant: jax.Array
-    bias: jax.Array  # number
-
-    def times(self, gradient: Tower, bias: jax.Array | None) -> tuple[Tower, jax.Array | None]:
-        """Multiply the gradient of a tower and of its biases."""
-        weight, constant = gradient.maps[0]
-        constant = None if constant is None else constant @ self.constant
-        return Tower((AffineMap(weight @ self.weight, constant),)), None if bias is None else bias * self.bias
-
-
-class Metric(NamedTuple):
-    """Those of both sides."""
-
-    left: Side
-    right: Side
-
-    def times(self, gradient: TwoTowers) -> TwoTowers:
-        """Multiply a gradient, in the structure of the parameters."""
-        left, left_bias = self.left.times(gradient.left, gradient.left_bias)
-        right, right_bias = self.right.times(gradient.right, gradient.right_bias)
-        return TwoTowers(left, right, left_bias, right_bias)
-
-
-def metric_of(data: AllPairs, theta: TwoTowers) -> Metric | None:
-    """Compute the metric at parameters: one pass over the observed pairs.
-
-    None if a tower has hidden layers, or if all pairs at the cost of imputed ones have less than a quarter of the
-    curvature: entities then differ too much, and the metric is as often slower as faster (measured).
+    It has the inverse of the mean curvature, penalty included: a matrix (k, k) for the weights and the constant of a
+    tower, a number for biases. None if a tower has hidden layers, or if all pairs at the cost of imputed ones have less
+    than a quarter of the curvature: entities then differ too much, and the metric is as often slower as faster
+    (measured).
     """
     if data.imputation is None or not (theta.left.is_linear and theta.right.is_linear):
         return None
-    *sides, strengths, imputed = jax.device_get(_curvatures(data, theta))
-    if imputed < _LEAST_IMPUTED * sides[0].bias * data.left.n:
+    *sides, strength, bias_strength, imputed = jax.device_get(_curvatures(data, theta))
+    if imputed < _LEAST_IMPUTED * sides[0][2] * data.left.n:
         return None
-    dtype = theta.left.maps[0].weight.dtype
-    return Metric(*(jax.tree.map(lambda a: jnp.asarray(a, dtype), _inverses(side, *strengths)) for side in sides))
+    maps = [AffineMap(*(_inverse(h, strength) for h in side[:2])) for side in sides]
+    biases = [1 / max(side[2] + bias_strength, _TINY) for side in sides]
+    inverses = TwoTowers(*(Tower((pair,)) for pair in maps), *biases)
+
+    def kept(own, inverse):
+        return None if own is None else jnp.asarray(inverse, own.dtype)
+
+    return jax.tree.map(kept, theta, inverses, is_leaf=lambda leaf: leaf is None)
 
 
-def _inverses(mean: Side, strength: float, bias_strength: float) -> Side:
-    """Invert mean curvatures, with the ridge added."""
-    weight, constant = (_inverse(h, strength) for h in mean[:2])
-    return Side(weight, constant, 1 / max(mean.bias + bias_strength, _TINY))
+def in_metric(metric: TwoTowers, gradient: TwoTowers) -> TwoTowers:
+    """Multiply a gradient by the metric."""
+    return jax.tree.map(lambda up, inverse: up @ inverse if inverse.ndim else up * inverse, gradient, metric)
 
 
 @jit
 def _curvatures(data: AllPairs, theta: TwoTowers) -> tuple:
-    """Mean curvature of the parameters of either side; strengths of their ridges; all pairs at the cost of imputed."""
+    """Mean curvature of weights, constant and bias of either side; strengths of their ridges; cost of all pairs."""
     P, Q, *_ = data.tables(theta)
     of_left, of_right = sum_curvatures(data.observed, P, Q, data.loss, data.imputed)
     a, b = data.imputation  # of all pairs: the sums are without the observed ones
@@ -82,10 +60,10 @@ def _curvatures(data: AllPairs, theta: TwoTowers) -> tuple:
         """Count the weight of a feature with its squares, and a constant with all entities."""
         h = (others[:, :k] * weight[:, None]).T @ others[:, :k] / features.n
         size = 1.0 if features.values is None else jnp.sum(features.values**2) / features.n_features
-        return Side(size * h, features.n * h, jnp.mean(own))
+        return size * h, features.n * h, jnp.mean(own)
 
     sides = side(data.left, of_left, Q, of_right), side(data.right, of_right, P, of_left)
-    return *sides, (data.strength, data.bias_strength), jnp.sum(a) * jnp.sum(b)
+    return *sides, data.strength, data.bias_strength, jnp.sum(a) * jnp.sum(b)
 
 
 def _inverse(h: np.ndarray, strength: float) -> np.ndarray:

@@ -19,23 +19,12 @@ _EPS = np.finfo(np.float64).eps
 
 
 class SideGaps(NamedTuple):
-    """Bounds of how much the objective can fall by changes of one side.
+    """Bounds of how much the objective can fall by changes of one side; nan if nothing is proved."""
 
-    Attributes
-    ----------
-    objective : float
-        Objective at the parameters, in float64, with the data as given.
-    left, right : float
-        Bounds; nan if nothing is proved (hidden layers, or no ridge).
-    per_right : numpy.ndarray
-        (n,): the same for the parameters of one right entity alone, which add up to ``right``; nan if entities share
-        parameters.
-    """
-
-    objective: float
-    left: float
+    objective: float  # at the parameters, in float64, with the data as given
+    left: float  # bound; nothing is proved with hidden layers, or without a ridge
     right: float
-    per_right: np.ndarray
+    per_right: np.ndarray  # of one right entity alone, (n,), which add up to `right`; nan if they share parameters
 
     @property
     def theorem(self) -> str:

@@ -20,7 +20,7 @@ from glmfit.engine.population import FoldedProblem
 from glmfit.estimators import cv_fits, population_glm_cv
 from glmfit.estimators.scores import Folds, choose_strengths
 from glmfit.observations import PoissonSoftplus
-from glmfit.penalties.family import PenaltyFamily
+from glmfit.penalties.by_name import PenaltyFamily
 from glmfit.solvers import LoopOptions
 
 T, D, N = 500, 6, 3

@@ -7,7 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from glmfit.pairs import AllPairsProblem, Triples
-from glmfit.pairs.metric import _FLOOR, metric_of
+from glmfit.pairs.metric import _FLOOR, in_metric, metric_of
 from glmfit.solvers import StationaryOptions, TowerLBFGS
 from glmfit.status import Status
 
@@ -58,11 +58,12 @@ def floored(h):
 def test_the_metric_is_the_inverse_of_the_mean_curvature_of_an_entity(loss, prior, biases, omega, layout):
     problem, theta = make(loss, prior, biases, layout, omega=omega)
     found, (left, right, *of_biases) = metric_of(problem.data, theta), blocks(problem, theta)
-    np.testing.assert_allclose(np.linalg.inv(found.left.weight), floored(mean_block(left, M)), rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(np.linalg.inv(found.right.weight), floored(mean_block(right, N)), rtol=1e-9, atol=1e-12)
+    for tower, block, n in ((found.left, left, M), (found.right, right, N)):
+        mean = np.linalg.inv(tower.maps[0].weight)
+        np.testing.assert_allclose(mean, floored(mean_block(block, n)), rtol=1e-9, atol=1e-12)
     if biases:
         exact = [np.mean(np.diag(whole)) for whole in of_biases]
-        np.testing.assert_allclose([1 / found.left.bias, 1 / found.right.bias], exact, rtol=1e-9)
+        np.testing.assert_allclose([1 / found.left_bias, 1 / found.right_bias], exact, rtol=1e-9)
 
 
 @pytest.mark.thorough
@@ -75,12 +76,12 @@ def test_features_and_constants_count_as_often_as_they_occur():
     problem = AllPairsProblem(*sides, y, "squared", 0.5, **how)
     theta = problem.draw_params(jax.random.key(1), K, scale=0.7)
     weight, constant, _ = blocks(problem, theta)
-    up = metric_of(problem.data, theta).times(jax.tree.map(jnp.ones_like, theta)).left.maps[0]
+    up = in_metric(metric_of(problem.data, theta), jax.tree.map(jnp.ones_like, theta)).left.maps[0]
     exact = np.linalg.solve(mean_block(weight, 4), np.ones(K))
     np.testing.assert_allclose(up.weight, np.tile(exact, (4, 1)), rtol=1e-2)
     np.testing.assert_allclose(up.constant, np.linalg.solve(constant, np.ones(K)), rtol=1e-2)
     nothing = AllPairsProblem(np.zeros((M, 2)), N, y, "squared", 0.5, **how)  # the ridge alone
-    up = metric_of(nothing.data, nothing.draw_params(jax.random.key(1), K)).left.weight
+    up = metric_of(nothing.data, nothing.draw_params(jax.random.key(1), K)).left.maps[0].weight
     np.testing.assert_allclose(up, np.eye(K) / 40, rtol=1e-3)
 
 
@@ -94,7 +95,7 @@ def test_perceptrons_little_imputation_and_non_finite_numbers_have_no_metric():
     assert metric_of(problem.data, problem.draw_params(jax.random.key(0), K, (4,), (4,))) is None
     problem, theta = make()
     broken = metric_of(problem.data, jax.tree.map(lambda leaf: leaf.at[0].set(jnp.inf), theta))
-    np.testing.assert_array_equal(broken.left.weight, np.eye(K))
+    np.testing.assert_array_equal(broken.left.maps[0].weight, np.eye(K))
 
 
 @pytest.mark.slow

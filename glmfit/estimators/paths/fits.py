@@ -19,7 +19,7 @@ from ...engine.problem import Params
 from ...engine.result import Hints, LoopOptions, Solution
 from ...observations import Observation
 from ...penalties import Penalty
-from ...penalties.family import PenaltyFamily
+from ...penalties.by_name import PenaltyFamily
 from ...status import Status
 from ..cv_fits import known_of_counts, run_counted
 from ..parameters import precision

@@ -19,7 +19,7 @@ from ...estimators.population_glm import at_dispersion
 from ...estimators.scores import make_folds
 from ...estimators.streaming import as_arrays
 from ...numerics import DataLike, PerRow
-from ...penalties.family import PenaltyFamily
+from ...penalties.by_name import PenaltyFamily
 from .explanation import Explanation
 from .models import read_groups, read_models
 from .nulls import Null, Rows

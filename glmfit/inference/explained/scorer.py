@@ -19,7 +19,7 @@ from ...engine.nested.moments import Moments, moments_serve
 from ...engine.nested.search import HeldOut, Nested, Responses
 from ...estimators.parameters import precision
 from ...observations import NegativeBinomial, Observation
-from ...penalties.family import PenaltyFamily
+from ...penalties.by_name import PenaltyFamily
 from ...threads import Fitters, Workers, one_thread_each
 
 _WORTH_THREADS = 1_000_000  # entries of the features
