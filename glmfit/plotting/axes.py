@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ..checks import check_positive
+from ..checks import check_installed, check_positive
 from ..data.arrays import numbers
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def new_axes(
     numpy.ndarray of matplotlib.axes.Axes
         (row, column).
     """
-    need_matplotlib()
+    check_installed(["matplotlib"], "plot")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, dpi=200, layout="constrained")
@@ -103,28 +102,37 @@ def dress(ax):
     """Style axes: two spines, ticks outside, small type."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(direction="out", labelsize=8, length=3)
-    return ax
 
 
 def axes_or_new(ax, size=(4.5, 3.0)):
     """Return the axes given, or new ones that a notebook shows; TypeError for anything else."""
-    if ax is not None:
-        return check_axes("ax", ax)
-    need_matplotlib()
-    import matplotlib.pyplot as plt
-
-    return dress(plt.subplots(figsize=size, layout="constrained")[1])
+    return panels_or_new(None, 1, 1, size)[0, 0] if ax is None else _check_axes("ax", ax)
 
 
-def need_matplotlib() -> None:
-    """Raise ImportError, and name the extra, if matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError('plots need matplotlib, of the extra "plot": python -m pip install -e ".[plot]"')
+def panels_or_new(given, n_rows: int, n_columns: int, size, needs: str = "") -> np.ndarray:
+    """Return axes, (row, column): those given, in reading order, or new ones that a notebook shows.
+
+    The error for another number of axes says what is needed.
+    """
+    if given is None:
+        check_installed(["matplotlib"], "plot")
+        import matplotlib.pyplot as plt
+
+        axes = plt.subplots(n_rows, n_columns, figsize=size, layout="constrained", squeeze=False)[1]
+        for ax in axes.flat:
+            dress(ax)
+        return axes
+    axes = np.ravel(np.asarray(given, object))
+    if len(axes) != n_rows * n_columns:
+        raise ValueError(f"axes has {len(axes)} entries; {needs}.")
+    for k, ax in enumerate(axes):
+        _check_axes(f"axes[{k}]", ax)
+    return axes.reshape(n_rows, n_columns)
 
 
-def check_axes(name, ax):
+def _check_axes(name, ax):
     """Return the axes; TypeError if they are none, or an array of them."""
-    need_matplotlib()
+    check_installed(["matplotlib"], "plot")
     from matplotlib.axes import Axes
 
     if isinstance(ax, Axes):

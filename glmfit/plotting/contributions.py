@@ -19,12 +19,11 @@ from .axes import (
     PURPLE,
     RED,
     axes_or_new,
-    check_axes,
     color_bar,
-    dress,
     legend,
     name_axes,
     on_axes,
+    panels_or_new,
     say,
 )
 
@@ -232,18 +231,8 @@ def plot_explained_neuron(
     _check(explanation)
     check_choice("unit", unit, _UNITS)
     n = _neuron(explanation, neuron)
-    if axes is None:
-        import matplotlib.pyplot as plt
-
-        height = 1.8 + 0.36 * (len(explanation.contributions) + len(explanation.model) // 2)
-        axes = plt.subplots(2, 2, figsize=(8.4, height), layout="constrained")[1]
-        for ax in axes.flat:
-            dress(ax)
-    axes = np.ravel(np.asarray(axes, object))
-    if len(axes) != 4:
-        raise ValueError(f"axes has {len(axes)} entries; it must be four, such as plt.subplots(2, 2)[1].")
-    for k, ax in enumerate(axes):
-        check_axes(f"axes[{k}]", ax)
+    height = 1.8 + 0.36 * (len(explanation.contributions) + len(explanation.model) // 2)
+    axes = panels_or_new(axes, 2, 2, (8.4, height), "it must be four, such as plt.subplots(2, 2)[1]").ravel()
     scale = _scale(explanation, unit)[:, n]
     rows = np.arange(len(explanation.contributions))
     labels = [_title(c) for c in explanation.contributions]

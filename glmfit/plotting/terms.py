@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from ..estimators import PopulationGAM, TermCurve
 from ..estimators.gam.terms import read_neurons
 from ..estimators.model import check_is_fitted
-from .axes import BLACK, BLUE, LIGHT, check_axes, color_bar, dress, legend, name_axes, say
+from .axes import BLACK, BLUE, LIGHT, color_bar, legend, name_axes, panels_or_new, say
 from .rates import plot_tuning
 from .term_data import COUNTS, FINER, TermData, around, inputs_to_count
 
@@ -95,7 +95,9 @@ def plot_terms(
     which = read_neurons(neuron, list(model.report_.neuron))
     data = TermData.of(model, X, y, covariates, bin_s, dict(units or {}), n_bins, min_bins)
     panels = [panel for name in _read_terms(model, terms) for panel in data.panels(name)]
-    grid = _axes(axes, len(which), len(panels), [kind == "map" for kind, _ in panels])
+    n_axes, size = len(which) * len(panels), (_WIDTH * len(panels), _HEIGHT * len(which))
+    needs = f"{len(which)} neuron(s) with {len(panels)} panels each need {n_axes}"
+    grid = panels_or_new(axes, len(which), len(panels), size, needs)
     for row, n in zip(grid, which, strict=True):
         drawn: dict[str, Any] = {}
         for ax, (kind, name) in zip(row, panels, strict=True):
@@ -283,23 +285,3 @@ def _read_terms(model: PopulationGAM, given) -> list[str]:
     if not names:
         raise ValueError("terms is empty; name at least one.")
     return [model._known(name) for name in names]
-
-
-def _axes(given, n_rows: int, n_columns: int, maps: list[bool]) -> np.ndarray:
-    """Axes, (neuron, panel): those given, or new ones that a notebook shows."""
-    if given is None:
-        import matplotlib.pyplot as plt
-
-        size = (_WIDTH * n_columns, _HEIGHT * n_rows)
-        axes = plt.subplots(n_rows, n_columns, figsize=size, layout="constrained", squeeze=False)[1]
-        for ax in axes.flat:
-            dress(ax)
-        return axes
-    axes = np.ravel(np.asarray(given, object))
-    if len(axes) != n_rows * n_columns:
-        raise ValueError(
-            f"axes has {len(axes)} entries; {n_rows} neuron(s) with {n_columns} panels each need {n_rows * n_columns}."
-        )
-    for k, ax in enumerate(axes):
-        check_axes(f"axes[{k}]", ax)
-    return axes.reshape(n_rows, n_columns)
