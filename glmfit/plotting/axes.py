@@ -1,4 +1,4 @@
-"""Figures, axes, colours and labels, and checks of the numbers and times that drawings are given."""
+"""Figures, axes and labels, and checks of the numbers and times that drawings are given."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import numpy as np
 
 from ..checks import check_installed, check_positive
 from ..data.arrays import numbers
+from .colors import GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-BLUE, RED, GREEN, ORANGE, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7"
-BLACK, GREY, LIGHT = "#222222", "#7F7F7F", "#C8C8C8"
-CYCLE = (BLUE, RED, GREEN, ORANGE, PURPLE, BLACK, GREY, LIGHT)
 
 _OPTIONS = {
     "bin_s": "float, optional\n    Width of a bin, s; default the median difference of `time_s`.",
@@ -179,11 +176,6 @@ def color_bar(image, label, given, **kwargs):
 def bars(ax, names, values, height, color, fmt="%g"):
     """Draw a bar per name, its value written at its end."""
     ax.bar_label(ax.barh(names, values, height, color=color), fmt=fmt, fontsize=8, padding=2)
-
-
-def colors_of_models(n):
-    """Return colors of models to compare; the last is drawn strongest."""
-    return [*((ORANGE, GREEN, PURPLE, RED) * n)[: n - 1], BLUE]
 
 
 def time_axis(ax, limits_s, y):

@@ -14,7 +14,8 @@ from ..estimators import PopulationGLM, PopulationGLMCV
 from ..estimators.model import check_is_fitted
 from ..estimators.streaming import as_arrays
 from ..observations import Bernoulli, Binomial, Observation
-from .axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, legend, name_axes, on_axes
+from .axes import axes_or_new, legend, name_axes, on_axes
+from .colors import BLACK, BLUE, GREY, LIGHT, colors_of_models
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,24 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..checks import check_choice, check_real
-from .axes import (
-    BLACK,
-    BLUE,
-    CYCLE,
-    GREEN,
-    GREY,
-    LIGHT,
-    ORANGE,
-    PURPLE,
-    RED,
-    axes_or_new,
-    color_bar,
-    legend,
-    name_axes,
-    on_axes,
-    panels_or_new,
-    say,
-)
+from .axes import axes_or_new, color_bar, legend, name_axes, on_axes, panels_or_new, say
+from .colors import BLACK, BLUE, CYCLE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,24 +12,8 @@ from ..checks import check_choice
 from ..estimators import ClassReport, FitReport, ResponseReport
 from ..estimators.model import Model, check_is_fitted
 from ..status import Status
-from .axes import (
-    BLACK,
-    BLUE,
-    CYCLE,
-    GREEN,
-    GREY,
-    ORANGE,
-    RED,
-    axes_or_new,
-    bars,
-    legend,
-    name_axes,
-    on_axes,
-    panels_or_new,
-    read_numbers,
-    say,
-    whole_ticks,
-)
+from .axes import axes_or_new, bars, legend, name_axes, on_axes, panels_or_new, read_numbers, say, whole_ticks
+from .colors import BLACK, BLUE, CYCLE, GREEN, GREY, ORANGE, RED
 from .scores import plot_scores
 
 if TYPE_CHECKING:

@@ -10,22 +10,8 @@ from numpy.typing import ArrayLike
 from ..checks import check_real, check_whole
 from ..estimators import MultinomialGLMCV, PopulationGLMCV, SoftmaxGLMCV
 from ..estimators.model import check_is_fitted
-from .axes import (
-    BLACK,
-    BLUE,
-    CYCLE,
-    GREY,
-    LIGHT,
-    RED,
-    axes_or_new,
-    colors_of_models,
-    legend,
-    name_axes,
-    on_axes,
-    read_numbers,
-    say,
-    whole_ticks,
-)
+from .axes import axes_or_new, legend, name_axes, on_axes, read_numbers, say, whole_ticks
+from .colors import BLACK, BLUE, CYCLE, GREY, LIGHT, RED, colors_of_models
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

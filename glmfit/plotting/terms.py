@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from ..estimators import PopulationGAM, TermCurve
 from ..estimators.gam.terms import read_neurons
 from ..estimators.model import check_is_fitted
-from .axes import BLACK, BLUE, LIGHT, color_bar, legend, name_axes, panels_or_new, say
+from .axes import color_bar, legend, name_axes, panels_or_new, say
+from .colors import BLACK, BLUE, LIGHT
 from .rates import plot_tuning
 from .term_data import COUNTS, FINER, TermData, around, inputs_to_count
 
