@@ -37,7 +37,15 @@ _SOFTPLUS, _EXP, _LOG_SOFTMAX, _LOGISTIC = (
     for function in (jax.nn.softplus, jnp.exp, jax.nn.log_softmax, jax.scipy.special.expit)
 )
 _LOGISTIC += [jax.nn.sigmoid, jax.lax.logistic]
-_IDENTITY = [lambda x: x]
+_KNOWN = (
+    ("PoissonObservations", _SOFTPLUS, PoissonSoftplus),
+    ("PoissonObservations", _EXP, PoissonExp),
+    ("GaussianObservations", [lambda x: x], Gaussian),
+    ("BernoulliObservations", _LOGISTIC, Bernoulli),
+    ("GammaObservations", _EXP, Gamma),
+    ("NegativeBinomialObservations", _EXP, NegativeBinomial),
+)
+"""Observation model of NeMoS, whose versions have some of them, its link, and our model."""
 
 
 def candidates(solver: Any, model, params, args, out, Y):
@@ -84,22 +92,13 @@ class KnownLoss:
 
 def known_loss(observation, link) -> KnownLoss | None:
     """Find our observation model for one of NeMoS's and its link."""
-    models = nemos.observation_models
-    if type(observation) is models.PoissonObservations:
-        ours = PoissonSoftplus() if _computes(link, _SOFTPLUS) else PoissonExp() if _computes(link, _EXP) else None
-        return None if ours is None else KnownLoss(ours)
-    kinds = {"GaussianObservations": (Gaussian, _IDENTITY), "BernoulliObservations": (Bernoulli, _LOGISTIC)}
-    kinds |= {"GammaObservations": (Gamma, _EXP), "NegativeBinomialObservations": (NegativeBinomial, _EXP)}
-    of_nemos = next((name for name in kinds if type(observation) is getattr(models, name, None)), None)
-    if of_nemos is None:
-        return None
-    kind, links = kinds[of_nemos]
-    if not links or not _computes(link, links):
-        return None
-    if kind is NegativeBinomial:
-        scale = observation.scale
-        return None if scale is None or not float(scale) > 0 else KnownLoss(NegativeBinomial(float(scale)))
-    return KnownLoss(kind(), 2.0 if kind is Gaussian else 1.0)
+    for name, links, kind in _KNOWN:
+        if type(observation) is getattr(nemos.observation_models, name, None) and _computes(link, links):
+            if kind is not NegativeBinomial:
+                return KnownLoss(kind(), 2.0 if kind is Gaussian else 1.0)
+            scale = observation.scale
+            return None if scale is None or not float(scale) > 0 else KnownLoss(NegativeBinomial(float(scale)))
+    return None
 
 
 def _computes(link, functions) -> bool:
