@@ -234,6 +234,13 @@ class Penalties:
 
 
 def _shared(strength: np.ndarray) -> np.ndarray:
+def in_units(penalty: Any, unit: Any) -> Any:
+    """Return a penalty of our objective, of which NeMoS's is this multiple, shared or (column,)."""
+    if np.all(unit == 1):
+        return penalty
+    return eqx.tree_at(lambda p: p.strength, penalty, np.asarray(penalty.strength, np.float64) / unit)
+
+
     """Return one number, one per column or one per coefficient: the smallest form without loss."""
     if np.all(strength == strength[0, 0]):
         return strength[0, 0]
@@ -246,7 +253,7 @@ def read_penalty(solver: Any, params) -> Penalties | None:
     name = type(regularizer).__name__
     if name not in REGULARIZERS or type(regularizer) is not getattr(nemos.regularizer, name, None):
         return None
-    value = regularizer.penalized_loss(lambda *_: 0.0, params=params, strength=solver.regularizer_strength)
+    value = solver.penalty(params)
 
     def slope(at):
         there = jax.tree.map(lambda a: jax.device_put(np.full(a.shape, at, a.dtype)), params)
