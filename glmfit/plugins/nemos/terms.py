@@ -28,6 +28,7 @@ from ...observations import (
     PoissonSoftplus,
 )
 from ...observations.base import RowLoss
+from .smooth import stacked
 
 REGULARIZERS = ("UnRegularized", "Ridge", "Lasso", "ElasticNet", "GroupLasso")
 # A link is identified by its function, not by its name: a user's own `softplus` may bend anywhere.
@@ -233,7 +234,6 @@ class Penalties:
         return penalties.GroupLasso(strength, tuple(labels.tolist()))
 
 
-def _shared(strength: np.ndarray) -> np.ndarray:
 def in_units(penalty: Any, unit: Any) -> Any:
     """Return a penalty of our objective, of which NeMoS's is this multiple, shared or (column,)."""
     if np.all(unit == 1):
@@ -241,6 +241,7 @@ def in_units(penalty: Any, unit: Any) -> Any:
     return eqx.tree_at(lambda p: p.strength, penalty, np.asarray(penalty.strength, np.float64) / unit)
 
 
+def _shared(strength: np.ndarray) -> np.ndarray:
     """Return one number, one per column or one per coefficient: the smallest form without loss."""
     if np.all(strength == strength[0, 0]):
         return strength[0, 0]
@@ -257,8 +258,7 @@ def read_penalty(solver: Any, params) -> Penalties | None:
 
     def slope(at):
         there = jax.tree.map(lambda a: jax.device_put(np.full(a.shape, at, a.dtype)), params)
-        leaves = jax.tree.leaves(jax.grad(value)(there).coef)
-        return np.concatenate([np.asarray(g, np.float64).reshape(len(g), -1) for g in leaves])
+        return stacked(jax.tree.map(lambda g: np.asarray(g, np.float64), jax.grad(value)(there).coef))
 
     one, labels = slope(1.0), None
     ridge = one if name == "Ridge" else np.zeros_like(one)
