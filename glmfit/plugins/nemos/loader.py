@@ -19,6 +19,7 @@ from ...engine import ConjugateGradients, ProximalNewton
 from ...engine.exact.batches import BatchNewton, Survey, start_of_sample
 from ...engine.problem import Params
 from ...engine.result import LoopOptions
+from .proximal import pieces_of
 from .results import FitState, Outcome, merge, unproved_state
 from .smooth import SmoothPart
 from .terms import in_units
@@ -188,9 +189,8 @@ class GradientPasses:
     def __init__(self, solver: Any, init_params: Any):
         self.solver, self._x = solver, None
         self._flat, self._unravel = ravel_pytree(init_params)
-        self._prox, self._penalty = solver.prox(init_params), solver.penalty(init_params)
-        loss = jax.value_and_grad(lambda flat, *batch: solver.loss(self._unravel(flat), *batch))
-        self._look = full_precision(jit(loss))
+        loss, self._prox, self._penalty = pieces_of(solver, init_params)
+        self._look = full_precision(jit(jax.value_and_grad(lambda flat, *batch: loss(self._unravel(flat), *batch))))
         self._step, self.objective, self.is_done, self.n_passes = solver.stepsize or 1.0, np.inf, False, 0
         self._trial = np.asarray(self._flat, np.float64)
         self._sums = [0.0, 0.0, 0]

@@ -15,7 +15,7 @@ from ...compilation import jit
 from ...estimators import FitReport
 from .fitting import PROXIMAL_STEPS, Fitting
 from .loader import run_passes
-from .proximal import FEW, newton, proximal_gradient
+from .proximal import FEW, newton, pieces_of, proximal_gradient
 from .results import FitState, report_of_proximal, unproved_state
 from .view import views
 
@@ -127,7 +127,7 @@ class Solver:
         self.tol = 0.0 if none else _positive("tol", tol, False, what) or _TOL
         self.key = _read_key(key)
         if init_params is not None:
-            self.prox(init_params)  # refuses early
+            regularizer.get_proximal_operator(params=init_params, strength=regularizer_strength)  # refuses early
         self._update = jit(self._one_step)
 
     # ---------------------------------------------------------------------------------- NeMoS's contract
@@ -209,27 +209,11 @@ class Solver:
         """Summary of a run in Python's numbers, read by NeMoS 0.2.8; later versions read ``state.stats``."""
         return OptimizationInfo(**{name: np.asarray(value).item() for name, value in vars(state.stats).items()})
 
-    # ------------------------------------------------------------- parts of the objective, for every route
-
-    def loss(self, params: Any, *args: Any):
-        """Compute the loss without the auxiliary value."""
-        value = self.unregularized_loss(params, *args)
-        return value[0] if self.has_aux else value
-
-    def penalty(self, params: Any) -> Callable:
-        """Make the penalty, a function of parameters like these."""
-        return self.regularizer.penalized_loss(lambda *_: 0.0, params=params, strength=self.regularizer_strength)
-
-    def prox(self, params: Any) -> Callable:
-        """Make the proximal operator, a function of parameters like these and of a step."""
-        prox = self.regularizer.get_proximal_operator(params=params, strength=self.regularizer_strength)
-        return lambda p, step: prox(p, None, scaling=step)
-
     # ---------------------------------------------------------------------------------- proximal route
 
     def _descend(self, params, args, **options):
-        pieces = lambda p: self.loss(p, *args), self.prox(params), self.penalty(params)
-        return proximal_gradient(*pieces, params, **options)
+        loss, prox, penalty = pieces_of(self, params)
+        return proximal_gradient(lambda p: loss(p, *args), prox, penalty, params, **options)
 
     def _aux(self, params, args):
         return self.unregularized_loss(params, *args)[1] if self.has_aux else None
@@ -242,8 +226,8 @@ class Solver:
     def _run_proximal(self, params, args):
         budget, name = self.maxiter or PROXIMAL_STEPS, "proximal gradient"
         if self._takes_newton(params, args):
-            penalty, name = self.penalty(params), "Newton"
-            result = newton(lambda p: self.loss(p, *args) + penalty(p), params, self.tol, budget)
+            (loss, _, penalty), name = pieces_of(self, params), "Newton"
+            result = newton(lambda p: loss(p, *args) + penalty(p), params, self.tol, budget)
         else:
             result = self.proximal(params, args, self.tol, budget)
         # A small gradient proves nothing. It must suffice only if jax traces the run, and nobody can be warned.

@@ -28,6 +28,7 @@ from ...observations import (
     PoissonSoftplus,
 )
 from ...observations.base import RowLoss
+from .proximal import pieces_of
 from .smooth import stacked
 
 REGULARIZERS = ("UnRegularized", "Ridge", "Lasso", "ElasticNet", "GroupLasso")
@@ -254,7 +255,7 @@ def read_penalty(solver: Any, params) -> Penalties | None:
     name = type(regularizer).__name__
     if name not in REGULARIZERS or type(regularizer) is not getattr(nemos.regularizer, name, None):
         return None
-    value = solver.penalty(params)
+    _, _, value = pieces_of(solver, params)
 
     def slope(at):
         there = jax.tree.map(lambda a: jax.device_put(np.full(a.shape, at, a.dtype)), params)
