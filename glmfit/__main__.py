@@ -25,11 +25,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(info())
         return 0
     from . import demo as demo_module
+    from .checks import MissingExtra
 
     try:
         demo_module.run(options.out, seed=options.seed)
         return 0
-    except demo_module.MissingExtra as error:
+    except MissingExtra as error:
         said = error
     except OSError as error:
         said = f"--out {options.out}: {error.strerror or error}; choose a writable folder."

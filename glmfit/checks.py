@@ -88,12 +88,16 @@ def _is_real(value: Any) -> bool:
         return False
 
 
+class MissingExtra(ImportError):
+    """A package of an extra is not installed."""
+
+
 def check_installed(packages: Sequence[str], extra: str, hint: str = "") -> None:
-    """Raise ImportError, which names the extra that installs them, unless all these packages are installed."""
+    """Raise MissingExtra, which names the extra that installs them, unless all these packages are installed."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         advice = f'in the checkout run  python -m pip install -e ".[{extra}]"{hint}'
-        raise ImportError(f"{' and '.join(missing)} not installed: {advice}")
+        raise MissingExtra(f"{' and '.join(missing)} not installed: {advice}")
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

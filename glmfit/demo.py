@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import erf
 
 from . import __version__, plotting
+from .checks import check_installed
 from .design import Convolution
 from .design.kernels import raised_cosines
 from .estimators import PopulationGLM
@@ -31,10 +32,6 @@ _CAPTIONS = {
     "convergence.png": "gap of every neuron per epoch; reported bounds against measured gaps",
     "population.png": "true and estimated coupling; held-out scores against those of the simulator",
 }
-
-
-class MissingExtra(ImportError):
-    """A package that only the demo needs is not installed."""
 
 
 def run(
@@ -60,10 +57,10 @@ def run(
 
     Raises
     ------
-    MissingExtra
+    glmfit.checks.MissingExtra
         If matplotlib or nitime is not installed.
     """
-    _require("matplotlib", "nitime")
+    check_installed(["matplotlib", "nitime"], "demo")
     start = time.perf_counter()
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -76,16 +73,6 @@ def run(
         print(f"  {path.name:<24} {_CAPTIONS[path.name]}")
     print(f"Done in {time.perf_counter() - start:.1f} s, compilation included.")
     return {"grasshopper": recording, "population": population, "scores": scores | more_scores, "figures": figures}
-
-
-def _require(*packages: str) -> None:
-    """Raise MissingExtra if a package is not installed."""
-    missing = [name for name in packages if find_spec(name) is None]
-    if missing:
-        raise MissingExtra(
-            f"the demo needs {' and '.join(missing)}, not installed here: "
-            'run  python -m pip install -e ".[demo]"  in the checkout.'
-        )
 
 
 def _heading(text: str) -> None:
@@ -135,10 +122,10 @@ def load_grasshopper(duration_s: float = 10.0) -> Recording:
 
     Raises
     ------
-    MissingExtra
+    glmfit.checks.MissingExtra
         If nitime, which has the recording, is not installed.
     """
-    _require("nitime")
+    check_installed(["nitime"], "demo")
     folder = Path(next(iter(find_spec("nitime").submodule_search_locations))) / "data"
     time_us, envelope = np.loadtxt(folder / "grasshopper_stimulus1.txt", unpack=True)
     spikes_us = np.loadtxt(folder / "grasshopper_spike_times1.txt")  # "#" begins a header line

@@ -12,6 +12,7 @@ import pytest
 import glmfit
 from glmfit import demo
 from glmfit.__main__ import main
+from glmfit.checks import MissingExtra
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
@@ -118,13 +119,13 @@ def test_command_line_without_arguments_lists_the_commands():
 
 
 def test_the_recording_says_which_extra_is_missing(monkeypatch):
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    with pytest.raises(demo.MissingExtra, match=r"nitime, not installed here.*\[demo\]"):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"nitime not installed: in the checkout run .*\[demo\]"):
         demo.load_grasshopper()
 
 
 def test_demo_says_which_extra_is_missing(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "nitime" else object())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "nitime" else object())
     assert main(["demo", "--out", str(tmp_path / "out")]) == 1
     message = capsys.readouterr().err
     assert "nitime" in message

@@ -6,8 +6,9 @@ belongs to no window, for scripts.
 Colours are those of Okabe and Ito, which colour-blind readers can tell apart.
 """
 
-from .axes import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED, label_panels, new_axes
+from .axes import label_panels, new_axes
 from .calibration import plot_binned_residuals, plot_calibration
+from .colors import BLACK, BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED
 from .contributions import plot_contributions, plot_explained_neuron, plot_null, plot_unique_against_maximal
 from .decoding import plot_confusion, plot_decoded, plot_responses
 from .parameters import plot_coupling, plot_filter, plot_recovery

@@ -1,23 +1,19 @@
-"""Figures, axes, colours and labels, and checks of the numbers and times that drawings are given."""
+"""Figures, axes and labels, and checks of the numbers and times that drawings are given."""
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ..checks import check_positive
+from ..checks import check_installed, check_positive
 from ..data.arrays import numbers
+from .colors import GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-BLUE, RED, GREEN, ORANGE, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7"
-BLACK, GREY, LIGHT = "#222222", "#7F7F7F", "#C8C8C8"
-CYCLE = (BLUE, RED, GREEN, ORANGE, PURPLE, BLACK, GREY, LIGHT)
 
 _OPTIONS = {
     "bin_s": "float, optional\n    Width of a bin, s; default the median difference of `time_s`.",
@@ -73,7 +69,7 @@ def new_axes(
     numpy.ndarray of matplotlib.axes.Axes
         (row, column).
     """
-    need_matplotlib()
+    check_installed(["matplotlib"], "plot")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, dpi=200, layout="constrained")
@@ -103,28 +99,37 @@ def dress(ax):
     """Style axes: two spines, ticks outside, small type."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(direction="out", labelsize=8, length=3)
-    return ax
 
 
 def axes_or_new(ax, size=(4.5, 3.0)):
     """Return the axes given, or new ones that a notebook shows; TypeError for anything else."""
-    if ax is not None:
-        return check_axes("ax", ax)
-    need_matplotlib()
-    import matplotlib.pyplot as plt
-
-    return dress(plt.subplots(figsize=size, layout="constrained")[1])
+    return panels_or_new(None, 1, 1, size)[0, 0] if ax is None else _check_axes("ax", ax)
 
 
-def need_matplotlib() -> None:
-    """Raise ImportError, and name the extra, if matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError('plots need matplotlib, of the extra "plot": python -m pip install -e ".[plot]"')
+def panels_or_new(given, n_rows: int, n_columns: int, size, needs: str = "") -> np.ndarray:
+    """Return axes, (row, column): those given, in reading order, or new ones that a notebook shows.
+
+    The error for another number of axes says what is needed.
+    """
+    if given is None:
+        check_installed(["matplotlib"], "plot")
+        import matplotlib.pyplot as plt
+
+        axes = plt.subplots(n_rows, n_columns, figsize=size, layout="constrained", squeeze=False)[1]
+        for ax in axes.flat:
+            dress(ax)
+        return axes
+    axes = np.ravel(np.asarray(given, object))
+    if len(axes) != n_rows * n_columns:
+        raise ValueError(f"axes has {len(axes)} entries; {needs}.")
+    for k, ax in enumerate(axes):
+        _check_axes(f"axes[{k}]", ax)
+    return axes.reshape(n_rows, n_columns)
 
 
-def check_axes(name, ax):
+def _check_axes(name, ax):
     """Return the axes; TypeError if they are none, or an array of them."""
-    need_matplotlib()
+    check_installed(["matplotlib"], "plot")
     from matplotlib.axes import Axes
 
     if isinstance(ax, Axes):
@@ -171,11 +176,6 @@ def color_bar(image, label, given, **kwargs):
 def bars(ax, names, values, height, color, fmt="%g"):
     """Draw a bar per name, its value written at its end."""
     ax.bar_label(ax.barh(names, values, height, color=color), fmt=fmt, fontsize=8, padding=2)
-
-
-def colors_of_models(n):
-    """Return colors of models to compare; the last is drawn strongest."""
-    return [*((ORANGE, GREEN, PURPLE, RED) * n)[: n - 1], BLUE]
 
 
 def time_axis(ax, limits_s, y):

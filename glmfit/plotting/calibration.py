@@ -14,7 +14,9 @@ from ..estimators import PopulationGLM, PopulationGLMCV
 from ..estimators.model import check_is_fitted
 from ..estimators.streaming import as_arrays
 from ..observations import Bernoulli, Binomial, Observation
-from .axes import BLACK, BLUE, GREY, LIGHT, axes_or_new, colors_of_models, legend, name_axes, on_axes
+from .axes import axes_or_new, legend, name_axes, on_axes
+from .colors import BLACK, BLUE, GREY, colors_of_models
+from .scores import draw_shares
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -205,15 +207,15 @@ def _kind(observation: Observation) -> str:
 
 def _values_of(model, X, against, n, offset, axis, length) -> tuple[np.ndarray, str]:
     """Return the values on the x-axis, (time,), and their name."""
-    if not isinstance(against, str) and np.ndim(against) > 0:
+    if np.ndim(against) > 0:
         return numbers(against, "against", f"a value per time bin, ({length},)", shape=(length,)), "covariate"
-    if isinstance(against, str) and against == "mean":
+    if against == "mean":
         mean = np.asarray(model.predict(X, offset), np.float64)
         return mean if mean.ndim == 1 else mean[:, n], "predicted mean"
-    if isinstance(against, str) and against == "time":
+    if against == "time":
         return (np.arange(float(length)), "row") if axis is None else (np.asarray(axis.t, np.float64), "time (s)")
     names = [str(name) for name in getattr(model, "feature_names_in_", [])]
-    if isinstance(against, str) and against in names:
+    if against in names:
         column = names.index(against)
     elif isinstance(against, int | np.integer) and not isinstance(against, bool) and 0 <= against < len(model.coef_):
         column = int(against)
@@ -308,13 +310,6 @@ def _draw_shares(ax, seen, level, n_bins) -> None:
 def _draw_probabilities(ax, seen, level) -> None:
     """Draw the cumulative share of the bins against the probability of a response at most as large."""
     half = float(scipy.stats.kstwo.ppf(level, len(next(iter(seen.values())).y)))
-    ends = np.array([0.0, 1.0])
-    ax.fill_between(ends, ends - half, ends + half, color=LIGHT, alpha=0.6, lw=0, label=f"{level:.0%} band")
-    ax.plot(ends, ends, color=GREY, lw=0.8)
-    for (name, of), color in zip(seen.items(), colors_of_models(len(seen)), strict=True):
-        u = np.sort(of.observation.cdf(of.y, of.eta, of.exposure))
-        x, share = np.concatenate([[0.0], u, [1.0]]), np.concatenate([np.arange(len(u) + 1) / len(u), [1.0]])
-        ax.plot(x, share, color=color, lw=1.4, drawstyle="steps-post", label=name)
-    ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    legend(ax, loc="lower right")
+    below = {name: np.sort(of.observation.cdf(of.y, of.eta, of.exposure)) for name, of in seen.items()}
+    draw_shares(ax, below, half, level)
     name_axes(ax, "probability under the model", "cumulative share of bins")

@@ -8,25 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..checks import check_choice, check_real
-from .axes import (
-    BLACK,
-    BLUE,
-    CYCLE,
-    GREEN,
-    GREY,
-    LIGHT,
-    ORANGE,
-    PURPLE,
-    RED,
-    axes_or_new,
-    check_axes,
-    color_bar,
-    dress,
-    legend,
-    name_axes,
-    on_axes,
-    say,
-)
+from .axes import axes_or_new, color_bar, legend, name_axes, on_axes, panels_or_new, say
+from .colors import BLACK, BLUE, CYCLE, GREEN, GREY, LIGHT, ORANGE, PURPLE, RED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,20 +61,21 @@ def plot_contributions(
     style = ("points" if len(some) <= _NAMED else "map") if style is None else style
     check_choice("style", style, ("points", "map"))
     scale = _scale(explanation, unit)
-    value, error = ((a * scale)[np.ix_(each, some)] for a in (explanation.contribution, explanation.standard_error))
-    found = explanation.q_value[np.ix_(each, some)] <= level if explanation.null else None
-    groups = [explanation.contributions[c].name for c in each]
+    shown = np.ix_(list(each.values()), some)
+    value, error = ((a * scale)[shown] for a in (explanation.contribution, explanation.standard_error))
+    found = explanation.q_value[shown] <= level if explanation.null else None
     names = [str(explanation.neuron[n]) for n in some]
     size = (max(3.0, 1.2 + 0.9 * len(each)), 2.8) if style == "points" else (5.0, 1.2 + 0.3 * len(each))
     ax = axes_or_new(ax, size)
     label = f"{kind} contribution\n({_UNITS[unit]})"
+    things = "model" if kind == "model" else "group of features"
     if style == "points":
         _points(ax, value, error, found, names, level)
-        ax.set_xticks(range(len(groups)), groups)
-        name_axes(ax, None if kind == "whole" else _things(kind), label)
+        ax.set_xticks(range(len(each)), list(each))
+        name_axes(ax, None if kind == "whole" else things, label)
     else:
-        _map(ax, value, found, names, groups, label, level, colorbar)
-        name_axes(ax, "neuron" if found is None else f"neuron (dot: $q$ ≤ {level:g})", _things(kind))
+        _map(ax, value, found, names, list(each), label, colorbar)
+        name_axes(ax, "neuron" if found is None else f"neuron (dot: $q$ ≤ {level:g})", things)
     return ax
 
 
@@ -119,12 +103,8 @@ def plot_unique_against_maximal(
     _check(explanation)
     check_choice("unit", unit, _UNITS)
     check_real("level", level, 1)
-    pairs = {
-        explanation.contributions[c].name: (m, c)
-        for c in _of_kind(explanation, "unique")
-        for m in _of_kind(explanation, "maximal")
-        if explanation.contributions[m].name == explanation.contributions[c].name
-    }
+    unique, maximal = _of_kind(explanation, "unique"), _of_kind(explanation, "maximal")
+    pairs = {name: (maximal[name], c) for name, c in unique.items() if name in maximal}
     if group is not None:
         check_choice("group", group, pairs)
         pairs = {group: pairs[group]}
@@ -142,10 +122,7 @@ def plot_unique_against_maximal(
             value[m, known], value[c, known], np.nan_to_num(error[c, known]), np.nan_to_num(error[m, known]),
             fmt="none", ecolor=color, elinewidth=0.5, alpha=0.4,
         )  # fmt: skip
-        ax.scatter(
-            value[m, known], value[c, known], 18, _faces(color, filled[known]), edgecolors=color, lw=0.9, zorder=3
-        )
-        ax.plot([], [], "o", ms=4, color=color, label=name)  # of the legend, whatever is filled
+        _dots(ax, value[m, known], value[c, known], 18, color, filled[known], name)
         drawn += [value[m, known], value[c, known]]
     drawn = np.concatenate(drawn)
     if len(drawn):
@@ -154,7 +131,7 @@ def plot_unique_against_maximal(
     else:
         say(ax, "no neuron can be scored")
     if explanation.null:
-        ax.set_title(f"filled: $q$ ≤ {level:g}", loc="right", fontsize=8, color=GREY)
+        _explain_filled(ax, level)
     name_axes(ax, f"maximal contribution ({_UNITS[unit]})", f"unique contribution\n({_UNITS[unit]})")
     return ax
 
@@ -180,13 +157,23 @@ def plot_null(
     group : str, optional
         Group or model; needed if there are several.
     """
-    _check(explanation, null=True)
-    n, c = _neuron(explanation, neuron), _one(explanation, kind, group)
+    _check(explanation)
+    if not explanation.null:
+        raise ValueError(
+            "the explanation has no null; pass null=, such as a CircularShift, to glmfit.inference.explain."
+        )
+    n, each = _neuron(explanation, neuron), _of_kind(explanation, kind)
+    if group is None and len(each) == 1:
+        (group,) = each
+    check_choice("group", group, each)
+    c = each[group]
     draws, observed = explanation.null_statistic[:, c, n], explanation.statistic[c, n]
     draws = draws[np.isfinite(draws)]
     ax = axes_or_new(ax, (3.6, 2.4))
     if len(draws):
-        ax.hist(draws, bins=min(30, max(5, len(draws) // 4)), color=GREY, alpha=0.6, label=_draws(explanation, c, n))
+        looked, possible = int(explanation.n_draws[c, n]), explanation.n_possible_draws
+        words = f"{looked} draws" if looked == possible else f"{looked} of {possible} draws"
+        ax.hist(draws, bins=min(30, max(5, len(draws) // 4)), color=GREY, alpha=0.6, label=words)
     else:
         say(ax, "no draw was computed" if np.isfinite(observed) else "cannot be scored")
     if np.isfinite(observed):
@@ -232,18 +219,8 @@ def plot_explained_neuron(
     _check(explanation)
     check_choice("unit", unit, _UNITS)
     n = _neuron(explanation, neuron)
-    if axes is None:
-        import matplotlib.pyplot as plt
-
-        height = 1.8 + 0.36 * (len(explanation.contributions) + len(explanation.model) // 2)
-        axes = plt.subplots(2, 2, figsize=(8.4, height), layout="constrained")[1]
-        for ax in axes.flat:
-            dress(ax)
-    axes = np.ravel(np.asarray(axes, object))
-    if len(axes) != 4:
-        raise ValueError(f"axes has {len(axes)} entries; it must be four, such as plt.subplots(2, 2)[1].")
-    for k, ax in enumerate(axes):
-        check_axes(f"axes[{k}]", ax)
+    height = 1.8 + 0.36 * (len(explanation.contributions) + len(explanation.model) // 2)
+    axes = panels_or_new(axes, 2, 2, (8.4, height), "it must be four, such as plt.subplots(2, 2)[1]").ravel()
     scale = _scale(explanation, unit)[:, n]
     rows = np.arange(len(explanation.contributions))
     labels = [_title(c) for c in explanation.contributions]
@@ -273,26 +250,34 @@ def plot_explained_neuron(
 def _points(ax, value, error, found, names, level):
     ax.axhline(0, color=GREY, lw=0.8, zorder=0)
     n = len(names)
+    told_apart = n <= _NAMED
     for k, name in enumerate(names):
-        color = CYCLE[k % len(CYCLE)] if n <= _NAMED else BLUE
+        color = CYCLE[k % len(CYCLE)] if told_apart else BLUE
         at = np.arange(len(value)) + 0.6 * ((k + 0.5) / n - 0.5)
         known = np.isfinite(value[:, k])
         at, y, bar = at[known], value[known, k], np.nan_to_num(error[known, k])
         ax.errorbar(at, y, bar, fmt="none", ecolor=color, elinewidth=0.8)
         filled = np.ones(len(y), bool) if found is None else found[known, k]
-        ax.scatter(at, y, 20, _faces(color, filled), edgecolors=color, lw=0.9, zorder=3)
-        if n <= _NAMED:
-            ax.plot([], [], "o", ms=4, color=color, label=name)
-    if n <= _NAMED:
-        legend(
-            ax, title="neuron", title_fontsize=8, loc="upper left", bbox_to_anchor=(1, 1), ncols=1, handletextpad=0.2
-        )
+        _dots(ax, at, y, 20, color, filled, name if told_apart else None)
+    if told_apart:
+        legend(ax, title="neuron", title_fontsize=8, loc="upper left", bbox_to_anchor=(1, 1), handletextpad=0.2)
     if found is not None:
-        ax.set_title(f"filled: $q$ ≤ {level:g}", loc="right", fontsize=8, color=GREY)
+        _explain_filled(ax, level)
     ax.set_xlim(-0.5, len(value) - 0.5)
 
 
-def _map(ax, value, found, names, groups, label, level, colorbar):
+def _dots(ax, x, y, size, color, filled, name):
+    """Draw dots, some of them filled, with an entry of the legend if they have a name."""
+    ax.scatter(x, y, size, [color if one else "white" for one in filled], edgecolors=color, lw=0.9, zorder=3)
+    if name is not None:
+        ax.plot([], [], "o", ms=4, color=color, label=name)
+
+
+def _explain_filled(ax, level):
+    ax.set_title(f"filled: $q$ ≤ {level:g}", loc="right", fontsize=8, color=GREY)
+
+
+def _map(ax, value, found, names, groups, label, colorbar):
     size = np.abs(value[np.isfinite(value)])
     limit = float(np.quantile(size, 0.98)) if np.any(size > 0) else 1.0
     limit = limit if limit > 0 else float(size.max())
@@ -361,28 +346,16 @@ def _null_of_all(ax, found, n, colors):
 # -- arguments
 
 
-def _check(found, null: bool = False) -> None:
+def _check(found) -> None:
     if not hasattr(found, "by_fold"):
         raise TypeError(f"explanation is a {type(found).__name__}; it must be what glmfit.inference.explain returns.")
-    if null and not found.null:
-        raise ValueError(
-            "the explanation has no null; pass null=, such as a CircularShift, to glmfit.inference.explain."
-        )
 
 
-def _of_kind(found, kind: str) -> list[int]:
-    """Contributions of a kind, as indices."""
+def _of_kind(found, kind: str) -> dict[str, int]:
+    """Contributions of a kind: name and index."""
     kinds = list(dict.fromkeys(c.kind for c in found.contributions))
     check_choice("kind", kind, kinds, "These are the kinds that explain has computed.")
-    return [k for k, c in enumerate(found.contributions) if c.kind == kind]
-
-
-def _one(found, kind: str, group: str | None) -> int:
-    each = {found.contributions[c].name: c for c in _of_kind(found, kind)}
-    if group is None and len(each) == 1:
-        return next(iter(each.values()))
-    check_choice("group", group, each)
-    return each[group]
+    return {c.name: k for k, c in enumerate(found.contributions) if c.kind == kind}
 
 
 def _neuron(found, neuron) -> int:
@@ -407,30 +380,12 @@ def _neurons(found, neurons) -> list[int]:
 
 def _scale(found, unit: str) -> np.ndarray:
     """Return what nats are multiplied by, (contribution, neuron)."""
-    known = np.isfinite(found.by_fold)
-
-    def total(values):
-        return np.sum(np.where(known, values, 0.0), axis=1)
-
     if unit == "nats":
-        return np.ones((known.shape[0], known.shape[2]))
-    of = total(found.n_spikes) * np.log(2) if unit == "bits per spike" else total(found.loss[0] - found.saturated)
-    return 1 / np.where(of > 0, of, np.nan)
-
-
-def _things(kind: str) -> str:
-    return {"model": "model"}.get(kind, "group of features")
+        return np.ones_like(found.contribution)
+    bits = unit == "bits per spike"
+    total = found._of_folds(found.n_spikes) * np.log(2) if bits else found._of_folds(found.loss[0] - found.saturated)
+    return 1 / np.where(total > 0, total, np.nan)
 
 
 def _title(contribution) -> str:
     return f"{contribution.kind}: {contribution.name}" if contribution.kind != "whole" else "all features"
-
-
-def _draws(found, c: int, n: int) -> str:
-    looked = int(found.n_draws[c, n])
-    every = f"{looked} draws" if looked == found.n_possible_draws else f"{looked} of {found.n_possible_draws} draws"
-    return every
-
-
-def _faces(color: str, filled: np.ndarray) -> Any:
-    return [color if one else "white" for one in filled]

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..estimators import ResponseModel
-from .axes import LIGHT, RED, axes_or_new, color_bar, legend, name_axes, on_axes, read_like, read_numbers
+from .axes import axes_or_new, color_bar, legend, name_axes, on_axes, read_like, read_numbers
+from .colors import LIGHT, RED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

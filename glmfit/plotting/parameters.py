@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 
 from ..checks import check_choice, check_positive
 from ..data.arrays import numbers
-from .axes import BLUE, GREY, LIGHT, axes_or_new, color_bar, name_axes, on_axes, read_like, read_numbers, whole_ticks
+from .axes import axes_or_new, color_bar, name_axes, on_axes, read_like, read_numbers, whole_ticks
+from .colors import BLUE, GREY, LIGHT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

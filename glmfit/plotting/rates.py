@@ -8,21 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..checks import check_positive, check_whole
-from .axes import (
-    BLACK,
-    BLUE,
-    GREY,
-    LIGHT,
-    axes_or_new,
-    check_limits,
-    colors_of_models,
-    name_axes,
-    on_axes,
-    read_bins,
-    read_like,
-    read_numbers,
-    time_axis,
-)
+from .axes import axes_or_new, check_limits, name_axes, on_axes, read_bins, read_like, read_numbers, time_axis
+from .colors import BLACK, BLUE, GREY, LIGHT, colors_of_models
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

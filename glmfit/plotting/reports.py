@@ -12,25 +12,8 @@ from ..checks import check_choice
 from ..estimators import ClassReport, FitReport, ResponseReport
 from ..estimators.model import Model, check_is_fitted
 from ..status import Status
-from .axes import (
-    BLACK,
-    BLUE,
-    CYCLE,
-    GREEN,
-    GREY,
-    ORANGE,
-    RED,
-    axes_or_new,
-    bars,
-    check_axes,
-    dress,
-    legend,
-    name_axes,
-    on_axes,
-    read_numbers,
-    say,
-    whole_ticks,
-)
+from .axes import axes_or_new, bars, legend, name_axes, on_axes, panels_or_new, read_numbers, say, whole_ticks
+from .colors import BLACK, BLUE, CYCLE, GREEN, GREY, ORANGE, RED
 from .scores import plot_scores
 
 if TYPE_CHECKING:
@@ -186,17 +169,7 @@ def plot_report_overview(
         If `axes` are not three axes, or `report` is something else, or a model before its fit.
     """
     report = read_report(report)
-    if axes is None:
-        import matplotlib.pyplot as plt
-
-        axes = plt.subplots(1, 3, figsize=(7, 2.4), layout="constrained")[1]
-        for ax in axes:
-            dress(ax)
-    axes = np.ravel(np.asarray(axes, object))
-    if len(axes) != 3:
-        raise ValueError(f"axes has {len(axes)} entries; it must be three, such as plt.subplots(1, 3)[1].")
-    for k, ax in enumerate(axes):
-        check_axes(f"axes[{k}]", ax)
+    axes = panels_or_new(axes, 1, 3, (7, 2.4), "it must be three, such as plt.subplots(1, 3)[1]")[0]
     kinds = {ClassReport: _classes, ResponseReport: _responses}
     next((draw for kind, draw in kinds.items() if isinstance(report, kind)), _population)(report, *axes)
     return axes

@@ -10,22 +10,8 @@ from numpy.typing import ArrayLike
 from ..checks import check_real, check_whole
 from ..estimators import MultinomialGLMCV, PopulationGLMCV, SoftmaxGLMCV
 from ..estimators.model import check_is_fitted
-from .axes import (
-    BLACK,
-    BLUE,
-    CYCLE,
-    GREY,
-    LIGHT,
-    RED,
-    axes_or_new,
-    colors_of_models,
-    legend,
-    name_axes,
-    on_axes,
-    read_numbers,
-    say,
-    whole_ticks,
-)
+from .axes import axes_or_new, legend, name_axes, on_axes, read_numbers, say, whole_ticks
+from .colors import BLACK, BLUE, CYCLE, GREY, LIGHT, RED, colors_of_models
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,12 +76,22 @@ def plot_time_rescaling(
             raise ValueError(f"neuron is {neuron}; rescaled, {name}, has neurons 0 to {len(model.uniform) - 1}.")
     ax = axes_or_new(ax, (3.0, 3.0))
     half = max(float(np.nan_to_num(model.band(level)[neuron])) for model in models.values())
+    draw_shares(ax, {name: model.uniform[neuron] for name, model in models.items()}, half, level, difference)
+    share = "cumulative share of intervals"
+    name_axes(ax, "rescaled interval", f"{share},\nminus the uniform" if difference else share)
+    return ax
+
+
+def draw_shares(ax, values: dict[str, np.ndarray], half: float, level: float, difference: bool = False) -> None:
+    """Draw cumulative shares of values in (0, 1), sorted, with a band of this half width around those of a uniform.
+
+    With ``difference``, their distance from the uniform is drawn.
+    """
     ends = np.array([0.0, 1.0])
     diagonal = ends * (not difference)
     ax.fill_between(ends, diagonal - half, diagonal + half, color=LIGHT, alpha=0.6, lw=0, label=f"{level:.0%} band")
     ax.plot(ends, diagonal, color=GREY, lw=0.8)
-    for (name, model), color in zip(models.items(), colors_of_models(len(models)), strict=True):
-        u = model.uniform[neuron]
+    for (name, u), color in zip(values.items(), colors_of_models(len(values)), strict=True):
         if not len(u):
             say(ax, "no spikes")
             continue
@@ -107,10 +103,7 @@ def plot_time_rescaling(
     ax.set_xlim(0, 1)
     if not difference:
         ax.set(ylim=(0, 1), aspect="equal")
-    share = "cumulative share of intervals"
-    name_axes(ax, "rescaled interval", f"{share},\nminus the uniform" if difference else share)
     legend(ax, loc="best" if difference else "lower right")
-    return ax
 
 
 # -- strengths chosen by cross-validation
@@ -149,8 +142,8 @@ def plot_cv_curves(
     """
     _check_cv(model, one_strength=True)
     every = model.cv_scores_.reshape(*model.cv_scores_.shape[:2], -1)  # (strength, fold, neuron)
-    n_all = every.shape[2]
-    names = getattr(model.report_, "neuron", ["all classes"])
+    n_all, has_neurons = every.shape[2], hasattr(model.report_, "neuron")
+    names = model.report_.neuron if has_neurons else ["all classes"]
     marks = [(np.atleast_1d(model.one_se_strength_), "white"), (np.atleast_1d(model.best_strength_), None)]
     neurons = np.arange(min(n_all, 8)) if neurons is None else np.atleast_1d(neurons)
     if neurons.dtype.kind not in "iu" or neurons.min(initial=0) < 0 or neurons.max(initial=0) >= n_all:
@@ -178,12 +171,12 @@ def plot_cv_curves(
             ax.plot(at[i], mean[i], "o", ms=5, mfc=face or colour, mec=colour)
     some = np.arange(0, len(strengths), -(-len(strengths) // 7))
     ax.set_xticks(place[some], [f"{s:.2g}" for s in strengths[some]])
-    unit = "bin" if hasattr(model.report_, "neuron") else "row"
+    unit = "bin" if has_neurons else "row"
     score = f"log-likelihood per {unit}" if model.scoring == "log-likelihood" else model.scoring
     name_axes(ax, _strength_words(model), f"held-out {score}\nminus the best")
-    if ax.get_legend_handles_labels()[0] and hasattr(model.report_, "neuron"):
+    handles, labels = ax.get_legend_handles_labels()
+    if handles and has_neurons:
         some = "neuron" if len(neurons) == n_all else f"neuron ({len(neurons)} of {n_all})"
-        handles, labels = ax.get_legend_handles_labels()
         dots = [ax.plot([], [], "o", ms=5, mfc=face, mec=GREY)[0] for face in (GREY, "white")]
         legend(
             ax, handles=[*handles, *dots], labels=[*labels, "best", "one-se rule"], title=some, title_fontsize=8,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
 from ..checks import check_positive, check_whole
@@ -13,37 +10,33 @@ from ..estimators import PopulationGAM, TermCurve
 from ..estimators.gam.posterior import has_lags, inputs_of
 from ..estimators.streaming import as_arrays
 
+LINES = {"curve": "rate"} | {end: f"rate_{end}" for end in ("low", "high", "low_simultaneous", "high_simultaneous")}
+"""Fields of a `TermCurve`, on the scale of the linear predictor and on that of rates."""
 FINER = 2  # cells of a fitted map in one of a counted map, along each axis
 COUNTS = ("Poisson", "NegativeBinomial")
 _QUANTILES = 400  # of the other terms, over which rates are averaged
 
 
-@dataclass(frozen=True)
 class TermData:
-    """Data drawn in addition to the model: the rows, the values of their covariates, and words."""
+    """Data drawn in addition to the model: the rows, the values of their covariates, and words.
 
-    model: PopulationGAM
-    rest: Any  # function of a term and a neuron: quantiles of the predictor without it, or None
-    y: np.ndarray | None
-    covariates: dict[str, tuple[np.ndarray, ...]]
-    bin_s: float | None
-    units: dict[str, str]
-    n_bins: int
-    min_bins: int
+    Raises TypeError or ValueError for what a user may not give.
+    """
 
-    @classmethod
-    def of(cls, model, X, y, covariates, bin_s, units, n_bins, min_bins) -> TermData:
-        """Check the arguments of a user."""
-        n_bins, min_bins = check_whole("n_bins", n_bins, 2), check_whole("min_bins", min_bins, 0)
+    def __init__(self, model: PopulationGAM, X, y, covariates, bin_s, units, n_bins, min_bins):
+        self.model, self.bin_s, self.units = model, bin_s, dict(units or {})
+        self.n_bins, self.min_bins = check_whole("n_bins", n_bins, 2), check_whole("min_bins", min_bins, 0)
         if bin_s is not None:
             check_positive("bin_s", bin_s)
         X, y = as_arrays(X, y)
-        y, n = None if y is None else numbers(y, "y", "responses, (time,) or (time, neuron)"), len(model.report_.neuron)
+        n = len(model.report_.neuron)
         if y is not None:
+            y = numbers(y, "y", "responses, (time,) or (time, neuron)")
             y = y[:, None] if y.ndim == 1 else y
             if y.ndim != 2 or y.shape[1] != n:
                 raise ValueError(f"y has shape {y.shape}; the model has {n} neurons, so that it needs (time, {n}).")
-        values = {}
+        self.y = y
+        self.covariates: dict[str, tuple[np.ndarray, ...]] = {}
         for name, given in dict(covariates or {}).items():
             inputs = inputs_to_count(model, name)
             given = (given,) if len(inputs) == 1 and not isinstance(given, tuple) else given
@@ -53,8 +46,9 @@ class TermData:
                 )
             shape = (len(given[0]) if y is None else len(y),)
             needs = f"one number for each row, {shape}"
-            values[name] = tuple(numbers(v, f"covariates[{name!r}]", needs, shape=shape) for v in given)
-        return cls(model, None if X is None else _others(model, X), y, values, bin_s, units, n_bins, min_bins)
+            self.covariates[name] = tuple(numbers(v, f"covariates[{name!r}]", needs, shape=shape) for v in given)
+        # Function of a term and a neuron: quantiles of the predictor without the term.
+        self.rest = None if X is None else _others(model, X)
 
     def panels(self, name: str) -> list[tuple[str, str]]:
         """Kinds of the panels of a term."""
@@ -76,7 +70,8 @@ class TermData:
         basis = self.model.terms_[name].basis
         if basis is None or basis.n_inputs != 2 or has_lags(basis):
             return None if basis is None or basis.n_inputs < 3 else 2
-        return tuple(_centres(np.linspace(*ends, FINER * self.n_bins + 1)) for ends in self.ends(name))
+        edges = [np.linspace(*ends, FINER * self.n_bins + 1) for ends in self.ends(name)]
+        return tuple((axis[:-1] + axis[1:]) / 2 for axis in edges)
 
     def ends(self, name: str) -> list[tuple[float, float]]:
         """Range of every input."""
@@ -87,44 +82,28 @@ class TermData:
         return values if self.bin_s is None else values / self.bin_s
 
     def rates(self, curve: TermCurve, n: int) -> dict[str, np.ndarray]:
-        """Rates and their intervals, without the axis of neurons; averaged over the rows if there are any."""
-        keys = {"rate": "curve"} | {
-            f"rate_{end}": end for end in ("low", "high", "low_simultaneous", "high_simultaneous")
-        }
+        """Rates of the lines of a curve, without the axis of neurons; averaged over the rows if there are any."""
         if self.rest is None:
-            found = {key: getattr(curve, key) for key in keys}
-            return {key: self.per_s(of[..., 0]) for key, of in found.items() if of is not None}
+            found = {name: getattr(curve, rate) for name, rate in LINES.items()}
+            return {name: self.per_s(of[..., 0]) for name, of in found.items() if of is not None}
         rest, mean = self.rest(curve.name, n), self.model._family().mean
-        ends = {key: getattr(curve, of) for key, of in keys.items()}
-        return {
-            key: self.per_s(np.mean(np.asarray(mean(of[..., 0, None] + rest), np.float64), axis=-1))
-            for key, of in ends.items()
-            if of is not None
-        }
+        found = {name: getattr(curve, name) for name in LINES}
+        found = {name: mean(of[..., 0, None] + rest) for name, of in found.items() if of is not None}
+        return {name: self.per_s(np.mean(np.asarray(of, np.float64), axis=-1)) for name, of in found.items()}
 
-    def places(self, name: str, cells: int) -> tuple[list[np.ndarray], np.ndarray]:
-        """Edges of cells, and the cell of each row, (input, row), -1 for values out of range or unknown."""
-        basis = self.model.terms_[name].basis
+    def occupancy(self, name: str, seen=slice(None), weights: np.ndarray | None = None) -> np.ndarray:
+        """Time bins, among those seen, in every cell of a map, or the sum of their weights; unknown values in none."""
+        basis, ends = self.model.terms_[name].basis, self.ends(name)
         factors = getattr(basis, "factors", (basis,) * basis.n_inputs)
-        edges, places = [], []
-        for factor, ends, values in zip(factors, self.ends(name), self.covariates[name], strict=True):
-            values = around(factor, ends, values)
-            edges.append(np.linspace(*ends, cells + 1))
-            with np.errstate(invalid="ignore"):
-                place = np.clip(np.searchsorted(edges[-1], values, side="right") - 1, -1, cells)
-                places.append(np.where(values == ends[1], cells - 1, np.where(place == cells, -1, place)))
-        return edges, np.where(np.all(np.array(places) >= 0, axis=0), places, -1)
+        x, y = (around(*each)[seen] for each in zip(factors, ends, self.covariates[name], strict=True))
+        return np.histogram2d(x, y, [np.linspace(*of, self.n_bins + 1) for of in ends], weights=weights)[0]
 
-    def counted(self, name: str, n: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Time bins in every cell of a map, and the rate counted there."""
-        shape = (self.n_bins, self.n_bins)
-        _, places = self.places(name, self.n_bins)
-        known = places[0] >= 0 if n is None else (places[0] >= 0) & np.isfinite(self.y[:, n])
-        flat = np.ravel_multi_index(tuple(places[:, known]), shape)
-        occupancy = np.bincount(flat, minlength=self.n_bins**2).reshape(shape)
-        total = np.bincount(flat, None if n is None else self.y[known, n], minlength=self.n_bins**2).reshape(shape)
-        with np.errstate(invalid="ignore"):
-            return occupancy, self.per_s(np.where(occupancy > 0, total / np.maximum(occupancy, 1), np.nan))
+    def counted(self, name: str, n: int) -> np.ndarray:
+        """Rate counted in every cell of a map, NaN where no time bin is."""
+        y = self.y[:, n]
+        known = np.isfinite(y)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return self.per_s(self.occupancy(name, known, y[known]) / self.occupancy(name, known))
 
     def label(self, name: str) -> str:
         """Name an input, with its unit."""
@@ -143,10 +122,6 @@ def around(basis, ends, values: np.ndarray) -> np.ndarray:
     if not getattr(basis, "_goes_around", False):
         return values
     return ends[0] + np.mod(values - ends[0], ends[1] - ends[0])
-
-
-def _centres(edges: np.ndarray) -> np.ndarray:
-    return (edges[:-1] + edges[1:]) / 2
 
 
 def _others(model: PopulationGAM, X):

@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike
 from ..estimators import PopulationGAM, TermCurve
 from ..estimators.gam.terms import read_neurons
 from ..estimators.model import check_is_fitted
-from .axes import BLACK, BLUE, LIGHT, check_axes, color_bar, dress, legend, name_axes, say
+from .axes import color_bar, legend, name_axes, panels_or_new, say
+from .colors import BLACK, BLUE, LIGHT
 from .rates import plot_tuning
-from .term_data import COUNTS, FINER, TermData, around, inputs_to_count
+from .term_data import COUNTS, FINER, LINES, TermData, around, inputs_to_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,15 +94,17 @@ def plot_terms(
         raise TypeError(f"model is a {type(model).__name__}; it must be a fitted glmfit.PopulationGAM.")
     check_is_fitted(model)
     which = read_neurons(neuron, list(model.report_.neuron))
-    data = TermData.of(model, X, y, covariates, bin_s, dict(units or {}), n_bins, min_bins)
+    data = TermData(model, X, y, covariates, bin_s, units, n_bins, min_bins)
     panels = [panel for name in _read_terms(model, terms) for panel in data.panels(name)]
-    grid = _axes(axes, len(which), len(panels), [kind == "map" for kind, _ in panels])
+    n_axes, size = len(which) * len(panels), (_WIDTH * len(panels), _HEIGHT * len(which))
+    needs = f"{len(which)} neuron(s) with {len(panels)} panels each need {n_axes}"
+    grid = panels_or_new(axes, len(which), len(panels), size, needs)
     for row, n in zip(grid, which, strict=True):
         drawn: dict[str, Any] = {}
         for ax, (kind, name) in zip(row, panels, strict=True):
             title = name if kind != "raw" else "counted"
-            several = len(model.report_.neuron) > 1
-            title = f"{model.report_.neuron[n]}: {title}" if several and ax is row[0] else title
+            if len(model.report_.neuron) > 1 and ax is row[0]:
+                title = f"{model.report_.neuron[n]}: {title}"
             ax.set_title(title, loc="left", fontsize=9)
             if kind == "raw":
                 _draw_raw(ax, data, name, n, drawn[name])
@@ -119,18 +122,22 @@ def plot_terms(
 
 def _draw_curve(ax, data: TermData, curve: TermCurve, n: int) -> None:
     x, rate = curve.axes[0], data.rates(curve, n)
-    words = _band(curve)
     if curve.name in data.covariates and data.y is not None:
         _draw_points(ax, data, curve.name, n)
-    wide = rate["rate_low_simultaneous"], rate["rate_high_simultaneous"]
-    ax.fill_between(x, *wide, color=BLUE, alpha=0.15, lw=0, label=words, zorder=1)
-    ax.fill_between(x, rate["rate_low"], rate["rate_high"], color=BLUE, alpha=0.3, lw=0, label="pointwise", zorder=1)
-    ax.plot(x, rate["rate"], color=BLUE, lw=1.6, label="model", zorder=2)
+    _draw_line(ax, curve, x, rate)
     if data.model.observation_model in COUNTS:
         ax.set_ylim(bottom=0)
     ax.set_xlim(x[0], x[-1])
     _round_ticks(ax.xaxis, data.ends(curve.name)[0])
     name_axes(ax, data.label(curve.inputs[0]), data.rate_label)
+
+
+def _draw_line(ax, curve: TermCurve, x: np.ndarray, drawn: dict[str, np.ndarray]) -> None:
+    """Draw a curve over its simultaneous and its pointwise interval."""
+    low, high = drawn["low_simultaneous"], drawn["high_simultaneous"]
+    ax.fill_between(x, low, high, color=BLUE, alpha=0.15, lw=0, label=_band(curve), zorder=1)
+    ax.fill_between(x, drawn["low"], drawn["high"], color=BLUE, alpha=0.3, lw=0, label="pointwise", zorder=1)
+    ax.plot(x, drawn["curve"], color=BLUE, lw=1.6, label="model", zorder=2)
 
 
 def _band(curve: TermCurve) -> str:
@@ -150,27 +157,27 @@ def _draw_points(ax, data: TermData, name: str, n: int) -> None:
 
 
 def _draw_map(ax, data: TermData, curve: TermCurve, n: int):
-    rate = data.rates(curve, n)["rate"]
-    counted = None
+    rate = data.rates(curve, n)["curve"]
+    has_raw = ("raw", curve.name) in data.panels(curve.name)
+    counted = data.counted(curve.name, n) if has_raw else np.array(np.nan)
     if curve.name in data.covariates:
-        occupancy, counted = data.counted(curve.name, None if data.y is None else n)
-        rate = np.where(np.kron(occupancy > 0, np.ones((FINER, FINER), bool)), rate, np.nan)
+        visited = np.isfinite(counted) if has_raw else data.occupancy(curve.name) > 0
+        rate = np.where(np.kron(visited, np.ones((FINER, FINER), bool)), rate, np.nan)
     if data.model.observation_model in COUNTS:
-        low = 0.0
-        high = np.nanmax(rate, initial=0.0)
-        if data.y is not None and counted is not None and np.isfinite(counted).any():
+        low, high = 0.0, np.nanmax(rate, initial=0.0)
+        if np.isfinite(counted).any():
             high = max(high, np.nanquantile(counted, 0.98))
     else:
         low, high = np.nanmin(rate, initial=np.inf), np.nanmax(rate, initial=-np.inf)
     image = _image(ax, data, curve.name, curve.inputs, rate, cmap="viridis", vmin=low, vmax=high)
-    color_bar(image, data.rate_label, ("raw", curve.name) not in data.panels(curve.name))
+    color_bar(image, data.rate_label, not has_raw)
     return image
 
 
 def _draw_raw(ax, data: TermData, name: str, n: int, fitted) -> None:
     """Draw a map of counted rates, in the colours of the fitted one, if there is one."""
-    occupancy, counted = data.counted(name, n)
-    if not np.any(occupancy):
+    counted = data.counted(name, n)
+    if np.isnan(counted).all():
         say(ax, "no bins")
         return
     limits = {"vmin": 0.0, "vmax": np.nanmax(counted)} if fitted is None else {"norm": fitted.norm}
@@ -182,13 +189,9 @@ def _draw_raw(ax, data: TermData, name: str, n: int, fitted) -> None:
 def _draw_filter(ax, data: TermData, curve: TermCurve, n: int) -> None:
     longest = curve.axes[0][-1]
     scale, unit = (1e3, "ms") if longest < 2 else (1.0, "s")
-    x, words = curve.axes[0] * scale, _band(curve)
+    x = curve.axes[0] * scale
     ax.axhline(0, color=LIGHT, lw=0.8, zorder=0)
-    ax.fill_between(
-        x, curve.low_simultaneous[:, 0], curve.high_simultaneous[:, 0], label=words, color=BLUE, alpha=0.15, lw=0
-    )
-    ax.fill_between(x, curve.low[:, 0], curve.high[:, 0], color=BLUE, alpha=0.3, lw=0, label="pointwise")
-    ax.plot(x, curve.curve[:, 0], color=BLUE, lw=1.6, label="model")
+    _draw_line(ax, curve, x, {name: getattr(curve, name)[:, 0] for name in LINES})
     ax.set_xlim(0, x[-1])
     low, high = ax.get_ylim()
     ax.set_ylim(min(low, -_SMALL), max(high, _SMALL))
@@ -250,17 +253,14 @@ def _image(ax, data: TermData, name: str, inputs, values, points=None, **options
     """Draw a map, (x, y), over the ranges of its inputs, or around points of a grid; grey where it is NaN."""
     (left, right), (bottom, top) = data.ends(name) if points is None else map(_outer, points)
     units = [data.units.get(one) for one in inputs]
-    factors = data.model.terms_[name].basis
-    aspect = (
-        "equal" if (units[0] is not None and units[0] == units[1]) or getattr(factors, "isotropic", False) else "auto"
-    )
+    alike = units[0] is not None and units[0] == units[1]
+    aspect = "equal" if alike or getattr(data.model.terms_[name].basis, "isotropic", False) else "auto"
     extent = (left, right, bottom, top)
     image = ax.imshow(values.T, origin="lower", extent=extent, aspect=aspect, interpolation="nearest", **options)
     ax.set_facecolor(_UNSEEN)
-    for axis, ends in ((ax.xaxis, (left, right)), (ax.yaxis, (bottom, top))):
-        _round_ticks(axis, ends)
-    words = ["lag (s)" if one.startswith("lag_s") else data.label(one) for one in inputs]
-    name_axes(ax, *words)
+    _round_ticks(ax.xaxis, (left, right))
+    _round_ticks(ax.yaxis, (bottom, top))
+    name_axes(ax, *("lag (s)" if one.startswith("lag_s") else data.label(one) for one in inputs))
     return image
 
 
@@ -283,23 +283,3 @@ def _read_terms(model: PopulationGAM, given) -> list[str]:
     if not names:
         raise ValueError("terms is empty; name at least one.")
     return [model._known(name) for name in names]
-
-
-def _axes(given, n_rows: int, n_columns: int, maps: list[bool]) -> np.ndarray:
-    """Axes, (neuron, panel): those given, or new ones that a notebook shows."""
-    if given is None:
-        import matplotlib.pyplot as plt
-
-        size = (_WIDTH * n_columns, _HEIGHT * n_rows)
-        axes = plt.subplots(n_rows, n_columns, figsize=size, layout="constrained", squeeze=False)[1]
-        for ax in axes.flat:
-            dress(ax)
-        return axes
-    axes = np.ravel(np.asarray(given, object))
-    if len(axes) != n_rows * n_columns:
-        raise ValueError(
-            f"axes has {len(axes)} entries; {n_rows} neuron(s) with {n_columns} panels each need {n_rows * n_columns}."
-        )
-    for k, ax in enumerate(axes):
-        check_axes(f"axes[{k}]", ax)
-    return axes.reshape(n_rows, n_columns)

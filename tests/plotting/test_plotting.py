@@ -948,5 +948,5 @@ def test_calibration_and_residuals_refuse_invalid_input(rng):
 def test_without_matplotlib_a_plot_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for draw in (plotting.new_axes, lambda: plotting.plot_filter(np.eye(2), [1.0, 0.0], [0.0, 0.1])):
-        with pytest.raises(ImportError, match=r'plots need matplotlib, of the extra "plot": python -m pip install'):
+        with pytest.raises(ImportError, match=r'matplotlib not installed: in the checkout run  .* -e "\.\[plot\]"'):
             draw()

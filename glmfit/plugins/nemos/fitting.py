@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import equinox as eqx
 import numpy as np
 
 from ...compilation import full_precision, jit
@@ -21,6 +20,7 @@ from ...stochastic import Pairs, SoftmaxProblem
 from .results import FitState, Outcome, merge, of_certified, of_table
 from .smooth import SmoothPart
 from .smooth_fit import fit_part
+from .terms import in_units
 from .view import AGREE, Part, View
 
 PROXIMAL_STEPS = 10_000
@@ -134,7 +134,7 @@ class Fitting:
     def _run_in_form(self, problem, form: StandardForm, penalty, start: Params, method) -> Outcome:
         """Fit a population in standard form, and evaluate the outcome as NeMoS sees it."""
         seen = _AsGiven(problem, form, penalty)
-        warm = seen.better_of(start)
+        warm = _better_of(start, seen, seen.null_objective, form.params(problem.null_params()))
         warm = warm and Params(warm.coef, warm.intercept - form.shift)
         options = form.options(LoopOptions(self.tol, self.solver.maxiter or _EPOCHS, _NEGLIGIBLE))
         if form.is_plain and self.view.dtype != np.float64:  # else intercepts are rounded where they were not looked at
@@ -161,17 +161,14 @@ class Fitting:
             return fit_part(solver, view, part, X, Y, start, self.tol)
         if view.certified:
             form = view.loss.standard_form(Y)
-            penalty = _in_units(part.penalty, form)
+            penalty = in_units(part.penalty, form.unit)
             problem = PopulationProblem(X, form.Y, form.observation, penalty, None, view.dtype, own=form.own)
             method = self._method(problem, batch_size)
             return self._run_in_form(problem, form, part.penalty, start, method)
         pairs = Pairs(np.arange(len(X)), Y.argmax(axis=1), np.ones(len(X)))
         strength = float(part.penalty.ridge_strength)
         problem = SoftmaxProblem(X, pairs, view.n_classes, strength, True, None, view.dtype)
-        warm = None
-        if np.any(start.coef):  # from the null model where the start given is worse
-            worse = ~(problem.evaluate(start).objective <= problem.null_objective)
-            warm = Params(*(np.where(worse, old, new) for old, new in zip(problem.null_params(), start, strict=True)))
+        warm = _better_of(start, problem, problem.null_objective, problem.null_params())
         options = LoopOptions(self.tol, solver.maxiter or _CLASS_EPOCHS, _NEGLIGIBLE)
         found = ConjugateGradients().run(problem, warm, key=solver.key, options=options)
         return of_certified(problem, start, found, view.dtype)
@@ -188,13 +185,10 @@ class _AsGiven:
         found = self._problem.evaluate(Params(params.coef, params.intercept - self._form.shift))
         return found._replace(objective=self._seen(found.objective))
 
-    def better_of(self, start: Params) -> Params | None:
-        """Return a start, with the null model where that is better; None for a model without coefficients."""
-        if not np.any(start.coef):
-            return None
-        worse = ~(self.evaluate(start).objective <= self._seen(self._problem.null_objective))
-        null = self._form.params(self._problem.null_params())
-        return Params(*(np.where(worse, old, new) for old, new in zip(null, start, strict=True)))
+    @property
+    def null_objective(self) -> np.ndarray:
+        """Objective of the models without features, (neuron,)."""
+        return self._seen(self._problem.null_objective)
 
     @property
     def saturated_loss(self) -> np.ndarray:
@@ -210,11 +204,12 @@ class _AsGiven:
         return objective * self._form.unit + self._form.constant
 
 
-def _in_units(penalty, form: StandardForm):
-    """Penalty of the problem in standard form."""
-    if np.all(form.unit == 1):
-        return penalty
-    return eqx.tree_at(lambda p: p.strength, penalty, np.asarray(penalty.strength, np.float64) / form.unit)
+def _better_of(start: Params, problem, null_objective: np.ndarray, null: Params) -> Params | None:
+    """Return a start, with the null model where that is better; None for a model without coefficients."""
+    if not np.any(start.coef):
+        return None
+    worse = ~(problem.evaluate(start).objective <= null_objective)
+    return Params(*(np.where(worse, old, new) for old, new in zip(null, start, strict=True)))
 
 
 def _columns(array: np.ndarray, which: np.ndarray) -> np.ndarray:

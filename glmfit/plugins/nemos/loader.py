@@ -19,9 +19,10 @@ from ...engine import ConjugateGradients, ProximalNewton
 from ...engine.exact.batches import BatchNewton, Survey, start_of_sample
 from ...engine.problem import Params
 from ...engine.result import LoopOptions
-from .results import FitState, Outcome, merge
+from .proximal import pieces_of
+from .results import FitState, Outcome, merge, unproved_state
 from .smooth import SmoothPart
-from .terms import KnownLoss
+from .terms import in_units
 from .view import Part, View, matrices_of, views
 
 _NEGLIGIBLE = 1e-4  # nats over the whole recording that no fit need gain
@@ -139,7 +140,7 @@ class KnownPasses:
     def _begin(self, part: Part, survey: Survey) -> BatchNewton:
         tol, dtype = self.solver.tol**2, self.view.dtype
         options = LoopOptions(max(tol, 1e-9 if dtype == np.float32 else 1e-16), 200, _NEGLIGIBLE)
-        problem = survey.problem(_over(part.penalty, self.view.loss))
+        problem = survey.problem(in_units(part.penalty, self.view.loss.factor))
         given = Params(self.start.coef[np.ix_(part.features, part.columns)], self.start.intercept[part.columns])
         if not np.any(given.coef):
             method = ConjugateGradients() if part.penalty.smooth else ProximalNewton()
@@ -160,7 +161,7 @@ class KnownPasses:
     def state(self) -> FitState:
         """Outcome so far."""
         if not self.fits:
-            return _state_of("certified", "Newton", np.nan, 0, False, False)
+            return unproved_state(*map(np.asarray, (np.nan, 0, 0.0)), solver="Newton", route="certified")
         outcomes = [self._outcome(*each) for each in zip(self.parts, self.fits, strict=True)]
         n_rows = self.fits[0].problem.n_rows
         state = merge(outcomes, self.view, "certified", n_rows, self.spikes)
@@ -188,17 +189,9 @@ class GradientPasses:
     def __init__(self, solver: Any, init_params: Any):
         self.solver, self._x = solver, None
         self._flat, self._unravel = ravel_pytree(init_params)
-        self._prox = solver.regularizer.get_proximal_operator(params=init_params, strength=solver.regularizer_strength)
-        self._penalty = solver.regularizer.penalized_loss(
-            lambda *_: 0.0, params=init_params, strength=solver.regularizer_strength
-        )
-
-        def loss(flat, *batch):
-            value = solver.unregularized_loss(self._unravel(flat), *batch)
-            return value[0] if solver.has_aux else value
-
-        self._look = full_precision(jit(jax.value_and_grad(loss)))
-        self._step, self.objective, self.is_done, self.is_near, self.n_passes = solver.stepsize or 1.0, np.inf, 0, 0, 0
+        loss, self._prox, self._penalty = pieces_of(solver, init_params)
+        self._look = full_precision(jit(jax.value_and_grad(lambda flat, *batch: loss(self._unravel(flat), *batch))))
+        self._step, self.objective, self.is_done, self.n_passes = solver.stepsize or 1.0, np.inf, False, 0
         self._trial = np.asarray(self._flat, np.float64)
         self._sums = [0.0, 0.0, 0]
 
@@ -233,11 +226,10 @@ class GradientPasses:
         if self._x is None or self._step < _SHORTEST:  # not a number from the beginning, or no way down
             self.is_done, self._x = True, self._trial if self._x is None else self._x
             return self.params(), self.state()
-        after = self._prox(self._tree(self._x - self._step * self._gradient), None, scaling=self._step)
+        after = self._prox(self._tree(self._x - self._step * self._gradient), self._step)
         self._trial = np.asarray(ravel_pytree(after)[0], np.float64)
         mapping = np.linalg.norm(self._trial - self._x) / self._step
-        self.is_near = bool(mapping <= self.solver.tol * (1 + np.linalg.norm(self._x)))
-        self.is_done = self.is_near
+        self.is_done = bool(mapping <= self.solver.tol * (1 + np.linalg.norm(self._x)))
         return self.params(), self.state()
 
     def _tree(self, flat: np.ndarray) -> Any:
@@ -249,8 +241,8 @@ class GradientPasses:
 
     def state(self) -> FitState:
         """Outcome so far: a small gradient proves nothing."""
-        out = not self.is_near and not self.is_done
-        return _state_of("proximal", "proximal gradient", self.objective, self.n_passes, out, self._step)
+        numbers = map(np.asarray, (self.objective, self.n_passes, self._step))
+        return unproved_state(*numbers, out=not self.is_done)
 
 
 def _some_rows(loader: Any) -> tuple:
@@ -262,15 +254,3 @@ def _some_rows(loader: Any) -> tuple:
     return jax.tree.map(
         lambda *parts: jnp.concatenate([jnp.asarray(part) for part in parts]), sample, *map(tuple, batches)
     )
-
-
-def _over(penalty: Any, loss: KnownLoss) -> Any:
-    """Return the penalty for our loss, of which NeMoS's is a multiple."""
-    if loss.factor == 1 or not hasattr(penalty, "strength"):
-        return penalty
-    return eqx.tree_at(lambda p: p.strength, penalty, np.asarray(penalty.strength, np.float64) / loss.factor)
-
-
-def _state_of(route: str, solver: str, objective: float, n: int, out: bool, step: float) -> FitState:
-    state = (np.asarray(float(objective)), np.asarray(n), np.asarray(False), np.asarray(bool(out)))
-    return FitState(*state, np.asarray(float(step)), route, solver)

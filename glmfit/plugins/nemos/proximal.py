@@ -17,6 +17,19 @@ FEW = 128  # parameters up to which a Hessian is cheap
 _LIFT = 1e-6  # of the diagonal of a Hessian in single precision that is nearly singular
 
 
+def pieces_of(solver: Any, params: Any) -> tuple[Callable, Callable, Callable]:
+    """Make the loss without its auxiliary value, the proximal operator and the penalty for parameters like these."""
+    regularizer, strength = solver.regularizer, solver.regularizer_strength
+    prox = regularizer.get_proximal_operator(params=params, strength=strength)
+    penalty = regularizer.penalized_loss(lambda *_: 0.0, params=params, strength=strength)
+
+    def loss(params, *args):
+        value = solver.unregularized_loss(params, *args)
+        return value[0] if solver.has_aux else value
+
+    return loss, lambda params, step: prox(params, None, scaling=step), penalty
+
+
 class ProximalResult(NamedTuple):
     """Where the iterations ended."""
 

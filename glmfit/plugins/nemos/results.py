@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from nemos.solvers._abstract_solver import OptimizationInfo
 
@@ -119,6 +120,14 @@ class FitState(eqx.Module):
         """NeMoS's summary of the run."""
         names = "function_val", "num_steps", "converged", "reached_max_steps"
         return OptimizationInfo(**{name: getattr(self, name) for name in names})
+
+
+def unproved_state(
+    objective: Any, n_steps: Any, step: Any, converged: Any = False, out: Any = False,
+    solver: str = "proximal gradient", route: str = "proximal",
+) -> FitState:  # fmt: skip
+    """Make the state of a fit without a report; it may be traced."""
+    return FitState(objective, n_steps, jnp.asarray(converged), jnp.asarray(out), step, route, solver)
 
 
 class Outcome(NamedTuple):

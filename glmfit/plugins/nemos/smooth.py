@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 from ...checks import as_numbers, shorten
 from ...design import Basis, Term, from_nemos
 from ...estimators.gam.terms import read_strengths, read_terms
+from ...numerics import namespace
 
 Terms = dict[str, Term]
 _STEP = 1.0  # of a proximal operator that is given none
@@ -102,20 +103,18 @@ class Smooth(nemos.regularizer.Regularizer):
         return eqx.tree_at(lambda p: p.coef, nothing, strengths, is_leaf=lambda leaf: leaf is None)
 
     def _penalty_on_subtree(self, subtree: Any, strength: Any = None, **_: Any) -> jnp.ndarray:
-        terms, b = self.layout(subtree)[0], _stacked(subtree)
-        total, at = jnp.zeros((), b.dtype), 0
-        for term in terms.values():
-            part = b[np.asarray(term.features)]
-            for S in term.penalties:
-                # From a square root of S: nearly free directions would be lost in rounding otherwise.
-                root = jnp.asarray(_root(S), b.dtype)
-                weight = jnp.asarray(strength[at], b.dtype)
-                total, at = total + 0.5 * jnp.sum(weight * (root @ part) ** 2), at + 1
+        terms, b = self.layout(subtree)[0], jnp.asarray(stacked(subtree))
+        total = jnp.zeros((), b.dtype)
+        for at, (features, S) in enumerate(_penalties(terms)):
+            # From a square root of S: nearly free directions would be lost in rounding otherwise.
+            root = jnp.asarray(_root(S), b.dtype)
+            weight = jnp.asarray(strength[at], b.dtype)
+            total += 0.5 * jnp.sum(weight * (root @ b[features]) ** 2)
         return total
 
     def _proximal_operator(self, x: Any, strength: Any = None, scaling: Any = _STEP) -> Any:
         """Minimise the penalty plus the squared distance from x over twice the scaling."""
-        terms, b = self.layout(x)[0], _stacked(x)
+        terms, b = self.layout(x)[0], jnp.asarray(stacked(x))
         at = 0
         for term in terms.values():
             of, k = np.asarray(term.features), len(term.features)
@@ -129,10 +128,7 @@ class Smooth(nemos.regularizer.Regularizer):
             Q, R = jnp.linalg.qr(jnp.concatenate(rows, axis=1))
             right = jnp.einsum("nka,kn->na", Q[:, :k], b[of])
             b = b.at[of].set(jax.scipy.linalg.solve_triangular(R, right[..., None])[..., 0].T)
-        leaves, structure = jax.tree.flatten(x)
-        pieces = jnp.split(b, np.cumsum([len(leaf) for leaf in leaves])[:-1])
-        shaped = [p.reshape(leaf.shape) for p, leaf in zip(pieces, leaves, strict=True)]
-        return jax.tree.unflatten(structure, shaped)
+        return unstacked(b, x)
 
     # -- where terms are
 
@@ -177,12 +173,26 @@ def _root(S: np.ndarray) -> np.ndarray:
     return np.sqrt(values[some])[:, None] * vectors[:, some].T
 
 
-def _stacked(tree: Any) -> jax.Array:
+def stacked(tree: Any) -> Any:
     """Coefficients as a matrix, (feature, column), leaves one after the other."""
-    return jnp.concatenate([leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(tree)])
+    leaves = jax.tree.leaves(tree)
+    return namespace(*leaves).concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves])
 
 
-class SmoothPart(SimpleNamespace):
+def unstacked(matrix: Any, like: Any) -> Any:
+    """Coefficients (feature, column) in the form of a tree."""
+    leaves, structure = jax.tree.flatten(like)
+    pieces = namespace(matrix).split(matrix, np.cumsum([len(leaf) for leaf in leaves])[:-1])
+    return jax.tree.unflatten(structure, [p.reshape(leaf.shape) for p, leaf in zip(pieces, leaves, strict=True)])
+
+
+def _penalties(terms: Terms) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Features and matrix of every penalty, in the order of the strengths."""
+    return [(np.asarray(term.features), S) for term in terms.values() for S in term.penalties]
+
+
+@dataclass(frozen=True)
+class SmoothPart:
     """Terms of some features and their strengths for some columns."""
 
     terms: Terms
@@ -190,21 +200,21 @@ class SmoothPart(SimpleNamespace):
 
     def value(self, coef: np.ndarray) -> np.ndarray:
         """Penalty of coefficients (feature, column), (column,)."""
-        total, at = np.zeros(coef.shape[1]), 0
-        for term in self.terms.values():
-            part = coef[list(term.features)]
-            for S in term.penalties:
-                total, at = total + 0.5 * self.strengths[at] * np.sum(part * (S @ part), axis=0), at + 1
+        total = np.zeros(coef.shape[1])
+        for (features, S), strength in zip(_penalties(self.terms), self.strengths, strict=True):
+            part = coef[features]
+            total += 0.5 * strength * np.sum(part * (S @ part), axis=0)
         return total
 
 
+@dataclass(frozen=True)
 class SmoothPenalties:
     """Penalties of a model with `Smooth`, for parts of its columns and features."""
 
-    name, labels = "Smooth", None
-
-    def __init__(self, terms: Terms, strengths: np.ndarray):
-        self.terms, self.strengths = terms, strengths
+    terms: Terms
+    strengths: np.ndarray  # (penalty, column)
+    name: ClassVar[str] = "Smooth"
+    labels: ClassVar[None] = None
 
     def takes(self, mask: np.ndarray | None) -> bool:
         """Whether every column has all features of a term or none, unless its penalties are of single features."""
@@ -225,7 +235,7 @@ class SmoothPenalties:
                 terms[name] = Term([place[term.features[i]] for i in has], [penalties[k] for k in some])
                 kept += [at + k for k in some]
             at += len(penalties)
-        return SmoothPart(terms=terms, strengths=self.strengths[np.ix_(kept, columns)])
+        return SmoothPart(terms, self.strengths[np.ix_(kept, columns)])
 
 
 def read_smooth(regularizer: Any, strength: Any, params: Any) -> SmoothPenalties | None:

@@ -16,8 +16,9 @@ from ...engine.result import Solution
 from ...estimators import PopulationGAM
 from ...observations import MODELS, NegativeBinomial
 from .results import Outcome, of_certified
-from .smooth import Smooth
+from .smooth import Smooth, unstacked
 from .terms import KnownLoss, known_loss
+from .view import mask_of
 
 _ROWS = 1 << 15  # at once
 _BUDGET = 60
@@ -76,8 +77,6 @@ def fit_smooth(
     >>> bool(np.allclose(model.coef_, gam.coef_, atol=1e-5))
     True
     """
-    from .view import mask_of
-
     loss = _loss_of(model)
     features = X.data if type(X).__name__ == "FeaturePytree" else X  # which NeMoS will do without
     matrix, Y = _matrix(features), np.asarray(y)
@@ -91,7 +90,7 @@ def fit_smooth(
     whole = known.all() and not isinstance(features, dict)  # then pynapple's times are of use
     gam.fit(features if whole else matrix[known], y if whole else Y[known])
     chosen = {name: _known_strengths(loss.factor * gam.strengths_[name], term, mask) for name, term in found.items()}
-    start = jax.tree.unflatten(jax.tree.structure(coef), _split(gam.coef_, jax.tree.leaves(coef)))
+    start = unstacked(np.nan_to_num(gam.coef_), coef)
     smooth.answer = gam
     try:
         model.set_params(solver_kwargs={})
@@ -145,15 +144,12 @@ class _AsGiven:
 
     def evaluate(self, params: Params) -> SimpleNamespace:
         """Objective at parameters, (column,)."""
-        return SimpleNamespace(objective=self._mean(self.loss.loss, params) + self.penalty.value(params.coef))
-
-    def _mean(self, of: Any, params: Params) -> np.ndarray:
         total = np.zeros(self.Y.shape[1])
         for first in range(0, len(self.X), _ROWS):
             rows = slice(first, first + _ROWS)
             eta = self.X[rows].astype(np.float64) @ params.coef + params.intercept
-            total += of(self.Y[rows].astype(np.float64), eta).sum(axis=0)
-        return total / len(self.X)
+            total += self.loss.loss(self.Y[rows].astype(np.float64), eta).sum(axis=0)
+        return SimpleNamespace(objective=total / len(self.X) + self.penalty.value(params.coef))
 
 
 def _gam(loss: KnownLoss, terms: Any, strengths: Any, **parameters: Any) -> PopulationGAM:
@@ -173,8 +169,7 @@ def _known_strengths(strengths: np.ndarray, term: Any, mask: np.ndarray | None) 
 
 def _loss_of(model: Any) -> KnownLoss:
     """Return the loss of a NeMoS model; refuse others."""
-    is_classifier = hasattr(model, "n_classes")
-    if not isinstance(model, nemos.glm.GLM) or is_classifier:
+    if not isinstance(model, nemos.glm.GLM) or hasattr(model, "n_classes"):  # classifiers have classes
         raise TypeError(f"model is {shorten(model)}; fit_smooth takes a nemos.glm.GLM or a nemos.glm.PopulationGLM.")
     loss = known_loss(model.observation_model, model.inverse_link_function)
     if loss is None:
@@ -191,8 +186,3 @@ def _loss_of(model: Any) -> KnownLoss:
 def _matrix(features: Any) -> np.ndarray:
     """Features side by side, entries of a dictionary in the order of their names."""
     return np.concatenate([np.asarray(leaf) for leaf in jax.tree.leaves(features)], axis=1)
-
-
-def _split(coef: np.ndarray, like: list[np.ndarray]) -> list[np.ndarray]:
-    ends = np.cumsum([len(leaf) for leaf in like])[:-1]
-    return [np.nan_to_num(part).reshape(leaf.shape) for part, leaf in zip(np.split(coef, ends), like, strict=True)]

@@ -15,8 +15,8 @@ from ...compilation import jit
 from ...estimators import FitReport
 from .fitting import PROXIMAL_STEPS, Fitting
 from .loader import run_passes
-from .proximal import FEW, newton, proximal_gradient
-from .results import FitState, report_of_proximal
+from .proximal import FEW, newton, pieces_of, proximal_gradient
+from .results import FitState, report_of_proximal, unproved_state
 from .view import views
 
 _TOL = 1e-3
@@ -140,7 +140,7 @@ class Solver:
     def init_state(self, init_params: Any, *args: Any) -> FitState:
         """State before the first step; nothing is computed from the data."""
         step = jnp.asarray(1.0 if self.stepsize is None else self.stepsize, float)
-        return _proximal_state(jnp.asarray(jnp.nan, float), jnp.zeros((), int), step)
+        return unproved_state(jnp.asarray(jnp.nan, float), jnp.zeros((), int), step)
 
     def update(self, params: Any, state: FitState, *args: Any):
         """Take one proximal gradient step on the data given; the objective on them does not rise.
@@ -148,7 +148,7 @@ class Solver:
         A table of gradients cannot be kept here, because the rows come without their numbers.
         """
         params, objective, step, aux = self._update(params, state.step, *args)
-        return params, _proximal_state(objective, state.num_steps + 1, step), aux
+        return params, unproved_state(objective, state.num_steps + 1, step), aux
 
     def run(self, init_params: Any, *args: Any):
         """Fit; return parameters, state and the loss's auxiliary value."""
@@ -211,36 +211,30 @@ class Solver:
 
     # ---------------------------------------------------------------------------------- proximal route
 
-    def _pieces(self, params, args):
-        """Loss, proximal operator and penalty as functions of the parameters alone."""
-        prox = self.regularizer.get_proximal_operator(params=params, strength=self.regularizer_strength)
-        penalised = self.regularizer.penalized_loss(lambda *_: 0.0, params=params, strength=self.regularizer_strength)
+    def _descend(self, params, args, **options):
+        loss, prox, penalty = pieces_of(self, params)
+        return proximal_gradient(lambda p: loss(p, *args), prox, penalty, params, **options)
 
-        def loss(p):
-            value = self.unregularized_loss(p, *args)
-            return value[0] if self.has_aux else value
-
-        return loss, lambda p, step: prox(p, None, scaling=step), penalised
+    def _aux(self, params, args):
+        return self.unregularized_loss(params, *args)[1] if self.has_aux else None
 
     def _one_step(self, params, step, *args):
-        result = proximal_gradient(*self._pieces(params, args), params, tol=0.0, max_steps=1, step=step)
-        aux = self.unregularized_loss(result.params, *args)[1] if self.has_aux else None
+        result = self._descend(params, args, tol=0.0, max_steps=1, step=step)
         limit = jnp.inf if self.stepsize is None else self.stepsize
-        return result.params, result.objective, jnp.minimum(result.step, limit), aux
+        return result.params, result.objective, jnp.minimum(result.step, limit), self._aux(result.params, args)
 
     def _run_proximal(self, params, args):
         budget, name = self.maxiter or PROXIMAL_STEPS, "proximal gradient"
         if self._takes_newton(params, args):
-            (loss, _, penalty), name = self._pieces(params, args), "Newton"
-            result = newton(lambda p: loss(p) + penalty(p), params, self.tol, budget)
+            (loss, _, penalty), name = pieces_of(self, params), "Newton"
+            result = newton(lambda p: loss(p, *args) + penalty(p), params, self.tol, budget)
         else:
             result = self.proximal(params, args, self.tol, budget)
-        aux = self.unregularized_loss(result.params, *args)[1] if self.has_aux else None
         # A small gradient proves nothing. It must suffice only if jax traces the run, and nobody can be warned.
         converged = result.converged & _is_traced((params, args))
         out = ~result.converged & (result.n_steps >= budget)
-        state = _proximal_state(result.objective, result.n_steps, result.step, converged, out, name)
-        return result.params, state, aux
+        state = unproved_state(result.objective, result.n_steps, result.step, converged, out, name)
+        return result.params, state, self._aux(result.params, args)
 
     def _takes_newton(self, params, args) -> bool:
         """Whether the run is one of few parameters with a smooth penalty that jax traces, as in an M-step."""
@@ -253,7 +247,7 @@ class Solver:
         first = 1.0 if self.stepsize is None else self.stepsize
 
         def fit(params, args):
-            return proximal_gradient(*self._pieces(params, args), params, tol=tol, max_steps=budget, step=first)
+            return self._descend(params, args, tol=tol, max_steps=budget, step=first)
 
         return fit(params, args) if _is_traced((params, args)) else jit(fit)(params, args)
 
@@ -343,10 +337,6 @@ def _read_key(key):
     if shape == (2,) and jax.dtypes.issubdtype(dtype, np.integer):
         return jax.random.wrap_key_data(jnp.asarray(key, jnp.uint32))
     raise ValueError(f"key is {key!r}; it must be a key of jax.random.key, a whole number, or None for seed 0.")
-
-
-def _proximal_state(objective, n_steps, step, converged=False, out=False, name="proximal gradient") -> FitState:
-    return FitState(objective, n_steps, jnp.asarray(converged), jnp.asarray(out), step, "proximal", name)
 
 
 def _is_traced(tree) -> bool:

@@ -28,6 +28,8 @@ from ...observations import (
     PoissonSoftplus,
 )
 from ...observations.base import RowLoss
+from .proximal import pieces_of
+from .smooth import stacked
 
 REGULARIZERS = ("UnRegularized", "Ridge", "Lasso", "ElasticNet", "GroupLasso")
 # A link is identified by its function, not by its name: a user's own `softplus` may bend anywhere.
@@ -37,7 +39,15 @@ _SOFTPLUS, _EXP, _LOG_SOFTMAX, _LOGISTIC = (
     for function in (jax.nn.softplus, jnp.exp, jax.nn.log_softmax, jax.scipy.special.expit)
 )
 _LOGISTIC += [jax.nn.sigmoid, jax.lax.logistic]
-_IDENTITY = [lambda x: x]
+_KNOWN = (
+    ("PoissonObservations", _SOFTPLUS, PoissonSoftplus),
+    ("PoissonObservations", _EXP, PoissonExp),
+    ("GaussianObservations", [lambda x: x], Gaussian),
+    ("BernoulliObservations", _LOGISTIC, Bernoulli),
+    ("GammaObservations", _EXP, Gamma),
+    ("NegativeBinomialObservations", _EXP, NegativeBinomial),
+)
+"""Observation model of NeMoS, whose versions have some of them, its link, and our model."""
 
 
 def candidates(solver: Any, model, params, args, out, Y):
@@ -84,22 +94,13 @@ class KnownLoss:
 
 def known_loss(observation, link) -> KnownLoss | None:
     """Find our observation model for one of NeMoS's and its link."""
-    models = nemos.observation_models
-    if type(observation) is models.PoissonObservations:
-        ours = PoissonSoftplus() if _computes(link, _SOFTPLUS) else PoissonExp() if _computes(link, _EXP) else None
-        return None if ours is None else KnownLoss(ours)
-    kinds = {"GaussianObservations": (Gaussian, _IDENTITY), "BernoulliObservations": (Bernoulli, _LOGISTIC)}
-    kinds |= {"GammaObservations": (Gamma, _EXP), "NegativeBinomialObservations": (NegativeBinomial, _EXP)}
-    of_nemos = next((name for name in kinds if type(observation) is getattr(models, name, None)), None)
-    if of_nemos is None:
-        return None
-    kind, links = kinds[of_nemos]
-    if not links or not _computes(link, links):
-        return None
-    if kind is NegativeBinomial:
-        scale = observation.scale
-        return None if scale is None or not float(scale) > 0 else KnownLoss(NegativeBinomial(float(scale)))
-    return KnownLoss(kind(), 2.0 if kind is Gaussian else 1.0)
+    for name, links, kind in _KNOWN:
+        if type(observation) is getattr(nemos.observation_models, name, None) and _computes(link, links):
+            if kind is not NegativeBinomial:
+                return KnownLoss(kind(), 2.0 if kind is Gaussian else 1.0)
+            scale = observation.scale
+            return None if scale is None or not float(scale) > 0 else KnownLoss(NegativeBinomial(float(scale)))
+    return None
 
 
 def _computes(link, functions) -> bool:
@@ -234,6 +235,13 @@ class Penalties:
         return penalties.GroupLasso(strength, tuple(labels.tolist()))
 
 
+def in_units(penalty: Any, unit: Any) -> Any:
+    """Return a penalty of our objective, of which NeMoS's is this multiple, shared or (column,)."""
+    if np.all(unit == 1):
+        return penalty
+    return eqx.tree_at(lambda p: p.strength, penalty, np.asarray(penalty.strength, np.float64) / unit)
+
+
 def _shared(strength: np.ndarray) -> np.ndarray:
     """Return one number, one per column or one per coefficient: the smallest form without loss."""
     if np.all(strength == strength[0, 0]):
@@ -247,12 +255,11 @@ def read_penalty(solver: Any, params) -> Penalties | None:
     name = type(regularizer).__name__
     if name not in REGULARIZERS or type(regularizer) is not getattr(nemos.regularizer, name, None):
         return None
-    value = regularizer.penalized_loss(lambda *_: 0.0, params=params, strength=solver.regularizer_strength)
+    _, _, value = pieces_of(solver, params)
 
     def slope(at):
         there = jax.tree.map(lambda a: jax.device_put(np.full(a.shape, at, a.dtype)), params)
-        leaves = jax.tree.leaves(jax.grad(value)(there).coef)
-        return np.concatenate([np.asarray(g, np.float64).reshape(len(g), -1) for g in leaves])
+        return stacked(jax.tree.map(lambda g: np.asarray(g, np.float64), jax.grad(value)(there).coef))
 
     one, labels = slope(1.0), None
     ridge = one if name == "Ridge" else np.zeros_like(one)

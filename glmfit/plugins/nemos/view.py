@@ -17,7 +17,7 @@ import numpy as np
 
 from ...compilation import full_precision
 from ...engine.problem import Params
-from .smooth import SmoothPenalties, read_smooth
+from .smooth import SmoothPenalties, read_smooth, stacked, unstacked
 from .terms import KnownLoss, Penalties, candidates, never_changes, read_penalty
 
 _LAYERS = 4  # of functions around a loss
@@ -39,7 +39,6 @@ class View:
     X: np.ndarray  # (time, feature), leaves side by side
     Y: np.ndarray  # (time, column)
     loss: Any  # KnownLoss or RowLoss
-    sizes: tuple[int, ...]  # features of each leaf
     mask: np.ndarray | None  # (feature, column)
     penalty: Penalties | SmoothPenalties
     disposable: bool = False  # whether nothing compiled for the loss can serve again
@@ -79,16 +78,13 @@ class View:
 
     def columns(self, params) -> Params:
         """Parameters of a model as matrices, float64."""
-        coef = [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in jax.tree.leaves(params.coef)]
-        return Params(np.concatenate(coef), np.asarray(params.intercept, np.float64).ravel())
+        coef = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params.coef)
+        return Params(stacked(coef), np.asarray(params.intercept, np.float64).ravel())
 
     def tree(self, params: Params, like):
         """Matrices as parameters of a model."""
-        leaves, structure = jax.tree.flatten(like.coef)
-        pieces = np.split(params.coef, np.cumsum(self.sizes)[:-1])
-        coef = [_put(p, leaf) for p, leaf in zip(pieces, leaves, strict=True)]
-        intercept = _put(params.intercept, like.intercept)
-        return eqx.tree_at(lambda p: (p.coef, p.intercept), like, (jax.tree.unflatten(structure, coef), intercept))
+        coef = jax.tree.map(_put, unstacked(params.coef, like.coef), like.coef)
+        return eqx.tree_at(lambda p: (p.coef, p.intercept), like, (coef, _put(params.intercept, like.intercept)))
 
     def parts(self) -> list[Part]:
         """List the sets of columns with the same features and groups."""
@@ -112,7 +108,7 @@ def views(solver: Any, params, args) -> Iterator[View]:
     shape = _glm_shape(params, args)
     if shape is None:
         return
-    X, Y, sizes, out = shape
+    X, Y, out = shape
     if not all(np.isfinite(a.sum()) or np.isfinite(a).all() for a in (X, Y)):
         return
     smooth = read_smooth(solver.regularizer, solver.regularizer_strength, params)
@@ -125,7 +121,7 @@ def views(solver: Any, params, args) -> Iterator[View]:
         return
     layouts = [layout for layout in (mask, penalty.labels) if layout is not None]
     for loss in candidates(solver, model, params, args, out, Y):
-        view = View(X, Y, loss, sizes, mask, penalty, not never_changes(loss))
+        view = View(X, Y, loss, mask, penalty, not never_changes(loss))
         if smooth is not None and not view.certified:
             return
         if not view.certified:  # coupled columns share features and groups, or the model is not ours
@@ -167,12 +163,12 @@ def mask_of(model: Any, coef: Any) -> np.ndarray | None:
     if mask is None:
         return None
     leaves = zip(jax.tree.leaves(mask), jax.tree.leaves(coef), strict=True)
-    mask = np.concatenate([np.broadcast_to(np.asarray(m), c.shape).reshape(len(c), -1) for m, c in leaves]) != 0
+    mask = stacked([np.broadcast_to(np.asarray(m), c.shape) for m, c in leaves]) != 0
     return None if mask.all() else mask
 
 
 def _glm_shape(params, args):
-    """Features and targets as matrices, sizes of the leaves and shape of an output; None for other models."""
+    """Features and targets as matrices, and shape of an output; None for other models."""
     if not (hasattr(params, "coef") and hasattr(params, "intercept")) or len(args) != 2:
         return None
     X, coef = jax.tree.leaves(args[0]), jax.tree.leaves(params.coef)
@@ -185,7 +181,7 @@ def _glm_shape(params, args):
     good = all(x.ndim == 2 and c.shape == (x.shape[1], *out) for x, c in zip(X, coef, strict=True))
     if not good or y.shape != (len(X[0]), *out) or intercept.shape != (out or (1,)) or len(y) < 2:
         return None
-    return *matrices_of(params, args), tuple(x.shape[1] for x in X), out
+    return *matrices_of(params, args), out
 
 
 def matrices_of(params, args) -> tuple[np.ndarray, np.ndarray]:
