@@ -4,7 +4,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..engine.population import FoldedProblem, PopulationProblem
 from ..engine.problem import Params
 from ..engine.result import Hints, History, LoopOptions, Solution, stopping_target
 from ..observations import Observation
+from ..penalties import Penalty
 from ..penalties.family import PenaltyFamily
 from ..status import Status
 from .default_strength import residual, warn_if_flat
@@ -29,13 +30,34 @@ from .scores import Folds
 _OF_COUNTS = "mean_count", "size_of_counts", "saturated_loss", "_null"  # of a problem
 
 
-def known_of_counts(problem: PopulationProblem) -> dict[str, Any]:
-    """Return values computed from the counts alone: problems of the same neurons and rows may reuse them."""
-    return {name: value for name, value in vars(problem).items() if name in _OF_COUNTS}
+class ManyFits:
+    """Fits to one recording at many strengths, some at a time, in standard form; they share what the data tell."""
+
+    def __init__(self, data: Training, observation: Observation, penalty: PenaltyFamily, options: LoopOptions):
+        self.data, self.penalty, self.form = data, penalty, StandardForm.of(data, observation)
+        self.options = self.form.options(options)
+        self._designs: dict = {True: {}, False: {}}  # of the features alone; by whether the penalty is smooth
+        self._of_counts: dict = {}  # results of passes over the counts alone, by the key of a problem
+
+    def _problem(self, key, penalty: Penalty, neuron: np.ndarray, *folds: np.ndarray) -> FoldedProblem:
+        """Lay out fits of some neurons; problems of one key have the same neurons and rows."""
+        data, form = self.data, self.form
+        problem = FoldedProblem(
+            data.X, form.Y, form.observation, penalty, neuron, *folds,
+            weights=data.weights, dtype=precision(data.X.dtype), offset=form.offset, own=form.own,
+        )  # fmt: skip
+        problem.design = self._designs[penalty.smooth]
+        vars(problem).update(self._of_counts.get(key, {}))
+        return problem
+
+    def _run(self, key, solver, problem: FoldedProblem, start: Params | None, options: LoopOptions, bar) -> Solution:
+        solution = run_counted(solver, problem, start, options, bar)
+        self._of_counts[key] = {name: value for name, value in vars(problem).items() if name in _OF_COUNTS}
+        return solution
 
 
-class Fits:
-    """Common parts of the fits of a cross-validation, and results so far: nan, and INTERRUPTED, for missing ones.
+class Fits(ManyFits):
+    """Fits of a cross-validation, and results so far: nan, and INTERRUPTED, for missing ones.
 
     Parameters and gaps are those of the standard form.
 
@@ -47,16 +69,13 @@ class Fits:
         self, data: Training, observation: Observation, penalty: PenaltyFamily, strengths: np.ndarray, folds: Folds,
         solver, options: LoopOptions, cv_tol: float,
     ):  # fmt: skip
-        self.data, self.observation, self.penalty, self.strengths = data, observation, penalty, strengths
-        self.form = StandardForm.of(data, observation)
-        self.folds, self.options, self._began = folds, self.form.options(options), time.perf_counter()
+        super().__init__(data, observation, penalty, options)
+        self.observation, self.strengths, self.folds, self._began = observation, strengths, folds, time.perf_counter()
         self._chooses = solver is None
         self.solver = solver or (ConjugateGradients() if penalty.smooth else ProximalNewton())
         self.solver_name = type(self.solver).__name__  # of the last fits
         self._train = np.column_stack([folds.train, np.ones(len(data.X), bool)])
         self._tol = np.append(np.full(folds.train.shape[1], cv_tol), min(cv_tol, options.tol))
-        self._designs: dict = {True: {}, False: {}}  # of the features alone; by whether the penalty is smooth
-        self._of_counts: dict = {}  # results of passes over the counts alone, by folds
         self._devices = devices_for(data.X.size * data.Y.shape[1] * len(self._tol) * len(strengths))
         self.unit = self._units()  # of the standard form, (fold, neuron)
         shape = len(strengths), len(self._tol), data.Y.shape[1]
@@ -112,17 +131,13 @@ class Fits:
         self, s: int, folds: np.ndarray, start: Params | None, hints: Hints | None, bar: ProgressBar
     ) -> Solution:
         """Fit all neurons in some folds at one strength."""
-        data, shape = self.data, (len(folds), self.data.Y.shape[1])
+        shape = len(folds), self.data.Y.shape[1]
         fold, neuron = np.repeat(folds, shape[1]), np.tile(np.arange(shape[1]), len(folds))
         penalty, solver = self.penalty(self.strengths[s] / self.unit[fold, neuron]), self.solver
         if penalty.smooth and not self.penalty.smooth:  # a strength of 0
             solver = ConjugateGradients()
-        problem = FoldedProblem(
-            data.X, self.form.Y, self.form.observation, penalty, neuron, fold, self._train,
-            weights=data.weights, dtype=precision(data.X.dtype), offset=self.form.offset, own=self.form.own,
-        )  # fmt: skip
-        problem.design, problem.devices = self._designs[penalty.smooth], self._devices
-        vars(problem).update(self._of_counts.get(folds.tobytes(), {}))
+        problem = self._problem(folds.tobytes(), penalty, neuron, fold, self._train)
+        problem.devices = self._devices
         scale = (self.form.unit / self.unit)[fold, neuron]
         negligible = np.broadcast_to(self.options.negligible, shape[1])[neuron] * scale
         options = replace(self.options, tol=self._tol[fold], negligible=negligible)
@@ -130,8 +145,8 @@ class Fits:
             solver = LeastSquares()
         else:
             solver = Newton() if self._chooses and newton_pays(problem) else replace(solver, hints=hints)
-        solution, self.solver_name = run_counted(solver, problem, start, options, bar), type(solver).__name__
-        self._of_counts[folds.tobytes()] = known_of_counts(problem)
+        solution = self._run(folds.tobytes(), solver, problem, start, options, bar)
+        self.solver_name = type(solver).__name__
         self.coef[s, folds] = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
         self.intercept[s, folds] = solution.params.intercept.reshape(shape)
         # A fit that was stopped before its first step is a constant rate, and nothing to compare.

@@ -347,7 +347,7 @@ class PopulationGLM(PopulationModel):
         n_features, names = data.X.shape[1], getattr(model, "feature_names_in_", None)
         mask = read_mask(self.feature_mask, n_features, data.Y.shape[1])
         penalty = PenaltyFamily(self.regularizer, n_features, ratio, self.groups, names, mask)
-        return path_of(data, at_dispersion(model, data), penalty, strengths, options, data.neuron_names, told.verbose)
+        return path_of(data, at_dispersion(model, data), penalty, strengths, options, told.verbose)
 
     def _warn_of(self, problem: PopulationProblem, solution: Solution, data: Training) -> None:
         """Warn of files that changed during the fit, and of a penalty that leaves nothing of the coefficients."""
