@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..checks import warn_user
+from ..checks import check_choice, warn_user
 from ..data.counts import Training
 from ..data.standard_form import StandardForm
 from ..display import ProgressBar, counted
@@ -19,14 +19,15 @@ from ..engine.population import FoldedProblem, PopulationProblem
 from ..engine.problem import Params
 from ..engine.result import Hints, History, LoopOptions, Solution, stopping_target
 from ..observations import Observation
-from ..penalties import Penalty
+from ..penalties import ElasticNet, GroupLasso, Lasso, Penalty, Ridge
 from ..penalties.family import PenaltyFamily
 from ..status import Status
 from .default_strength import residual, warn_if_flat
-from .parameters import SOLVERS, choose_solver, key_for, precision, read_strengths
+from .parameters import SOLVERS, by_name, choose_solver, key_for, precision, read_strengths
 from .population_model import PROVED
 from .scores import Folds
 
+PENALTIES = by_name(Ridge, Lasso, ElasticNet, GroupLasso)
 _OF_COUNTS = "mean_count", "size_of_counts", "saturated_loss", "_null"  # of a problem
 
 
@@ -214,19 +215,10 @@ class Fits(ManyFits):
                 f"{int(silent.sum())} of {len(silent)} neurons have folds without a spike that cannot be scored; those "
                 "folds are skipped for them (cv_scores_ is nan there). Use fewer folds, or longer ones."
             )
-        unproved = status == Status.UNPROVED
         failed = ~np.isin(status, (*PROVED, Status.UNPROVED, Status.INTERRUPTED))
-        if failed.any():
-            warn_user(
-                f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
-                "far they are); raise max_epochs, or drop the weakest strengths."
-            )
-        if unproved.any() and not interrupted:  # what is interrupted has not come to its proofs
-            warn_user(
-                f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
-                "estimate only, without proof (cv_gap_is_bound_ is False there): along some direction the features "
-                "vary too little. Drop a strength of 0, or features that nearly repeat others."
-            )
+        unproved = (status == Status.UNPROVED) & (not interrupted)  # what is interrupted has not come to its proofs
+        why = ": along some direction the features vary too little. Drop a strength of 0, or features that nearly"
+        warn_of_fits(failed, unproved, f"{why} repeat others.")
         if self.strengths[0] > 0 and np.isin(self.status[0, -1], PROVED).all():
             if problem.observation.is_quadratic or self.penalty.mask is not None:
                 return  # predictors are in units of the responses; the informative features may be masked
@@ -250,10 +242,30 @@ class Fits(ManyFits):
         warn_user(text)
 
 
+def warn_of_fits(failed: np.ndarray, unproved: np.ndarray, advice: str) -> None:
+    """Warn of fits of a cross-validation, bool, that did not converge, or only by an estimate."""
+    if failed.any():
+        warn_user(
+            f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
+            "far they are); raise max_epochs, or drop the weakest strengths."
+        )
+    if unproved.any():
+        warn_user(
+            f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
+            f"estimate only, without proof (cv_gap_is_bound_ is False there){advice}"
+        )
+
+
 class CrossValidated:
-    """Part of an estimator that is cross-validated: what its files keep."""
+    """Part of an estimator that is cross-validated: checks of its words, and what its files keep."""
 
     _fitted: ClassVar[tuple[str, ...]]  # attributes that are arrays
+    _scorings: ClassVar[tuple[str, ...]]
+
+    def _check_words(self) -> None:
+        check_choice("regularizer", self.regularizer, PENALTIES)
+        check_choice("scoring", self.scoring, self._scorings)
+        check_choice("rule", self.rule, ("best", "one-se"))
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         super()._write_state(header, arrays)

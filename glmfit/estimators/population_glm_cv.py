@@ -10,13 +10,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import check_choice, check_positive
+from ..checks import check_positive
 from ..data.counts import read_training
 from ..data.times import time_axis
 from ..display import ProgressBar, counted
 from ..engine import ConjugateGradients, ProximalNewton
 from ..numerics import DataLike, PerRow, Seed
-from ..penalties import ElasticNet, GroupLasso, Lasso, Ridge
 from ..penalties.family import PenaltyFamily
 from ..status import Status
 from .cv_fits import CrossValidated, Fits, default_strengths, read_tried
@@ -28,7 +27,6 @@ from .population_model import PROVED, PopulationModel
 from .scores import choose_strengths, make_folds, score_folds
 from .streaming import as_arrays
 
-PENALTIES = by_name(Ridge, Lasso, ElasticNet, GroupLasso)
 SOLVERS = by_name(ConjugateGradients, ProximalNewton)
 
 _FITTED = (
@@ -121,6 +119,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
     """
 
     _fitted = _FITTED
+    _scorings = "log-likelihood", "D2"
 
     def __init__(
         self,
@@ -178,6 +177,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         """
         with WholeFit(self):
             self._check_words()
+            check_ratio(self.l1_ratio)
             solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS, self._get_param_names())
             strengths, cv_tol = read_tried(self.strengths), check_positive("cv_tol", self.cv_tol)
             seed, given = self._seed(), self._read_options()
@@ -236,9 +236,3 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         self.cv_gap_is_bound_ = fits.gap_is_bound[:, :-1]
         self.cv_converged_ = np.isin(fits.status[:, :-1], PROVED)
         return chosen
-
-    def _check_words(self) -> None:
-        check_choice("regularizer", self.regularizer, PENALTIES)
-        check_choice("scoring", self.scoring, ("log-likelihood", "D2"))
-        check_choice("rule", self.rule, ("best", "one-se"))
-        check_ratio(self.l1_ratio)
