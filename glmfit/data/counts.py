@@ -181,6 +181,14 @@ def weights_of(data, rows) -> np.ndarray:
     return weights if data.own is None else weights * data.own[rows]
 
 
+def exposure_of(data, rows) -> np.ndarray:
+    """Return the exposure of some rows, (row, 1), or of their responses, (row, neuron); (1, 1) if there is none."""
+    if data.exposure is None:
+        return np.ones((1, 1))
+    exposure = data.exposure[rows]
+    return exposure.reshape(len(exposure), -1)
+
+
 def check_exposure(exposure, observation: Observation, name: str) -> None:
     """Raise if an exposure is missing, or has no meaning."""
     if exposure is not None and not observation.takes_exposure:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import digamma, polygamma
 
 from ..checks import shorten
-from ..data.counts import Training, weights_of
+from ..data.counts import Training, exposure_of, weights_of
 from ..engine.passes import KURTOSIS, LEAST_VARIANCE, pearson_terms
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
@@ -126,9 +126,8 @@ def _sums(data: Training, observation: Observation, params: Params, chosen: np.n
         y, x = np.asarray(data.Y[at], np.float64), np.asarray(data.X[at], np.float64)
         eta = x @ params.coef + params.intercept
         eta = eta if data.offset is None else eta + data.offset[at]
-        e = np.ones(1) if data.exposure is None else data.exposure[at].reshape(len(at), -1)
         least = LEAST_VARIANCE / len(data.X)
-        terms = pearson_terms(observation, y, eta, weights_of(data, at), e, kurtosis, least)
+        terms = pearson_terms(observation, y, eta, weights_of(data, at), exposure_of(data, at), kurtosis, least)
         return np.stack(np.broadcast_arrays(*(term.sum(axis=0) for term in terms)))
 
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):

@@ -246,7 +246,11 @@ class PopulationGLM(PopulationModel):
                 warn_user("pad_shapes has no effect since version 0.2; the next version removes it.")
             data = read_fitted(self, X, y, sample_weight, offset, exposure, epochs, options.max_memory)
             if isinstance(data.X, RowView) and isinstance(solver, SAGA | Newton):
-                raise _needs_memory(self.solver_name, data.X)
+                raise ValueError(
+                    f"solver_name is {self.solver_name!r}, but rows that are read during the fit (X is "
+                    f'{data.X.given!r}) need "auto", "ConjugateGradients" (with kinks in the penalty '
+                    '"ProximalNewton"), or a max_memory large enough to load them.'
+                )
             mask = read_mask(self.feature_mask, data.X.shape[1], data.Y.shape[1])
             if mask is not None and self.regularizer in UNPENALISED:
                 check_masked(self, data, checkpoint, init_params)
@@ -265,9 +269,9 @@ class PopulationGLM(PopulationModel):
                 if checkpoint is not None:
                     file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
                     options, checkpoint = replace(options, checkpoint=file), None
-                start = start and Params(start.coef, start.intercept - form.shift)
+                start = start and form.start(start)
                 if given is not None and start is None:
-                    start = problem.no_worse_than_null(Params(given.coef, given.intercept - form.shift))
+                    start = problem.no_worse_than_null(form.start(given))
                 solution = solver.run(problem, start, key=key_for(solver, seed), options=form.options(options))
                 start, options = form.params(solution.params), replace(options, checkpoint=None)
                 if not sought or not left or solution.interrupted:
@@ -374,9 +378,9 @@ class PopulationGLM(PopulationModel):
         def fit(some: Training, which: np.ndarray, dispersion: np.ndarray, start: Params | None, tol: float) -> Params:
             form, problem = self._make_problem(some, family.with_dispersion(dispersion), design, which=which)
             if start is None and given is not None:
-                start = problem.no_worse_than_null(Params(given.coef[:, which], given.intercept[which] - form.shift))
+                start = problem.no_worse_than_null(form.start(Params(given.coef[:, which], given.intercept[which])))
             elif start is not None:
-                start = Params(start.coef, start.intercept - form.shift)
+                start = form.start(start)
             rough = replace(options, tol=tol, verbose=False, proves=False)
             solver = SOLVERS[choose_solver(problem)]()
             solution = solver.run(problem, start, key=key_for(solver, 0), options=form.options(rough))
@@ -417,7 +421,9 @@ class PopulationGLM(PopulationModel):
         given = {"dtype": dtype, "offset": form.offset, "devices": devices, "own": form.own}
         penalty = make(strength)
         problem = PopulationProblem(data.X, form.Y, form.observation, penalty, data.weights, **given)
-        problem.design, problem.there = design, _on_device(X, data.X)
+        problem.design = design
+        if isinstance(X, jax.Array) and (X.shape, X.dtype) == (data.X.shape, data.X.dtype):  # all rows are fitted
+            problem.there = X
         if data.weights is None and data.own is None and form.Y is data.Y and observation.counts:
             problem.mean_count = data.spike_count / len(data.Y)
         if choose:
@@ -441,20 +447,6 @@ class PopulationGLM(PopulationModel):
         self.strength_ = _plain(from_json(header["strength"]) if "strength" in header else given)
 
 
-def _needs_memory(solver_name, rows: RowView) -> ValueError:
-    """Say which solvers fit rows that are read during the fit."""
-    return ValueError(
-        f"solver_name is {solver_name!r}, but rows that are read during the fit (X is {rows.given!r}) need "
-        '"auto", "ConjugateGradients" (with kinks in the penalty "ProximalNewton"), or a max_memory large enough to '
-        "load them."
-    )
-
-
-def _on_device(X, rows) -> jax.Array | None:
-    """Return features as given, if all their rows are fitted and jax holds them."""
-    return X if isinstance(X, jax.Array) and (X.shape, X.dtype) == (rows.shape, rows.dtype) else None
-
-
 def _of_neurons(strength, which: np.ndarray):
     """Select the strengths of some neurons; shared ones are unchanged."""
     if isinstance(strength, tuple):
@@ -472,9 +464,5 @@ def _plain(strength) -> float | np.ndarray | tuple:
 
 def at_dispersion(model: PopulationModel, data: Training) -> Observation:
     """Return the observation model at its dispersion, by default that of the default ridge fitted to all rows."""
-    family = model._family()
-    dispersion = read_dispersion(model.dispersion, family, data.Y.shape[1])
-    if isinstance(family, NegativeBinomial) and dispersion is None:
-        ridge = PopulationGLM(observation_model="NegativeBinomial")
-        return ridge._at_dispersion(data, model._read_options(), {})[0]
-    return family if dispersion is None else family.with_dispersion(dispersion)
+    same = {name: getattr(model, name) for name in ("observation_model", "inverse_link_function", "dispersion")}
+    return PopulationGLM(**same)._at_dispersion(data, model._read_options(), {})[0]

@@ -29,17 +29,14 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
     """
     n, n_neurons = data.Y.shape
 
-    def weights_of(rows):  # without and with exposure, (row, 1 or neuron)
-        w = door.weights_of(data, rows)
-        e = np.ones((1, 1)) if data.exposure is None else data.exposure[rows].reshape(len(w), -1)
-        return w, e
+    def weights_of(rows):  # without exposure, and the exposure, (row, 1 or neuron)
+        return door.weights_of(data, rows), door.exposure_of(data, rows)
 
-    totals = [np.zeros((1, n_neurons)) for _ in range(2)]
-    for rows in tiles_of(n):
+    def total_of(rows):
         w, e = weights_of(rows)
-        totals[0] = totals[0] + (w * e).sum(axis=0)
-        totals[1] = totals[1] + (w * (e > 0)).sum(axis=0)
-    seen, observed = (np.broadcast_to(total, (1, n_neurons))[0] for total in totals)
+        return np.stack([(w * e).sum(axis=0), (w * (e > 0)).sum(axis=0)])
+
+    seen, observed = sum(over_tiles(total_of, n))  # (1 or neuron,)
     of = _deviance if score_type == "D2" else _log_likelihood
     if score_type == "log-likelihood":
         null_eta = None  # nothing is compared with it
