@@ -61,11 +61,6 @@ def exact_options(problem: SoftmaxProblem, tol: float, epochs: int | None, verbo
     return LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, negligible=negligible, verbose=verbose)
 
 
-def theorem_of(problem: SoftmaxProblem, solution: Solution) -> str:
-    """Name what proves the bound of an exact fit, if it has one."""
-    return (_THEOREM if problem.penalty.smooth else KINKS_THEOREM) if solution.gap_is_bound else ""
-
-
 def no_worse_than_null(problem: SoftmaxProblem, start: Params) -> Params | None:
     """Return a start, or None if it is not finite, or worse than class frequencies."""
     if not all(np.isfinite(part).all() for part in start):
@@ -84,17 +79,26 @@ def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params,
     return solution.params, report_of_classes(problem, solution, data, gap_theorem="one class has probability 1")
 
 
-class Sampling(NamedTuple):
-    """Settings of a sampling solver, from the estimator's parameters; a step of None is to be tuned."""
+def judge_exact(problem: SoftmaxProblem, solution: Solution, data: ClassTraining) -> tuple[Params, ClassReport]:
+    """Return the parameters of an exact fit, and their report, which names what proves the bound, if there is one."""
+    theorem = _THEOREM if problem.penalty.smooth else KINKS_THEOREM
+    report = report_of_classes(problem, solution, data, gap_theorem=theorem if solution.gap_is_bound else "")
+    return solution.params, report
+
+
+class Settings(NamedTuple):
+    """Parameters of an estimator, checked; a step of None is to be tuned."""
 
     epochs: int | None
+    tol: float
     step: float | None
     decay: float
+    certify: bool
     early_stopping: bool
     verbose: bool
 
 
-def run_sampled(problem, solver, key, how: Sampling) -> tuple[Solution, dict]:
+def run_sampled(problem, solver, key, how: Settings) -> tuple[Solution, dict]:
     """Run a sampling solver; return its solution and facts about its step."""
     schedule, step, clock = Schedule(how.epochs or solver.usual_epochs, 1.0, how.decay), how.step, Clock()
     rows, held = _held_out(problem, key) if how.early_stopping else (problem, None)

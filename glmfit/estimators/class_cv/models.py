@@ -122,14 +122,14 @@ class ClassModelCV(CrossValidated, ClassModel):
 
     def _fit_all(self, data: ClassTraining, folds, tried: np.ndarray | None, cv_tol: float) -> None:
         """Fit all strengths to all folds, and the one chosen to all rows."""
-        solver, (epochs, tol, *_, verbose) = self._make_solver(), self._read_parameters()
+        solver, how = self._make_solver(), self._read_parameters()
         seed, seen = self._seed(), data.class_totals > 0
         self.strength_ = 1.0  # of the problem that the others are made from
         problem = self._make_problem(data, seen)
         solver = class_fit.auto_solver(problem) if solver is None else solver
         self._check_solver(solver, problem)
         strengths = default_strengths(problem) if tried is None else tried
-        options = class_fit.exact_options(problem, cv_tol, epochs)
+        options = class_fit.exact_options(problem, cv_tol, how.epochs)
         if type(solver) in class_fit.EXACT.values():
             path: Any = ExactPath(solver, self._penalty, options, key_for(solver, seed))
         else:
@@ -137,11 +137,11 @@ class ClassModelCV(CrossValidated, ClassModel):
             path = SampledFits(self._alone, solver, random_state=seed, **same)
         fits = ClassFits(data, folds, strengths, path, self._make_problem, self.scoring)
         what = f"{len(strengths)} strengths x {folds.test.shape[1]} folds, {problem.subject}"
-        with closing(ProgressBar(what, fits.status.size + 1, "fit", verbose)) as bar:
+        with closing(ProgressBar(what, fits.status.size + 1, "fit", how.verbose)) as bar:
             interrupted = fits.run(bar)
             best, chosen = self._choose(fits)
             with bar.phase(f"last fit, {problem.subject}"):
-                params, report = self._fit_last(fits, chosen, problem, seen, replace(options, tol=tol), interrupted)
+                params, report = self._fit_last(fits, chosen, problem, seen, replace(options, tol=how.tol), interrupted)
             bar.advance()
             bar.finish(not interrupted and report.status not in (Status.INTERRUPTED, Status.MAX_EPOCHS))
         tuning = {"regularizer_strength": strengths, "score": fits.scores, "converged": self.cv_converged_}
@@ -186,8 +186,7 @@ class ClassModelCV(CrossValidated, ClassModel):
                 solution = path.run(problem, start, options)
         if solution is None:
             solution = stopped(problem, start or problem.null_params(), options.tol, path.name)
-        theorem = class_fit.theorem_of(problem, solution)
-        return solution.params, class_fit.report_of_classes(problem, solution, data, gap_theorem=theorem)
+        return class_fit.judge_exact(problem, solution, data)
 
     def _read_state(self, header: dict, arrays: dict) -> None:
         super()._read_state(header, arrays)
