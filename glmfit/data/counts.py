@@ -8,6 +8,7 @@ from sklearn.utils.validation import check_array
 
 from ..checks import warn_user
 from ..design import RowSource
+from ..engine.tiles import tiles_of
 from ..observations import MODELS, Binomial, Observation
 from ..observations.poisson import Poisson
 from . import arrays, features
@@ -76,8 +77,7 @@ class Training(Recording):
             return 1.0
         if self.exposure.ndim == 2:
             sums = np.zeros((2, self.exposure.shape[1]))
-            for start in range(0, len(self.exposure), _PIECE):
-                rows = slice(start, start + _PIECE)
+            for rows in tiles_of(len(self.exposure), _PIECE):
                 weights = self.own[rows] * (1.0 if self.weights is None else self.weights[rows, None])
                 e = self.exposure[rows]
                 sums += weights.sum(axis=0), np.divide(weights, e, out=np.zeros(e.shape), where=e > 0).sum(axis=0)
