@@ -11,6 +11,7 @@ from scipy.special import digamma, polygamma
 
 from ..checks import shorten
 from ..data.counts import Training, exposure_of, weights_of
+from ..data.standard_form import mean_of
 from ..engine.passes import KURTOSIS, LEAST_VARIANCE, pearson_terms
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
@@ -218,14 +219,15 @@ def _tails(data: Training) -> np.ndarray | None:
     return table[::-1].cumsum(axis=0)[::-1][1:]
 
 
-def first_dispersion(data: Training, mean: np.ndarray, square: np.ndarray) -> np.ndarray:
+def _first_dispersion(data: Training) -> np.ndarray:
     """Estimate the dispersion from the variance of the counts, without any features, (neuron,)."""
+    mean, square = mean_of(data, lambda y: y), mean_of(data, lambda y: y * y)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = (square - mean**2 - mean) / mean**2
     return np.clip(np.where(np.isfinite(value), value, 1.0), 1e-2, 10.0)
 
 
-def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.ndarray, Params]:
+def most_likely(data: Training, fit: Callable) -> tuple[np.ndarray, Params]:
     """Maximise the profile likelihood over the dispersion of every neuron; a certified fit then settles it.
 
     ``fit(data, neurons, dispersion, start, tol)`` returns the parameters at a dispersion (neuron,). By the envelope
@@ -236,7 +238,7 @@ def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.nd
     Returns the dispersion, (neuron,), and parameters near those of the fit there.
     """
     whole = isinstance(data.X, np.ndarray)
-    u, params = -np.log(first), None
+    u, params = -np.log(_first_dispersion(data)), None
     low, high = (np.full_like(u, -np.log(a)) for a in (LARGEST, SMALLEST))
     before, slope_before = np.full((2, len(u)), np.nan)
     open_ = np.arange(len(u))

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from .. import penalties
 from ..checks import check_flag, shorten, warn_user
 from ..data.counts import Training, read_training
-from ..data.standard_form import StandardForm, mean_of
+from ..data.standard_form import StandardForm
 from ..engine import Newton
 from ..engine.checkpoint import Checkpoint, facts_of
 from ..engine.population import PopulationProblem
@@ -26,7 +26,7 @@ from ..observations import NegativeBinomial, Observation
 from ..penalties.family import PenaltyFamily
 from ..saga import SAGA
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
-from .dispersion import first_dispersion, most_likely, moved, read_dispersion
+from .dispersion import most_likely, moved, read_dispersion
 from .gam.masked import UNPENALISED, check_masked, fit_masked, read_mask
 from .model import WholeFit, from_json, to_json
 from .parameters import (
@@ -388,8 +388,7 @@ class PopulationGLM(PopulationModel):
                 raise KeyboardInterrupt
             return form.params(solution.params)
 
-        mean, square = mean_of(data, lambda y: y), mean_of(data, lambda y: y * y)
-        dispersion, near = most_likely(data, first_dispersion(data, mean, square), fit)
+        dispersion, near = most_likely(data, fit)
         return family.with_dispersion(dispersion), near
 
     def _make_problem(

@@ -29,11 +29,6 @@ from .streaming import as_arrays
 
 SOLVERS = by_name(ConjugateGradients, ProximalNewton)
 
-_FITTED = (
-    "strengths_", "cv_scores_", "strength_", "best_strength_", "one_se_strength_", "coef_path_", "intercept_path_",
-    "cv_gap_", "cv_gap_is_bound_", "cv_converged_",
-)  # fmt: skip
-
 
 class PopulationGLMCV(CrossValidated, PopulationModel):
     r"""GLM of one or many neurons, with a penalty strength per neuron chosen by cross-validation.
@@ -118,7 +113,10 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
     0.01
     """
 
-    _fitted = _FITTED
+    _fitted = (
+        "strengths_", "cv_scores_", "strength_", "best_strength_", "one_se_strength_", "coef_path_", "intercept_path_",
+        "cv_gap_", "cv_gap_is_bound_", "cv_converged_",
+    )  # fmt: skip
     _scorings = "log-likelihood", "D2"
 
     def __init__(
