@@ -21,7 +21,6 @@ from ..data.features import read_features, read_offset, warn_of_constant
 from ..data.times import TimeAxis, check_same_rows, time_axis
 from ..engine import ProximalNewton
 from ..engine.problem import Params
-from ..engine.tiles import tiles_of
 from ..numerics import DataLike, PerRow, Seed
 from ..penalties import Penalty
 from ..penalties.by_name import BY_NAME
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
-_SCORES_AT_ONCE = 4_000_000
 _TUNABLE_ROWS = 100
 
 
@@ -330,11 +328,9 @@ class ClassModel(Model):
     def _tiles(self, X, offset):
         """Scores of tiles of rows, float64, with the rows' slices."""
         unseen = self._unseen
-        for rows in tiles_of(X.shape[0], max(1, _SCORES_AT_ONCE // max(1, len(self.intercept_)))):
-            with np.errstate(invalid="ignore"):
-                scores = np.asarray(X[rows] @ self.coef_, np.float64) + self.intercept_
-                scores = scores if offset is None else scores + offset[rows]
-                if unseen.any():  # whatever the offsets and the others' scores
+        for rows, scores in fits.tiles_of_scores(X, offset, self.coef_, self.intercept_):
+            if unseen.any():  # whatever the offsets and the others' scores
+                with np.errstate(invalid="ignore"):
                     scores[:, unseen] = scores[:, ~unseen].max(axis=1, keepdims=True) + _UNSEEN
             yield rows, scores
 

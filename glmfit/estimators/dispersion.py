@@ -27,7 +27,7 @@ _TABLE = 2000  # largest count whose number of bins is counted
 _RUN = 256  # neighbours among them where rows are read
 _REFUTED, _NOTICED = 4.0, 1.1  # standard errors of the statistic under the model; smaller excesses matter little
 _ROUNDING, _TINY = 1e-14, 1e-300
-_NO_FIT = (Status.NO_SPIKES, Status.ALL_ONES, Status.NO_DATA)
+NO_FIT = (Status.NO_SPIKES, Status.ALL_ONES, Status.NO_DATA)
 
 
 def read_dispersion(given, observation: Observation, n_neurons: int) -> np.ndarray | None:
@@ -88,7 +88,7 @@ def pearson(
     over their variance v vary by 2 + 1 / v, negative binomial ones by 6 dispersion more.
     """
     if observation.has_scale:  # which is this statistic
-        unknown = np.isin(status, _NO_FIT)
+        unknown = np.isin(status, NO_FIT)
         return np.where(unknown, np.nan, 1.0), np.zeros(len(unknown), bool)
     sums = problem.pearson_sums
     if sums is None or type(observation) is not type(problem.observation) or data.exposure is not None:
@@ -96,7 +96,7 @@ def pearson(
     mean, error, n_rows = _statistic(sums)
     n_seen = problem.n_counted - data.n_masked
     left = np.maximum(1 - degrees(problem, params.coef) / np.maximum(n_seen, 1), 1 / np.maximum(n_seen, 1))
-    value = np.where(np.isin(status, _NO_FIT) | (n_rows == 0), np.nan, mean / left)
+    value = np.where(np.isin(status, NO_FIT) | (n_rows == 0), np.nan, mean / left)
     with np.errstate(invalid="ignore"):
         return value, (value > 1 + _REFUTED * error) & (value > _NOTICED) & observation.counts
 

@@ -19,6 +19,7 @@ from ..numerics import DataLike, PerRow, Seed
 from ..penalties.family import PenaltyFamily
 from ..status import Status
 from .cv_fits import CrossValidated, Fits, default_strengths, read_tried
+from .dispersion import NO_FIT
 from .gam.masked import read_mask
 from .model import WholeFit
 from .parameters import by_name, check_ratio, read_solver
@@ -216,7 +217,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             if interrupted:
                 raise
             return self._score(fits, True)
-        unfitted = np.isin(fits.status[:, :-1], (Status.NO_SPIKES, Status.ALL_ONES, Status.NO_DATA))
+        unfitted = np.isin(fits.status[:, :-1], NO_FIT)
         scores[unfitted | ~fits.comparable[:, None]] = np.nan
         return scores, interrupted
 

@@ -22,10 +22,11 @@ def _fetch(given, rows: slice, n_rows: int) -> np.ndarray:
 
 
 class _View:
-    """Rows that are read on demand, from a source or an array; those that do not count are 0."""
+    """Rows that are read on demand, from a source or an array; those that do not count have a neutral value."""
 
-    def __init__(self, given, keep: np.ndarray | None, dtype):
+    def __init__(self, given, keep: np.ndarray | None, dtype, neutral: float = 0.0):
         self.given, self.keep, self.dtype = given, keep, np.dtype(dtype)
+        self.neutral = np.asarray(neutral, self.dtype)
         self.shape = tuple(given.shape)
 
     def __len__(self) -> int:
@@ -34,7 +35,7 @@ class _View:
     def __getitem__(self, rows) -> np.ndarray:
         values = np.asarray(_fetch(self.given, rows, len(self)), self.dtype)
         if self.keep is not None and not self.keep[rows].all():
-            values = np.where(self.keep[rows][:, None], values, np.zeros((), self.dtype))
+            values = np.where(self.keep[rows][:, None], values, self.neutral)
         return values
 
 
@@ -65,13 +66,11 @@ class CountView(_View):
     def __init__(self, counts, keep: np.ndarray | None, exposure: np.ndarray | None, neutral: float):
         # Division rounds: in double precision it is the same recording as in memory.
         double = counts.dtype == np.float64 or exposure is not None
-        super().__init__(counts, keep, np.float64 if double else np.float32)
-        self.exposure, self.neutral = exposure, np.asarray(neutral, self.dtype)
+        super().__init__(counts, keep, np.float64 if double else np.float32, neutral)
+        self.exposure = exposure
 
     def __getitem__(self, rows) -> np.ndarray:
         y = super().__getitem__(rows)
-        if self.keep is not None and not self.keep[rows].all():
-            y = np.where(self.keep[rows][:, None], y, self.neutral)
         if np.isnan(np.sum(y)):
             y = np.where(np.isnan(y), self.neutral, y)
         return y if self.exposure is None else door.per_unit(y, self.exposure[rows])

@@ -13,16 +13,14 @@ from ...display import ProgressBar
 from ...engine import ConjugateGradients, ProximalNewton
 from ...engine.problem import Params
 from ...engine.result import LoopOptions, Solution
-from ...engine.tiles import tiles_of
 from ...status import Status
 from ...stochastic import SoftmaxProblem
+from ..class_fit import NO_DEVIANCE, tiles_of_scores
 from ..cv_fits import warn_of_fits
 from ..scores import Folds
 
 _KEPT = 1e8  # coefficients of all strengths, at most, whose mean over the folds is kept to start the last fit
 _FLAT = 1e-3  # of the range of the scores: a gain over the next strength that does not count
-_SCORES_AT_ONCE = 4_000_000
-_NO_DEVIANCE = 1e-12  # of constant shares that are exact, in nats per row
 _LITTLE = 0.01  # share of what could be explained
 _ROUNDING = 1e-12  # of means of the features
 _TRIED, _DECADES = 8, 6
@@ -89,14 +87,9 @@ class ClassFits:
     """
 
     def __init__(
-        self,
-        data: ClassTraining,
-        folds: Folds,
-        strengths: np.ndarray,
-        path: ExactPath | SampledFits,
-        lay_out: Callable[[ClassTraining, np.ndarray], SoftmaxProblem],
-        scoring: str,
-    ):
+        self, data: ClassTraining, folds: Folds, strengths: np.ndarray, path: ExactPath | SampledFits,
+        lay_out: Callable[[ClassTraining, np.ndarray], SoftmaxProblem], scoring: str,
+    ):  # fmt: skip
         self.data, self.folds, self.strengths, self.path = data, folds, strengths, path
         self._lay_out, self._scoring = lay_out, scoring
         shape = len(strengths), folds.train.shape[1]
@@ -214,9 +207,7 @@ def score_rows(data: ClassTraining, params: Params, scoring: str) -> float:
     """
     row, label, weight = data.pairs
     n, total = data.n_rows, 0.0
-    for rows in tiles_of(n, max(1, _SCORES_AT_ONCE // len(params.intercept))):
-        scores = np.asarray(data.X[rows] @ params.coef, np.float64) + params.intercept
-        scores = scores if data.offset is None else scores + data.offset[rows]
+    for rows, scores in tiles_of_scores(data.X, data.offset, *params):
         some = slice(*np.searchsorted(row, (rows.start, rows.stop)))
         at, k = row[some] - rows.start, label[some]
         right = np.argmax(scores, axis=1)[at] == k if scoring == "accuracy" else log_softmax(scores, axis=1)[at, k]
@@ -226,7 +217,7 @@ def score_rows(data: ClassTraining, params: Params, scoring: str) -> float:
     if scoring == "D2":
         constant, saturated = data.extreme_losses()
         explainable = constant - saturated
-        return 1 - (-total / n - saturated) / explainable if explainable > _NO_DEVIANCE else np.nan
+        return 1 - (-total / n - saturated) / explainable if explainable > NO_DEVIANCE else np.nan
     count = weight / data.weight[row]
     totals = np.bincount(row, count, n)
     return (total + float(data.weight @ gammaln(totals + 1) - data.weight[row] @ gammaln(count + 1))) / n
@@ -247,6 +238,6 @@ def default_strengths(problem: SoftmaxProblem) -> np.ndarray:
         return (strongest if strongest > _ROUNDING * largest else 1.0) * np.logspace(-_DECADES_OF_KINKS, 0, _OF_KINKS)
     explainable = problem.null_objective - problem.saturated_loss
     squared, size = float(np.sum(slope**2)), float(np.sum((problem.class_sums / problem.n_rows) ** 2))
-    learnable = explainable > _NO_DEVIANCE and squared > _ROUNDING**2 * size
+    learnable = explainable > NO_DEVIANCE and squared > _ROUNDING**2 * size
     strongest = squared / (2 * _LITTLE * explainable) if learnable else 1.0
     return strongest * np.logspace(-_DECADES, 0, _TRIED)

@@ -207,14 +207,11 @@ class SoftmaxGLMCV(ClassModelCV, SoftmaxGLM):
         (proved without offsets); for the others twelve over three decades, down from the smallest at which there are no
         coefficients.
     cv : int, pynapple IntervalSet, splitter or iterable
-        Folds, as in `PopulationGLMCV`: a number of contiguous blocks of rows; epochs; several IntervalSets; a
-        scikit-learn splitter, which gets the labels (``StratifiedKFold(5)`` for rows sorted by label); or pairs of
-        (train, test) row indices.
+        Folds, as in `PopulationGLMCV`; a splitter gets the labels (``StratifiedKFold(5)`` for rows sorted by label).
     scoring : {"log-likelihood", "accuracy"}
         Score of the held-out rows, weighted mean: log-probability of the label, or whether it is the most probable.
     rule : {"best", "one-se"}
-        Take the strength of the best mean score, or the strongest one within a standard error of it. The standard
-        error is that of the difference from the best over the folds.
+        As in `PopulationGLMCV`.
     solver_name, step, step_decay, certify, fit_intercept :
         As in `SoftmaxGLM`, for all fits; "auto" chooses as for all rows. An exact solver fits a fold from the strongest
         strength, which starts at class frequencies, to the weakest, each starting from the one before, and all rows
