@@ -36,7 +36,10 @@ class ManyFits:
 
     def __init__(self, data: Training, observation: Observation, penalty: PenaltyFamily, options: LoopOptions):
         self.data, self.penalty, self.form = data, penalty, StandardForm.of(data, observation)
-        self.options = self.form.options(options)
+        # F is per whole bin; and one bar shows all fits.
+        self.options = self.form.options(
+            replace(options, negligible=options.negligible / data.mean_exposure, verbose=False)
+        )
         self._designs: dict = {True: {}, False: {}}  # of the features alone; by whether the penalty is smooth
         self._of_counts: dict = {}  # results of passes over the counts alone, by the key of a problem
 

@@ -96,13 +96,13 @@ class RegularizationPath(Display):
 
 
 def path_of(
-    data: Training, observation: Observation, penalty: PenaltyFamily, given: Any, options: LoopOptions, verbose: bool
+    data: Training, observation: Observation, penalty: PenaltyFamily, given: Any, options: LoopOptions
 ) -> RegularizationPath:
     """Fit all neurons at all strengths; those ``given`` are (strength,) or (strength, neuron), None for the default."""
     fits = PathFits(data, observation, penalty, given, options)
     found = fits.path
     what = f"{counted(len(found.strengths), 'strength')}, {counted(data.Y.shape[1], 'neuron')}"
-    with closing(ProgressBar(what, found.strengths.size, "fit", verbose)) as bar:
+    with closing(ProgressBar(what, found.strengths.size, "fit", options.verbose)) as bar:
         fits.run(bar)
     stopped = found.status == Status.INTERRUPTED
     n_left = int(np.sum(~found.converged & ~stopped))

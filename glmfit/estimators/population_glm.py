@@ -343,15 +343,14 @@ class PopulationGLM(PopulationModel):
         if self.regularizer in UNPENALISED or self.devices is not None:
             given = {name: getattr(self, name) for name in ("regularizer", "devices")}
             raise ValueError(f"a path needs a penalty and no devices; the model has {shorten(given)}.")
-        told = model._read_options()
+        options = model._read_options()
         data = read_training(model, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
-        options = replace(told, negligible=told.negligible / data.mean_exposure, verbose=False)
         given = self.regularizer_strength
         ratio = given[1] if isinstance(given, tuple) and len(given) == 2 else self.l1_ratio
         n_features, names = data.X.shape[1], getattr(model, "feature_names_in_", None)
         mask = read_mask(self.feature_mask, n_features, data.Y.shape[1])
         penalty = PenaltyFamily(self.regularizer, n_features, ratio, self.groups, names, mask)
-        return path_of(data, at_dispersion(model, data), penalty, strengths, options, told.verbose)
+        return path_of(data, at_dispersion(model, data), penalty, strengths, options)
 
     def _warn_of(self, problem: PopulationProblem, solution: Solution, data: Training) -> None:
         """Warn of files that changed during the fit, and of a penalty that leaves nothing of the coefficients."""

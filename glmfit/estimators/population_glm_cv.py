@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -179,10 +178,8 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             check_ratio(self.l1_ratio)
             solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS, self._get_param_names())
             strengths, cv_tol = read_tried(self.strengths), check_positive("cv_tol", self.cv_tol)
-            seed, given = self._seed(), self._read_options()
+            seed, options = self._seed(), self._read_options()
             data = read_training(self, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
-            # F is per whole bin; and one bar shows all fits.
-            options = replace(given, negligible=given.negligible / data.mean_exposure, verbose=False)
             folds = make_folds(self.cv, data, time_axis(X) or time_axis(y))
             observation = at_dispersion(self, data)
             n_features, names = data.X.shape[1], getattr(self, "feature_names_in_", None)
@@ -193,7 +190,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             fits = Fits(data, observation, penalty, strengths, folds, solver, options, cv_tol)
             n_neurons = data.Y.shape[1]
             what = f"{len(strengths)} strengths x {folds.test.shape[1]} folds, {counted(n_neurons, 'neuron')}"
-            with closing(ProgressBar(what, fits.status.size + n_neurons, "fit", given.verbose)) as bar:
+            with closing(ProgressBar(what, fits.status.size + n_neurons, "fit", options.verbose)) as bar:
                 scores, interrupted = self._score(fits, fits.run(bar))
                 chosen = self._choose(fits, scores)
                 problem, solution = fits.finish(chosen, interrupted, seed, bar)

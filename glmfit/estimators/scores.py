@@ -14,7 +14,7 @@ from ..data.times import TimeAxis
 from ..display import counted
 from ..engine.exact.least_squares import Moments
 from ..engine.passes import fit_intercept
-from ..engine.tiles import over_tiles, rows_at_once, tiles_of
+from ..engine.tiles import over_tiles, rows_at_once
 from ..observations import Gaussian
 from ..observations.poisson import Poisson
 
@@ -44,8 +44,7 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
         with np.errstate(invalid="ignore", divide="ignore"):
             null_eta = observation.intercept(spike_sums(data) / seen)
     else:
-        parts = [np.multiply(*weights_of(rows)) for rows in tiles_of(n)]
-        weights = np.concatenate([np.broadcast_to(w, (len(w), np.shape(parts[0])[1])) for w in parts])
+        weights = np.multiply(*weights_of(slice(None)))
         per_unit = data.Y[:] if data.exposure is None else door.per_unit(data.Y[:], data.exposure)
         with np.errstate(invalid="ignore", divide="ignore"):
             weights = weights * (n / weights.sum(axis=0))
