@@ -117,10 +117,10 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, epochs, res
     if not isinstance(counts, RowSource) and not isinstance(X, RowSource):
         _refuse_wrong(observation, counts)
     names = names or [str(i) for i in range(counts.shape[1])]
-    weights, own = features.read_response_weights(sample_weight, "sample_weight", n, counts.shape[1])
+    weights = features.read_response_weights(sample_weight, "sample_weight", n, counts.shape[1])
+    weights, own = (None, weights) if np.ndim(weights) == 2 else (weights, None)
     offset = features.read_offset(offset, n, counts.shape[1])
-    of_rows, of_neurons = features.read_response_weights(exposure, "exposure", n, counts.shape[1])
-    exposure = of_rows if of_neurons is None else of_neurons
+    exposure = features.read_response_weights(exposure, "exposure", n, counts.shape[1])
     if epochs is not None:
         seen = mask_of_epochs(epochs, axis, names)
         own = seen if own is None else np.where(seen, own, 0.0)

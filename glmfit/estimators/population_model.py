@@ -309,13 +309,11 @@ class PopulationModel(RegressorMixin, Model):
         observation = self._family()
         door.check_exposure(exposure, observation, self.observation_model)
         eta, axis = self._predictor(X, offset)
-        n_neurons = 1 if eta.ndim == 1 else eta.shape[1]
-        of_rows, of_neurons = read_response_weights(exposure, "exposure", len(eta), n_neurons)
-        if of_neurons is not None:
-            return eta, of_neurons.astype(np.float64).reshape(eta.shape), axis
-        if of_rows is None:
+        exposure = read_response_weights(exposure, "exposure", len(eta), 1 if eta.ndim == 1 else eta.shape[1])
+        if exposure is None:
             return eta, 1.0, axis
-        return eta, of_rows if eta.ndim == 1 else of_rows[:, None], axis
+        exposure = exposure.astype(np.float64).reshape(len(eta), -1)
+        return eta, exposure[:, 0] if eta.ndim == 1 else exposure, axis
 
     def coef_frame(self) -> pd.DataFrame:
         """Return the coefficients as a pandas DataFrame.
