@@ -110,17 +110,11 @@ def read_class_training(X, Y, sample_weight, offset) -> ClassTraining:
     row = np.repeat(np.arange(len(keep)), np.diff(some.indptr))
     pairs = Pairs(row, some.indices.astype(int), some.data * weight[row])
     return ClassTraining(
-        X if len(keep) == n else X[keep],
-        pairs,
-        weight,
-        total_weight,
-        keep,
-        n_given=n,
-        n_dropped=int(nan.sum()),
-        n_empty=int(np.sum((total == 0) & ~nan)),
+        X if len(keep) == n else X[keep], pairs, weight, total_weight, rows=keep,
+        n_given=n, n_dropped=int(nan.sum()), n_empty=int(np.sum((total == 0) & ~nan)),
         offset=None if offset is None else offset[keep],
         class_totals=np.bincount(pairs.label, pairs.weight, Y.shape[1]),
-    )
+    )  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------------- labels

@@ -8,6 +8,7 @@ from sklearn.utils.validation import check_array
 
 from ..checks import warn_user
 from ..design import RowSource
+from ..engine.tiles import tiles_of
 from ..observations import MODELS, Binomial, Observation
 from ..observations.poisson import Poisson
 from . import arrays, features
@@ -76,8 +77,7 @@ class Training(Recording):
             return 1.0
         if self.exposure.ndim == 2:
             sums = np.zeros((2, self.exposure.shape[1]))
-            for start in range(0, len(self.exposure), _PIECE):
-                rows = slice(start, start + _PIECE)
+            for rows in tiles_of(len(self.exposure), _PIECE):
                 weights = self.own[rows] * (1.0 if self.weights is None else self.weights[rows, None])
                 e = self.exposure[rows]
                 sums += weights.sum(axis=0), np.divide(weights, e, out=np.zeros(e.shape), where=e > 0).sum(axis=0)
@@ -117,10 +117,10 @@ def read_recording(estimator, X, y, sample_weight, offset, exposure, epochs, res
     if not isinstance(counts, RowSource) and not isinstance(X, RowSource):
         _refuse_wrong(observation, counts)
     names = names or [str(i) for i in range(counts.shape[1])]
-    weights, own = features.read_response_weights(sample_weight, "sample_weight", n, counts.shape[1])
+    weights = features.read_response_weights(sample_weight, "sample_weight", n, counts.shape[1])
+    weights, own = (None, weights) if np.ndim(weights) == 2 else (weights, None)
     offset = features.read_offset(offset, n, counts.shape[1])
-    of_rows, of_neurons = features.read_response_weights(exposure, "exposure", n, counts.shape[1])
-    exposure = of_rows if of_neurons is None else of_neurons
+    exposure = features.read_response_weights(exposure, "exposure", n, counts.shape[1])
     if epochs is not None:
         seen = mask_of_epochs(epochs, axis, names)
         own = seen if own is None else np.where(seen, own, 0.0)
@@ -179,6 +179,14 @@ def weights_of(data, rows) -> np.ndarray:
     n = len(range(*rows.indices(len(data.Y)))) if isinstance(rows, slice) else len(rows)
     weights = np.ones((n, 1)) if data.weights is None else data.weights[rows, None]
     return weights if data.own is None else weights * data.own[rows]
+
+
+def exposure_of(data, rows) -> np.ndarray:
+    """Return the exposure of some rows, (row, 1), or of their responses, (row, neuron); (1, 1) if there is none."""
+    if data.exposure is None:
+        return np.ones((1, 1))
+    exposure = data.exposure[rows]
+    return exposure.reshape(len(exposure), -1)
 
 
 def check_exposure(exposure, observation: Observation, name: str) -> None:

@@ -165,10 +165,8 @@ def read_weights(sample_weight, n_rows: int) -> np.ndarray | None:
     return read_factor(sample_weight, "sample_weight", n_rows, "row", "A weight of 0 excludes a row.")
 
 
-def read_response_weights(
-    values, name: str, n_rows: int, n_neurons: int
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Check weights or exposures of rows (row,), or of single responses (row, neuron): one of these, the other None."""
+def read_response_weights(values, name: str, n_rows: int, n_neurons: int) -> np.ndarray | None:
+    """Check weights or exposures of rows, (row,), or of single responses, (row, neuron), bool if all are 0 or 1."""
     why = "A weight of 0 excludes a row, for one neuron if weights are (time, neuron)."
     if name == "exposure":
         why = (
@@ -177,14 +175,12 @@ def read_response_weights(
     if isinstance(values, Number) or getattr(values, "shape", None) == ():
         values = np.full(n_rows, values)
     if values is None or len(arrays.shape_of(values) or ()) != 2:
-        return read_factor(values, name, n_rows, "bin" if name == "exposure" else "row", why), None
+        return read_factor(values, name, n_rows, "bin" if name == "exposure" else "row", why)
     needs = f"one number per row, ({n_rows},), or per row and neuron, ({n_rows}, {n_neurons})"
     values = arrays.numbers(values, name, needs, shape=(n_rows, n_neurons))
     bad = ~(np.isfinite(values) & (values >= 0))
     arrays.refuse_some(bad, values, "neuron", f"{name} is {{first:g}} at {{at}}; it needs finite numbers >= 0. {why}")
-    if np.isin(values, (0, 1)).all():
-        values = values.astype(bool)
-    return None, values
+    return values.astype(bool) if np.isin(values, (0, 1)).all() else values
 
 
 def read_factor(values, name: str, n: int, of: str, why: str = "") -> np.ndarray | None:

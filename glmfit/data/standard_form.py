@@ -3,6 +3,7 @@
 Theory: docs/theory/observation_models.md.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -44,31 +45,25 @@ class StandardForm:
             return cls._of_counts(data, np.broadcast_to(1.0 / np.asarray(observation.dispersion, np.float64), (n,)))
         if isinstance(observation, Gaussian):
             if offset is not None:  # known parts of predictors are subtracted from the responses
-                data = replace(data, Y=_less(data.Y, offset), offset=None)
+                data = replace(data, Y=relative(data.Y, lambda y, rows: y - offset[rows]), offset=None)
             mean = mean_of(data, lambda y: y)
             variance = mean_of(data, lambda y: (y - mean) ** 2)
             common |= {"shift": mean, "constant": variance / 2, "scale": np.where(variance > 0, variance, 1.0)}
-            return cls(Gaussian(), relative(data.Y, lambda y: y - mean), data.own, **common | {"offset": None})
+            return cls(Gaussian(), relative(data.Y, lambda y, rows: y - mean), data.own, **common | {"offset": None})
         if isinstance(observation, Gamma):
             mean = np.exp(mean_of(data, np.log))
             common |= {"shift": np.log(mean), "constant": np.log(mean)}
             with np.errstate(over="ignore", invalid="ignore"):
                 noise = mean_of(data, lambda y: (y / mean) ** 2) / mean_of(data, lambda y: y / mean) ** 2 - 1
             common["scale"] = np.where((noise > 0) & np.isfinite(noise), noise, 1.0)
-            return cls(Gamma(), relative(data.Y, lambda y: y / mean), data.own, **common)
+            return cls(Gamma(), relative(data.Y, lambda y, rows: y / mean), data.own, **common)
         return cls(observation, data.Y, data.own, **common)
 
     @classmethod
     def _of_counts(cls, data: Training, r: np.ndarray) -> Self:
-        mean = mean_of(data, lambda y: y)
-        if isinstance(data.Y, np.ndarray):
-            Y = np.asarray(data.Y, np.float64)
-            trials = Y + r
-            shares = Y / trials
-            trials = trials if data.own is None else data.own * trials
-        else:
-            shares = relative(data.Y, lambda y: y / (y + r))
-            trials = relative(data.Y, lambda y: y + r) if data.own is None else _Trials(data.own, data.Y, r)
+        mean, own = mean_of(data, lambda y: y), data.own
+        shares = relative(data.Y, lambda y, rows: y / (y + r))
+        trials = relative(data.Y, lambda y, rows: y + r if own is None else own[rows] * (y + r))
         common = {"shift": np.log(r), "unit": r + mean, "constant": -mean * np.log(r), "scale": np.ones(len(r))}
         return cls(Bernoulli(), shares, trials, **common, offset=getattr(data, "offset", None))
 
@@ -100,6 +95,10 @@ class StandardForm:
         """Turn parameters of the problem into those of the population."""
         return Params(params.coef, params.intercept + self.shift)
 
+    def start(self, params: Params) -> Params:
+        """Turn parameters of the population into those of the problem."""
+        return Params(params.coef, params.intercept - self.shift)
+
     def solution(self, solution: Solution) -> Solution:
         """Turn a solution of the problem into that of the population."""
         if self.is_plain:
@@ -130,20 +129,15 @@ def mean_of(data: Training, function) -> np.ndarray:
         return np.where(weight > 0, total / weight, 1.0)
 
 
-def relative(Y: Any, function) -> Any:
-    """Apply a function to responses: returns an array, or an object that computes rows on demand."""
-    return function(np.asarray(Y, np.float64)) if isinstance(Y, np.ndarray) else _Function(Y, function)
+def relative(Y: Any, function: Callable) -> Any:
+    """Apply a function of responses and the slice of their rows: an array, or an object that does so on demand."""
+    return function(np.asarray(Y, np.float64), slice(None)) if isinstance(Y, np.ndarray) else _OnDemand(Y, function)
 
 
-def _less(Y: Any, offset: np.ndarray) -> Any:
-    """Subtract an offset from responses: returns an array, or an object that computes rows on demand."""
-    return np.asarray(Y, np.float64) - offset if isinstance(Y, np.ndarray) else _Less(Y, offset)
-
-
-class _Function:
+class _OnDemand:
     """Function of responses that are read on demand."""
 
-    def __init__(self, given: Any, function):
+    def __init__(self, given: Any, function: Callable):
         self._given, self._function = given, function
         self.shape, self.dtype = tuple(given.shape), np.dtype(np.float64)
         self.chunk_rows = getattr(given, "chunk_rows", 1)
@@ -152,26 +146,4 @@ class _Function:
         return self.shape[0]
 
     def __getitem__(self, rows) -> np.ndarray:
-        return self._function(np.asarray(self._given[rows], np.float64))
-
-
-class _Less(_Function):
-    """Responses that are read on demand, minus an offset."""
-
-    def __init__(self, given: Any, offset: np.ndarray):
-        super().__init__(given, lambda y: y)
-        self._offset = offset
-
-    def __getitem__(self, rows) -> np.ndarray:
-        return super().__getitem__(rows) - self._offset[rows]
-
-
-class _Trials(_Function):
-    """Trials of counts whose neurons have their own weights."""
-
-    def __init__(self, own: Any, Y: Any, r: np.ndarray):
-        super().__init__(Y, lambda y: y + r)
-        self._own = own
-
-    def __getitem__(self, rows) -> np.ndarray:
-        return self._own[rows] * super().__getitem__(rows)
+        return self._function(np.asarray(self._given[rows], np.float64), rows)

@@ -1,7 +1,6 @@
 """Estimators, and the reports of their fits."""
 
-from .class_cv.multinomial_glm_cv import MultinomialGLMCV
-from .class_cv.softmax_glm_cv import SoftmaxGLMCV
+from .class_cv.models import MultinomialGLMCV, SoftmaxGLMCV
 from .gam import PopulationGAM, SmoothReport, TermCurve
 from .model_reports import ClassReport, ResponseReport
 from .multinomial_glm import MultinomialGLM

@@ -16,6 +16,7 @@ from ..display import ProgressBar
 from ..engine import ConjugateGradients, ProximalNewton
 from ..engine.problem import Params
 from ..engine.result import LoopOptions, Solution
+from ..engine.tiles import tiles_of
 from ..numerics import seed_of
 from ..status import Status
 from ..stochastic import Schedule, SoftmaxProblem, tune_step
@@ -39,9 +40,10 @@ VISITING = by_name(stochastic.StochasticMajorization, stochastic.SoftmaxSGD)
 SOLVERS = {**EXACT, **SAMPLING, **VISITING}
 
 _EXACT_EPOCHS = 500
+_SCORES_AT_ONCE = 4_000_000
 _CERTIFIABLE = 2e9  # scores, at most, for which a float64 pass is worth a gap
 _ROUNDING = 1e-12  # of an objective, relative
-_NO_DEVIANCE = 1e-12  # of a null model that is exact, in nats per row
+NO_DEVIANCE = 1e-12  # of a null model that is exact, in nats per row
 _HELD_OUT, _PATIENCE = 0.1, 5  # share of rows, and epochs without a better one, of early stopping
 _AGAIN = 4  # times shorter steps are tried if the chosen one was too long
 _LITTLE = 1e-3  # share of the loss of class frequencies
@@ -61,11 +63,6 @@ def exact_options(problem: SoftmaxProblem, tol: float, epochs: int | None, verbo
     return LoopOptions(tol=tol, max_epochs=epochs or _EXACT_EPOCHS, negligible=negligible, verbose=verbose)
 
 
-def theorem_of(problem: SoftmaxProblem, solution: Solution) -> str:
-    """Name what proves the bound of an exact fit, if it has one."""
-    return (_THEOREM if problem.penalty.smooth else KINKS_THEOREM) if solution.gap_is_bound else ""
-
-
 def no_worse_than_null(problem: SoftmaxProblem, start: Params) -> Params | None:
     """Return a start, or None if it is not finite, or worse than class frequencies."""
     if not all(np.isfinite(part).all() for part in start):
@@ -73,6 +70,15 @@ def no_worse_than_null(problem: SoftmaxProblem, start: Params) -> Params | None:
     start = Params(start.coef, start.intercept * problem.fit_intercept)
     with np.errstate(over="ignore", invalid="ignore"):
         return start if problem.objective(start) < problem.null_objective else None
+
+
+def tiles_of_scores(X, offset: np.ndarray | None, coef: np.ndarray, intercept: np.ndarray):
+    """Yield slices of the rows and their scores, float64, (row, class)."""
+    for rows in tiles_of(X.shape[0], max(1, _SCORES_AT_ONCE // max(1, len(intercept)))):
+        with np.errstate(invalid="ignore"):
+            scores = np.asarray(X[rows] @ coef, np.float64) + intercept
+            scores = scores if offset is None else scores + offset[rows]
+        yield rows, scores
 
 
 def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params, ClassReport]:
@@ -84,17 +90,26 @@ def judge_certain(problem: SoftmaxProblem, data: ClassTraining) -> tuple[Params,
     return solution.params, report_of_classes(problem, solution, data, gap_theorem="one class has probability 1")
 
 
-class Sampling(NamedTuple):
-    """Settings of a sampling solver, from the estimator's parameters; a step of None is to be tuned."""
+def judge_exact(problem: SoftmaxProblem, solution: Solution, data: ClassTraining) -> tuple[Params, ClassReport]:
+    """Return the parameters of an exact fit, and their report, which names what proves the bound, if there is one."""
+    theorem = _THEOREM if problem.penalty.smooth else KINKS_THEOREM
+    report = report_of_classes(problem, solution, data, gap_theorem=theorem if solution.gap_is_bound else "")
+    return solution.params, report
+
+
+class Settings(NamedTuple):
+    """Parameters of an estimator, checked; a step of None is to be tuned."""
 
     epochs: int | None
+    tol: float
     step: float | None
     decay: float
+    certify: bool
     early_stopping: bool
     verbose: bool
 
 
-def run_sampled(problem, solver, key, how: Sampling) -> tuple[Solution, dict]:
+def run_sampled(problem, solver, key, how: Settings) -> tuple[Solution, dict]:
     """Run a sampling solver; return its solution and facts about its step."""
     schedule, step, clock = Schedule(how.epochs or solver.usual_epochs, 1.0, how.decay), how.step, Clock()
     rows, held = _held_out(problem, key) if how.early_stopping else (problem, None)
@@ -235,7 +250,7 @@ def report_of_classes(problem, solution, data: ClassTraining, rows=None, **facts
     return report_of(
         ClassReport, solution, data,
         gap=gap, relative_gap=float(relative_gap(solution.status, gap, *of)), null_objective=of[1],
-        pseudo_r2=explained / explainable if explainable > _NO_DEVIANCE else np.nan,
+        pseudo_r2=explained / explainable if explainable > NO_DEVIANCE else np.nan,
         n_features=problem.n_features, n_classes=len(data.class_totals), **facts,
     )  # fmt: skip
 

@@ -21,7 +21,6 @@ from ..data.features import read_features, read_offset, warn_of_constant
 from ..data.times import TimeAxis, check_same_rows, time_axis
 from ..engine import ProximalNewton
 from ..engine.problem import Params
-from ..engine.tiles import tiles_of
 from ..numerics import DataLike, PerRow, Seed
 from ..penalties import Penalty
 from ..penalties.by_name import BY_NAME
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _UNSEEN = -1e4  # score of a class that was never seen: probability exactly 0, and finite
-_SCORES_AT_ONCE = 4_000_000
 _TUNABLE_ROWS = 100
 
 
@@ -121,7 +119,7 @@ class ClassModel(Model):
     def _fit(self, data: ClassTraining, init_params: tuple[ArrayLike, ArrayLike] | None = None) -> None:
         """Fit classes that were seen; the others get probability 0."""
         solver = self._make_solver()
-        epochs, tol, step, decay, certify, stops, verbose = self._read_parameters()
+        how = self._read_parameters()
         seed, self.strength_ = self._seed(), self._strength(data.total_weight)
         vars(self).pop("_streamed", None)  # of a model that is replaced
         seen = data.class_totals > 0
@@ -139,15 +137,13 @@ class ClassModel(Model):
                 f"{', '.join(map(repr, fits.EXACT))}, or None."
             )
         if exact:
-            options = fits.exact_options(problem, tol, epochs, verbose)
+            options = fits.exact_options(problem, how.tol, how.epochs, how.verbose)
             start = None if given is None else fits.no_worse_than_null(problem, Params(*(a[..., seen] for a in given)))
             solution = solver.run(problem, start, key=key, options=options).only()
-            theorem = fits.theorem_of(problem, solution)
-            params, report = solution.params, fits.report_of_classes(problem, solution, data, gap_theorem=theorem)
+            params, report = fits.judge_exact(problem, solution, data)
         else:
-            how = fits.Sampling(epochs, step, decay, stops, verbose)
             solution, steps = fits.run_sampled(problem, solver, key, how)
-            params, report = fits.judge_sampled(problem, solver, solution, data, certify, **steps)
+            params, report = fits.judge_sampled(problem, solver, solution, data, how.certify, **steps)
         self._keep(params, report, seen)
         raw = not exact and getattr(solver, "basis", "raw") == "raw"
         if raw and report.status not in (Status.NO_GAIN, Status.NON_FINITE):  # whose advice says more
@@ -209,10 +205,9 @@ class ClassModel(Model):
         needs = "one finite number of at least 0, such as 0.1"
         return float(read_strengths("regularizer_strength", given, needs, 0)[0])
 
-    def _read_parameters(self) -> tuple:
-        """Epochs, tol, step (None to tune it), decay, certify, early stopping and verbose, checked."""
+    def _read_parameters(self) -> fits.Settings:
         check_real("step_decay", self.step_decay, 1.0, closed=True)
-        return (
+        return fits.Settings(
             None if self.max_epochs is None else check_whole("max_epochs", self.max_epochs),
             check_positive("tol", self.tol),
             self._read_step(),
@@ -238,7 +233,7 @@ class ClassModel(Model):
         if self.regularizer not in (None, "UnRegularized", "Ridge"):
             raise ValueError(f"regularizer is {self.regularizer!r}; partial_fit takes a ridge or no penalty.")
         solver = replace(solver, basis="raw")
-        _, _, step, _, certify, *_ = self._read_parameters()
+        how = self._read_parameters()
         rows, totals = data.total_weight, data.class_totals
         batches, before, past, tuned_step = getattr(self, "_streamed", (0, 0.0, np.zeros(len(totals)), None))
         self.strength_, everything = self._strength(before + rows), np.ones(len(totals), bool)
@@ -247,7 +242,7 @@ class ClassModel(Model):
             self._keep(*fits.judge_certain(problem, data), everything)
             return
         key = jax.random.fold_in(key_for(solver, self._seed()), batches)
-        tuned, many = step is None, problem.n_rows >= _TUNABLE_ROWS
+        step, tuned, many = how.step, how.step is None, problem.n_rows >= _TUNABLE_ROWS
         if tuned:
             if tuned_step is None:
                 trial = {"key": key, "schedule": Schedule(1, 1.0, 1.0), "epochs": 1, "judge": "held-out"}
@@ -263,7 +258,7 @@ class ClassModel(Model):
         schedule = Schedule(1, step * rows / (before + rows), 1.0)
         solution = solver.run(problem, start, key=key, schedule=schedule)
         finite, steps = solution.status != Status.NON_FINITE, {"step": step, "step_tuned": tuned}
-        params, report = fits.judge_sampled(problem, solver, solution, data, certify, keep=finite, **steps)
+        params, report = fits.judge_sampled(problem, solver, solution, data, how.certify, keep=finite, **steps)
         self._streamed = batches + 1, before + rows, past + totals, tuned_step
         # Gain and proof of one batch are no verdict on the stream.
         self._keep(params, replace(report, status=solution.status, class_totals=past + totals), everything)
@@ -333,11 +328,9 @@ class ClassModel(Model):
     def _tiles(self, X, offset):
         """Scores of tiles of rows, float64, with the rows' slices."""
         unseen = self._unseen
-        for rows in tiles_of(X.shape[0], max(1, _SCORES_AT_ONCE // max(1, len(self.intercept_)))):
-            with np.errstate(invalid="ignore"):
-                scores = np.asarray(X[rows] @ self.coef_, np.float64) + self.intercept_
-                scores = scores if offset is None else scores + offset[rows]
-                if unseen.any():  # whatever the offsets and the others' scores
+        for rows, scores in fits.tiles_of_scores(X, offset, self.coef_, self.intercept_):
+            if unseen.any():  # whatever the offsets and the others' scores
+                with np.errstate(invalid="ignore"):
                     scores[:, unseen] = scores[:, ~unseen].max(axis=1, keepdims=True) + _UNSEEN
             yield rows, scores
 

@@ -4,11 +4,11 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from ..checks import warn_user
+from ..checks import check_choice, warn_user
 from ..data.counts import Training
 from ..data.standard_form import StandardForm
 from ..display import ProgressBar, counted
@@ -19,23 +19,49 @@ from ..engine.population import FoldedProblem, PopulationProblem
 from ..engine.problem import Params
 from ..engine.result import Hints, History, LoopOptions, Solution, stopping_target
 from ..observations import Observation
+from ..penalties import ElasticNet, GroupLasso, Lasso, Penalty, Ridge
 from ..penalties.by_name import PenaltyFamily
 from ..status import Status
 from .default_strength import residual, warn_if_flat
-from .parameters import SOLVERS, choose_solver, key_for, precision, read_strengths
+from .parameters import SOLVERS, by_name, choose_solver, key_for, precision, read_strengths
 from .population_model import PROVED
 from .scores import Folds
 
+PENALTIES = by_name(Ridge, Lasso, ElasticNet, GroupLasso)
 _OF_COUNTS = "mean_count", "size_of_counts", "saturated_loss", "_null"  # of a problem
 
 
-def known_of_counts(problem: PopulationProblem) -> dict[str, Any]:
-    """Return values computed from the counts alone: problems of the same neurons and rows may reuse them."""
-    return {name: value for name, value in vars(problem).items() if name in _OF_COUNTS}
+class ManyFits:
+    """Fits to one recording at many strengths, some at a time, in standard form; they share what the data tell."""
+
+    def __init__(self, data: Training, observation: Observation, penalty: PenaltyFamily, options: LoopOptions):
+        self.data, self.penalty, self.form = data, penalty, StandardForm.of(data, observation)
+        # F is per whole bin; and one bar shows all fits.
+        self.options = self.form.options(
+            replace(options, negligible=options.negligible / data.mean_exposure, verbose=False)
+        )
+        self._designs: dict = {True: {}, False: {}}  # of the features alone; by whether the penalty is smooth
+        self._of_counts: dict = {}  # results of passes over the counts alone, by the key of a problem
+
+    def _problem(self, key, penalty: Penalty, neuron: np.ndarray, *folds: np.ndarray) -> FoldedProblem:
+        """Lay out fits of some neurons; problems of one key have the same neurons and rows."""
+        data, form = self.data, self.form
+        problem = FoldedProblem(
+            data.X, form.Y, form.observation, penalty, neuron, *folds,
+            weights=data.weights, dtype=precision(data.X.dtype), offset=form.offset, own=form.own,
+        )  # fmt: skip
+        problem.design = self._designs[penalty.smooth]
+        vars(problem).update(self._of_counts.get(key, {}))
+        return problem
+
+    def _run(self, key, solver, problem: FoldedProblem, start: Params | None, options: LoopOptions, bar) -> Solution:
+        solution = run_counted(solver, problem, start, options, bar)
+        self._of_counts[key] = {name: value for name, value in vars(problem).items() if name in _OF_COUNTS}
+        return solution
 
 
-class Fits:
-    """Common parts of the fits of a cross-validation, and results so far: nan, and INTERRUPTED, for missing ones.
+class Fits(ManyFits):
+    """Fits of a cross-validation, and results so far: nan, and INTERRUPTED, for missing ones.
 
     Parameters and gaps are those of the standard form.
 
@@ -47,16 +73,13 @@ class Fits:
         self, data: Training, observation: Observation, penalty: PenaltyFamily, strengths: np.ndarray, folds: Folds,
         solver, options: LoopOptions, cv_tol: float,
     ):  # fmt: skip
-        self.data, self.observation, self.penalty, self.strengths = data, observation, penalty, strengths
-        self.form = StandardForm.of(data, observation)
-        self.folds, self.options, self._began = folds, self.form.options(options), time.perf_counter()
+        super().__init__(data, observation, penalty, options)
+        self.observation, self.strengths, self.folds, self._began = observation, strengths, folds, time.perf_counter()
         self._chooses = solver is None
         self.solver = solver or (ConjugateGradients() if penalty.smooth else ProximalNewton())
         self.solver_name = type(self.solver).__name__  # of the last fits
         self._train = np.column_stack([folds.train, np.ones(len(data.X), bool)])
         self._tol = np.append(np.full(folds.train.shape[1], cv_tol), min(cv_tol, options.tol))
-        self._designs: dict = {True: {}, False: {}}  # of the features alone; by whether the penalty is smooth
-        self._of_counts: dict = {}  # results of passes over the counts alone, by folds
         self._devices = devices_for(data.X.size * data.Y.shape[1] * len(self._tol) * len(strengths))
         self.unit = self._units()  # of the standard form, (fold, neuron)
         shape = len(strengths), len(self._tol), data.Y.shape[1]
@@ -112,17 +135,13 @@ class Fits:
         self, s: int, folds: np.ndarray, start: Params | None, hints: Hints | None, bar: ProgressBar
     ) -> Solution:
         """Fit all neurons in some folds at one strength."""
-        data, shape = self.data, (len(folds), self.data.Y.shape[1])
+        shape = len(folds), self.data.Y.shape[1]
         fold, neuron = np.repeat(folds, shape[1]), np.tile(np.arange(shape[1]), len(folds))
         penalty, solver = self.penalty(self.strengths[s] / self.unit[fold, neuron]), self.solver
         if penalty.smooth and not self.penalty.smooth:  # a strength of 0
             solver = ConjugateGradients()
-        problem = FoldedProblem(
-            data.X, self.form.Y, self.form.observation, penalty, neuron, fold, self._train,
-            weights=data.weights, dtype=precision(data.X.dtype), offset=self.form.offset, own=self.form.own,
-        )  # fmt: skip
-        problem.design, problem.devices = self._designs[penalty.smooth], self._devices
-        vars(problem).update(self._of_counts.get(folds.tobytes(), {}))
+        problem = self._problem(folds.tobytes(), penalty, neuron, fold, self._train)
+        problem.devices = self._devices
         scale = (self.form.unit / self.unit)[fold, neuron]
         negligible = np.broadcast_to(self.options.negligible, shape[1])[neuron] * scale
         options = replace(self.options, tol=self._tol[fold], negligible=negligible)
@@ -130,8 +149,8 @@ class Fits:
             solver = LeastSquares()
         else:
             solver = Newton() if self._chooses and newton_pays(problem) else replace(solver, hints=hints)
-        solution, self.solver_name = run_counted(solver, problem, start, options, bar), type(solver).__name__
-        self._of_counts[folds.tobytes()] = known_of_counts(problem)
+        solution = self._run(folds.tobytes(), solver, problem, start, options, bar)
+        self.solver_name = type(solver).__name__
         self.coef[s, folds] = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
         self.intercept[s, folds] = solution.params.intercept.reshape(shape)
         # A fit that was stopped before its first step is a constant rate, and nothing to compare.
@@ -199,19 +218,10 @@ class Fits:
                 f"{int(silent.sum())} of {len(silent)} neurons have folds without a spike that cannot be scored; those "
                 "folds are skipped for them (cv_scores_ is nan there). Use fewer folds, or longer ones."
             )
-        unproved = status == Status.UNPROVED
         failed = ~np.isin(status, (*PROVED, Status.UNPROVED, Status.INTERRUPTED))
-        if failed.any():
-            warn_user(
-                f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
-                "far they are); raise max_epochs, or drop the weakest strengths."
-            )
-        if unproved.any() and not interrupted:  # what is interrupted has not come to its proofs
-            warn_user(
-                f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
-                "estimate only, without proof (cv_gap_is_bound_ is False there): along some direction the features "
-                "vary too little. Drop a strength of 0, or features that nearly repeat others."
-            )
+        unproved = (status == Status.UNPROVED) & (not interrupted)  # what is interrupted has not come to its proofs
+        why = ": along some direction the features vary too little. Drop a strength of 0, or features that nearly"
+        warn_of_fits(failed, unproved, f"{why} repeat others.")
         if self.strengths[0] > 0 and np.isin(self.status[0, -1], PROVED).all():
             if problem.observation.is_quadratic or self.penalty.mask is not None:
                 return  # predictors are in units of the responses; the informative features may be masked
@@ -235,10 +245,30 @@ class Fits:
         warn_user(text)
 
 
+def warn_of_fits(failed: np.ndarray, unproved: np.ndarray, advice: str) -> None:
+    """Warn of fits of a cross-validation, bool, that did not converge, or only by an estimate."""
+    if failed.any():
+        warn_user(
+            f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
+            "far they are); raise max_epochs, or drop the weakest strengths."
+        )
+    if unproved.any():
+        warn_user(
+            f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
+            f"estimate only, without proof (cv_gap_is_bound_ is False there){advice}"
+        )
+
+
 class CrossValidated:
-    """Part of an estimator that is cross-validated: what its files keep."""
+    """Part of an estimator that is cross-validated: checks of its words, and what its files keep."""
 
     _fitted: ClassVar[tuple[str, ...]]  # attributes that are arrays
+    _scorings: ClassVar[tuple[str, ...]]
+
+    def _check_words(self) -> None:
+        check_choice("regularizer", self.regularizer, PENALTIES)
+        check_choice("scoring", self.scoring, self._scorings)
+        check_choice("rule", self.rule, ("best", "one-se"))
 
     def _write_state(self, header: dict, arrays: dict) -> None:
         super()._write_state(header, arrays)

@@ -10,7 +10,7 @@ import scipy.sparse
 from scipy.stats import chi2
 
 from ..checks import warn_user
-from ..data.counts import Training, weights_of
+from ..data.counts import Training, exposure_of, weights_of
 from ..data.standard_form import StandardForm
 from ..engine.metric import ranges_of
 from ..engine.population import PopulationProblem
@@ -61,8 +61,7 @@ def observed(data: Training) -> np.ndarray:
         return np.array([len(data.X)])
 
     def tile(rows):
-        w = weights_of(data, rows)  # times the exposure
-        e = np.ones((1, 1)) if data.exposure is None else data.exposure[rows].reshape(len(w), -1)
+        w, e = weights_of(data, rows), exposure_of(data, rows)  # weights include the exposure
         s = np.divide(w, e, out=np.zeros(np.broadcast_shapes(w.shape, e.shape)), where=e > 0)
         return np.stack([np.broadcast_to(part.sum(axis=0), s.shape[1:]) for part in (w, s, s * s)])
 

@@ -10,7 +10,8 @@ import numpy as np
 from scipy.special import digamma, polygamma
 
 from ..checks import shorten
-from ..data.counts import Training, weights_of
+from ..data.counts import Training, exposure_of, weights_of
+from ..data.standard_form import mean_of
 from ..engine.passes import KURTOSIS, LEAST_VARIANCE, pearson_terms
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
@@ -26,7 +27,7 @@ _TABLE = 2000  # largest count whose number of bins is counted
 _RUN = 256  # neighbours among them where rows are read
 _REFUTED, _NOTICED = 4.0, 1.1  # standard errors of the statistic under the model; smaller excesses matter little
 _ROUNDING, _TINY = 1e-14, 1e-300
-_NO_FIT = (Status.NO_SPIKES, Status.ALL_ONES, Status.NO_DATA)
+NO_FIT = (Status.NO_SPIKES, Status.ALL_ONES, Status.NO_DATA)
 
 
 def read_dispersion(given, observation: Observation, n_neurons: int) -> np.ndarray | None:
@@ -87,7 +88,7 @@ def pearson(
     over their variance v vary by 2 + 1 / v, negative binomial ones by 6 dispersion more.
     """
     if observation.has_scale:  # which is this statistic
-        unknown = np.isin(status, _NO_FIT)
+        unknown = np.isin(status, NO_FIT)
         return np.where(unknown, np.nan, 1.0), np.zeros(len(unknown), bool)
     sums = problem.pearson_sums
     if sums is None or type(observation) is not type(problem.observation) or data.exposure is not None:
@@ -95,7 +96,7 @@ def pearson(
     mean, error, n_rows = _statistic(sums)
     n_seen = problem.n_counted - data.n_masked
     left = np.maximum(1 - degrees(problem, params.coef) / np.maximum(n_seen, 1), 1 / np.maximum(n_seen, 1))
-    value = np.where(np.isin(status, _NO_FIT) | (n_rows == 0), np.nan, mean / left)
+    value = np.where(np.isin(status, NO_FIT) | (n_rows == 0), np.nan, mean / left)
     with np.errstate(invalid="ignore"):
         return value, (value > 1 + _REFUTED * error) & (value > _NOTICED) & observation.counts
 
@@ -126,9 +127,8 @@ def _sums(data: Training, observation: Observation, params: Params, chosen: np.n
         y, x = np.asarray(data.Y[at], np.float64), np.asarray(data.X[at], np.float64)
         eta = x @ params.coef + params.intercept
         eta = eta if data.offset is None else eta + data.offset[at]
-        e = np.ones(1) if data.exposure is None else data.exposure[at].reshape(len(at), -1)
         least = LEAST_VARIANCE / len(data.X)
-        terms = pearson_terms(observation, y, eta, weights_of(data, at), e, kurtosis, least)
+        terms = pearson_terms(observation, y, eta, weights_of(data, at), exposure_of(data, at), kurtosis, least)
         return np.stack(np.broadcast_arrays(*(term.sum(axis=0) for term in terms)))
 
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -219,14 +219,15 @@ def _tails(data: Training) -> np.ndarray | None:
     return table[::-1].cumsum(axis=0)[::-1][1:]
 
 
-def first_dispersion(data: Training, mean: np.ndarray, square: np.ndarray) -> np.ndarray:
+def _first_dispersion(data: Training) -> np.ndarray:
     """Estimate the dispersion from the variance of the counts, without any features, (neuron,)."""
+    mean, square = mean_of(data, lambda y: y), mean_of(data, lambda y: y * y)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = (square - mean**2 - mean) / mean**2
     return np.clip(np.where(np.isfinite(value), value, 1.0), 1e-2, 10.0)
 
 
-def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.ndarray, Params]:
+def most_likely(data: Training, fit: Callable) -> tuple[np.ndarray, Params]:
     """Maximise the profile likelihood over the dispersion of every neuron; a certified fit then settles it.
 
     ``fit(data, neurons, dispersion, start, tol)`` returns the parameters at a dispersion (neuron,). By the envelope
@@ -237,7 +238,7 @@ def most_likely(data: Training, first: np.ndarray, fit: Callable) -> tuple[np.nd
     Returns the dispersion, (neuron,), and parameters near those of the fit there.
     """
     whole = isinstance(data.X, np.ndarray)
-    u, params = -np.log(first), None
+    u, params = -np.log(_first_dispersion(data)), None
     low, high = (np.full_like(u, -np.log(a)) for a in (LARGEST, SMALLEST))
     before, slope_before = np.full((2, len(u)), np.nan)
     open_ = np.arange(len(u))

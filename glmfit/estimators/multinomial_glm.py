@@ -16,6 +16,7 @@ from ..data.features import check_same_columns, read_factor, read_features, read
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
 from ..numerics import ArrayOrTsd, DataLike, PerRow, Seed
 from ..observations.softmax import Multinomial
+from .class_fit import NO_DEVIANCE
 from .class_model import ClassModel, probabilities
 from .model import WholeFit
 
@@ -154,7 +155,7 @@ class MultinomialGLM(RegressorMixin, ClassModel):
             return float(value)
         constant, saturated = data.extreme_losses()
         explainable = 2 * (constant - saturated)
-        return float(1 - value / explainable) if explainable > 1e-12 else np.nan
+        return float(1 - value / explainable) if explainable > NO_DEVIANCE else np.nan
 
     def simulate(self, X: DataLike, total: ArrayLike, random_state: Seed = None, offset: PerRow = None) -> np.ndarray:
         """Draw counts from the fitted model.

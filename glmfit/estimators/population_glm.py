@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from .. import penalties
 from ..checks import check_flag, shorten, warn_user
 from ..data.counts import Training, read_training
-from ..data.standard_form import StandardForm, mean_of
+from ..data.standard_form import StandardForm
 from ..engine import Newton
 from ..engine.checkpoint import Checkpoint, facts_of
 from ..engine.population import PopulationProblem
@@ -26,7 +26,7 @@ from ..observations import NegativeBinomial, Observation
 from ..penalties.by_name import PenaltyFamily
 from ..saga import SAGA
 from .default_strength import default_ridge, name_strength, residual, units_of, warn_if_flat
-from .dispersion import first_dispersion, most_likely, moved, read_dispersion
+from .dispersion import most_likely, moved, read_dispersion
 from .gam.masked import UNPENALISED, check_masked, fit_masked, read_mask
 from .model import WholeFit, from_json, to_json
 from .parameters import (
@@ -246,7 +246,11 @@ class PopulationGLM(PopulationModel):
                 warn_user("pad_shapes has no effect since version 0.2; the next version removes it.")
             data = read_fitted(self, X, y, sample_weight, offset, exposure, epochs, options.max_memory)
             if isinstance(data.X, RowView) and isinstance(solver, SAGA | Newton):
-                raise _needs_memory(self.solver_name, data.X)
+                raise ValueError(
+                    f"solver_name is {self.solver_name!r}, but rows that are read during the fit (X is "
+                    f'{data.X.given!r}) need "auto", "ConjugateGradients" (with kinks in the penalty '
+                    '"ProximalNewton"), or a max_memory large enough to load them.'
+                )
             mask = read_mask(self.feature_mask, data.X.shape[1], data.Y.shape[1])
             if mask is not None and self.regularizer in UNPENALISED:
                 check_masked(self, data, checkpoint, init_params)
@@ -265,9 +269,9 @@ class PopulationGLM(PopulationModel):
                 if checkpoint is not None:
                     file = Checkpoint(checkpoint, facts_of(problem, solver, self.regularizer, seed, options.tol))
                     options, checkpoint = replace(options, checkpoint=file), None
-                start = start and Params(start.coef, start.intercept - form.shift)
+                start = start and form.start(start)
                 if given is not None and start is None:
-                    start = problem.no_worse_than_null(Params(given.coef, given.intercept - form.shift))
+                    start = problem.no_worse_than_null(form.start(given))
                 solution = solver.run(problem, start, key=key_for(solver, seed), options=form.options(options))
                 start, options = form.params(solution.params), replace(options, checkpoint=None)
                 if not sought or not left or solution.interrupted:
@@ -339,15 +343,14 @@ class PopulationGLM(PopulationModel):
         if self.regularizer in UNPENALISED or self.devices is not None:
             given = {name: getattr(self, name) for name in ("regularizer", "devices")}
             raise ValueError(f"a path needs a penalty and no devices; the model has {shorten(given)}.")
-        told = model._read_options()
+        options = model._read_options()
         data = read_training(model, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
-        options = replace(told, negligible=told.negligible / data.mean_exposure, verbose=False)
         given = self.regularizer_strength
         ratio = given[1] if isinstance(given, tuple) and len(given) == 2 else self.l1_ratio
         n_features, names = data.X.shape[1], getattr(model, "feature_names_in_", None)
         mask = read_mask(self.feature_mask, n_features, data.Y.shape[1])
         penalty = PenaltyFamily(self.regularizer, n_features, ratio, self.groups, names, mask)
-        return path_of(data, at_dispersion(model, data), penalty, strengths, options, data.neuron_names, told.verbose)
+        return path_of(data, at_dispersion(model, data), penalty, strengths, options)
 
     def _warn_of(self, problem: PopulationProblem, solution: Solution, data: Training) -> None:
         """Warn of files that changed during the fit, and of a penalty that leaves nothing of the coefficients."""
@@ -374,9 +377,9 @@ class PopulationGLM(PopulationModel):
         def fit(some: Training, which: np.ndarray, dispersion: np.ndarray, start: Params | None, tol: float) -> Params:
             form, problem = self._make_problem(some, family.with_dispersion(dispersion), design, which=which)
             if start is None and given is not None:
-                start = problem.no_worse_than_null(Params(given.coef[:, which], given.intercept[which] - form.shift))
+                start = problem.no_worse_than_null(form.start(Params(given.coef[:, which], given.intercept[which])))
             elif start is not None:
-                start = Params(start.coef, start.intercept - form.shift)
+                start = form.start(start)
             rough = replace(options, tol=tol, verbose=False, proves=False)
             solver = SOLVERS[choose_solver(problem)]()
             solution = solver.run(problem, start, key=key_for(solver, 0), options=form.options(rough))
@@ -384,8 +387,7 @@ class PopulationGLM(PopulationModel):
                 raise KeyboardInterrupt
             return form.params(solution.params)
 
-        mean, square = mean_of(data, lambda y: y), mean_of(data, lambda y: y * y)
-        dispersion, near = most_likely(data, first_dispersion(data, mean, square), fit)
+        dispersion, near = most_likely(data, fit)
         return family.with_dispersion(dispersion), near
 
     def _make_problem(
@@ -417,7 +419,9 @@ class PopulationGLM(PopulationModel):
         given = {"dtype": dtype, "offset": form.offset, "devices": devices, "own": form.own}
         penalty = make(strength)
         problem = PopulationProblem(data.X, form.Y, form.observation, penalty, data.weights, **given)
-        problem.design, problem.there = design, _on_device(X, data.X)
+        problem.design = design
+        if isinstance(X, jax.Array) and (X.shape, X.dtype) == (data.X.shape, data.X.dtype):  # all rows are fitted
+            problem.there = X
         if data.weights is None and data.own is None and form.Y is data.Y and observation.counts:
             problem.mean_count = data.spike_count / len(data.Y)
         if choose:
@@ -441,20 +445,6 @@ class PopulationGLM(PopulationModel):
         self.strength_ = _plain(from_json(header["strength"]) if "strength" in header else given)
 
 
-def _needs_memory(solver_name, rows: RowView) -> ValueError:
-    """Say which solvers fit rows that are read during the fit."""
-    return ValueError(
-        f"solver_name is {solver_name!r}, but rows that are read during the fit (X is {rows.given!r}) need "
-        '"auto", "ConjugateGradients" (with kinks in the penalty "ProximalNewton"), or a max_memory large enough to '
-        "load them."
-    )
-
-
-def _on_device(X, rows) -> jax.Array | None:
-    """Return features as given, if all their rows are fitted and jax holds them."""
-    return X if isinstance(X, jax.Array) and (X.shape, X.dtype) == (rows.shape, rows.dtype) else None
-
-
 def _of_neurons(strength, which: np.ndarray):
     """Select the strengths of some neurons; shared ones are unchanged."""
     if isinstance(strength, tuple):
@@ -472,9 +462,5 @@ def _plain(strength) -> float | np.ndarray | tuple:
 
 def at_dispersion(model: PopulationModel, data: Training) -> Observation:
     """Return the observation model at its dispersion, by default that of the default ridge fitted to all rows."""
-    family = model._family()
-    dispersion = read_dispersion(model.dispersion, family, data.Y.shape[1])
-    if isinstance(family, NegativeBinomial) and dispersion is None:
-        ridge = PopulationGLM(observation_model="NegativeBinomial")
-        return ridge._at_dispersion(data, model._read_options(), {})[0]
-    return family if dispersion is None else family.with_dispersion(dispersion)
+    same = {name: getattr(model, name) for name in ("observation_model", "inverse_link_function", "dispersion")}
+    return PopulationGLM(**same)._at_dispersion(data, model._read_options(), {})[0]

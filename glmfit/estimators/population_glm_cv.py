@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import check_choice, check_positive
+from ..checks import check_positive
 from ..data.counts import read_training
 from ..data.times import time_axis
 from ..display import ProgressBar, counted
 from ..engine import ConjugateGradients, ProximalNewton
 from ..numerics import DataLike, PerRow, Seed
-from ..penalties import ElasticNet, GroupLasso, Lasso, Ridge
 from ..penalties.by_name import PenaltyFamily
 from ..status import Status
 from .cv_fits import CrossValidated, Fits, default_strengths, read_tried
+from .dispersion import NO_FIT
 from .gam.masked import read_mask
 from .model import WholeFit
 from .parameters import by_name, check_ratio, read_solver
@@ -28,13 +27,7 @@ from .population_model import PROVED, PopulationModel
 from .scores import choose_strengths, make_folds, score_folds
 from .streaming import as_arrays
 
-PENALTIES = by_name(Ridge, Lasso, ElasticNet, GroupLasso)
 SOLVERS = by_name(ConjugateGradients, ProximalNewton)
-
-_FITTED = (
-    "strengths_", "cv_scores_", "strength_", "best_strength_", "one_se_strength_", "coef_path_", "intercept_path_",
-    "cv_gap_", "cv_gap_is_bound_", "cv_converged_",
-)  # fmt: skip
 
 
 class PopulationGLMCV(CrossValidated, PopulationModel):
@@ -120,7 +113,11 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
     0.01
     """
 
-    _fitted = _FITTED
+    _fitted = (
+        "strengths_", "cv_scores_", "strength_", "best_strength_", "one_se_strength_", "coef_path_", "intercept_path_",
+        "cv_gap_", "cv_gap_is_bound_", "cv_converged_",
+    )  # fmt: skip
+    _scorings = "log-likelihood", "D2"
 
     def __init__(
         self,
@@ -178,12 +175,11 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         """
         with WholeFit(self):
             self._check_words()
+            check_ratio(self.l1_ratio)
             solver = read_solver(self.solver_name, self.solver_kwargs, SOLVERS, self._get_param_names())
             strengths, cv_tol = read_tried(self.strengths), check_positive("cv_tol", self.cv_tol)
-            seed, given = self._seed(), self._read_options()
+            seed, options = self._seed(), self._read_options()
             data = read_training(self, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
-            # F is per whole bin; and one bar shows all fits.
-            options = replace(given, negligible=given.negligible / data.mean_exposure, verbose=False)
             folds = make_folds(self.cv, data, time_axis(X) or time_axis(y))
             observation = at_dispersion(self, data)
             n_features, names = data.X.shape[1], getattr(self, "feature_names_in_", None)
@@ -194,7 +190,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             fits = Fits(data, observation, penalty, strengths, folds, solver, options, cv_tol)
             n_neurons = data.Y.shape[1]
             what = f"{len(strengths)} strengths x {folds.test.shape[1]} folds, {counted(n_neurons, 'neuron')}"
-            with closing(ProgressBar(what, fits.status.size + n_neurons, "fit", given.verbose)) as bar:
+            with closing(ProgressBar(what, fits.status.size + n_neurons, "fit", options.verbose)) as bar:
                 scores, interrupted = self._score(fits, fits.run(bar))
                 chosen = self._choose(fits, scores)
                 problem, solution = fits.finish(chosen, interrupted, seed, bar)
@@ -218,7 +214,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             if interrupted:
                 raise
             return self._score(fits, True)
-        unfitted = np.isin(fits.status[:, :-1], (Status.NO_SPIKES, Status.ALL_ONES, Status.NO_DATA))
+        unfitted = np.isin(fits.status[:, :-1], NO_FIT)
         scores[unfitted | ~fits.comparable[:, None]] = np.nan
         return scores, interrupted
 
@@ -236,9 +232,3 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         self.cv_gap_is_bound_ = fits.gap_is_bound[:, :-1]
         self.cv_converged_ = np.isin(fits.status[:, :-1], PROVED)
         return chosen
-
-    def _check_words(self) -> None:
-        check_choice("regularizer", self.regularizer, PENALTIES)
-        check_choice("scoring", self.scoring, ("log-likelihood", "D2"))
-        check_choice("rule", self.rule, ("best", "one-se"))
-        check_ratio(self.l1_ratio)

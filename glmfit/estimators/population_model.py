@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -118,10 +119,11 @@ class PopulationModel(RegressorMixin, Model):
             columns and metadata y had in :meth:`fit`) if X is one. Multiplied by the exposure they are expected counts.
         """
         eta, axis = self._predictor(X, offset)
-        mean = self._observation().mean(eta)
-        # A silent neuron has rate 0, not the smallest number.
-        mean = np.where(self._silent & ~np.isnan(eta), 0.0, mean)
-        return wrap(mean, axis, self._neurons, self.report_.neuron)
+        return wrap(self._mean(eta), axis, self._neurons, self.report_.neuron)
+
+    def _mean(self, eta: np.ndarray) -> np.ndarray:
+        """Return the means at some predictors; a silent neuron has rate 0, not the smallest number."""
+        return np.where(self._silent & ~np.isnan(eta), 0.0, self._observation().mean(eta))
 
     @property
     def _silent(self) -> np.ndarray:
@@ -225,12 +227,9 @@ class PopulationModel(RegressorMixin, Model):
         array or pynapple Tsd / TsdFrame
             Responses (time,) or (time, neuron), float, NaN where X or offset has a NaN; the same seed draws the same.
         """
-        eta, exposure, axis = self._exposed(X, offset, exposure)
-        unknown = np.isnan(eta)
-        eta = np.where(unknown | self._silent, SILENT_INTERCEPT, eta)
+        exposed = self._exposed(X, offset, exposure)
         key = jax.random.key(self._seed(random_state))
-        drawn = self._observation().draw(key, eta, exposure)
-        return wrap(np.where(unknown, np.nan, drawn), axis, self._neurons, self.report_.neuron)
+        return self._responses(partial(self._observation().draw, key), *exposed)
 
     def predict_interval(
         self, X: DataLike, level: float = 0.95, offset: PerRow = None, exposure: PerRow = None
@@ -251,13 +250,15 @@ class PopulationModel(RegressorMixin, Model):
             neuron); integers for counts. They do not include the uncertainty of the coefficients.
         """
         check_real("level", level, 1.0)
-        eta, exposure, axis = self._exposed(X, offset, exposure)
-        unknown = np.isnan(eta)
-        eta = np.where(unknown | self._silent, SILENT_INTERCEPT, eta)
-        observation = self._observation()
-        ends = (observation.quantile(q, eta, exposure) for q in ((1 - level) / 2, (1 + level) / 2))
-        low, high = (wrap(np.where(unknown, np.nan, end), axis, self._neurons, self.report_.neuron) for end in ends)
+        exposed, quantile = self._exposed(X, offset, exposure), self._observation().quantile
+        low, high = (self._responses(partial(quantile, q), *exposed) for q in ((1 - level) / 2, (1 + level) / 2))
         return low, high
+
+    def _responses(self, function: Callable, eta: np.ndarray, exposure, axis: TimeAxis | None) -> ArrayOrTsd:
+        """Return what a function computes from predictors and exposures; NaN where a predictor is."""
+        unknown = np.isnan(eta)
+        values = function(np.where(unknown | self._silent, SILENT_INTERCEPT, eta), exposure)
+        return wrap(np.where(unknown, np.nan, values), axis, self._neurons, self.report_.neuron)
 
     def residuals(
         self,
@@ -286,8 +287,7 @@ class PopulationModel(RegressorMixin, Model):
         Y, eta, over, axis = self._observed(X, y, offset, exposure, epochs)
         observation = self._observation()
         with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.where(self._silent & ~np.isnan(eta), 0.0, observation.mean(eta))
-            difference = Y - over * mean
+            difference = Y - over * self._mean(eta)
             if kind == "pearson":
                 difference = difference / np.sqrt(over * observation.variance(eta))
             elif kind == "deviance":
@@ -309,13 +309,11 @@ class PopulationModel(RegressorMixin, Model):
         observation = self._family()
         door.check_exposure(exposure, observation, self.observation_model)
         eta, axis = self._predictor(X, offset)
-        n_neurons = 1 if eta.ndim == 1 else eta.shape[1]
-        of_rows, of_neurons = read_response_weights(exposure, "exposure", len(eta), n_neurons)
-        if of_neurons is not None:
-            return eta, of_neurons.astype(np.float64).reshape(eta.shape), axis
-        if of_rows is None:
+        exposure = read_response_weights(exposure, "exposure", len(eta), 1 if eta.ndim == 1 else eta.shape[1])
+        if exposure is None:
             return eta, 1.0, axis
-        return eta, of_rows if eta.ndim == 1 else of_rows[:, None], axis
+        exposure = exposure.astype(np.float64).reshape(len(eta), -1)
+        return eta, exposure[:, 0] if eta.ndim == 1 else exposure, axis
 
     def coef_frame(self) -> pd.DataFrame:
         """Return the coefficients as a pandas DataFrame.

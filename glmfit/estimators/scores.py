@@ -14,7 +14,7 @@ from ..data.times import TimeAxis
 from ..display import counted
 from ..engine.exact.least_squares import Moments
 from ..engine.passes import fit_intercept
-from ..engine.tiles import over_tiles, rows_at_once, tiles_of
+from ..engine.tiles import over_tiles, rows_at_once
 from ..observations import Gaussian
 from ..observations.poisson import Poisson
 
@@ -29,17 +29,14 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
     """
     n, n_neurons = data.Y.shape
 
-    def weights_of(rows):  # without and with exposure, (row, 1 or neuron)
-        w = door.weights_of(data, rows)
-        e = np.ones((1, 1)) if data.exposure is None else data.exposure[rows].reshape(len(w), -1)
-        return w, e
+    def weights_of(rows):  # without exposure, and the exposure, (row, 1 or neuron)
+        return door.weights_of(data, rows), door.exposure_of(data, rows)
 
-    totals = [np.zeros((1, n_neurons)) for _ in range(2)]
-    for rows in tiles_of(n):
+    def total_of(rows):
         w, e = weights_of(rows)
-        totals[0] = totals[0] + (w * e).sum(axis=0)
-        totals[1] = totals[1] + (w * (e > 0)).sum(axis=0)
-    seen, observed = (np.broadcast_to(total, (1, n_neurons))[0] for total in totals)
+        return np.stack([(w * e).sum(axis=0), (w * (e > 0)).sum(axis=0)])
+
+    seen, observed = sum(over_tiles(total_of, n))  # (1 or neuron,)
     of = _deviance if score_type == "D2" else _log_likelihood
     if score_type == "log-likelihood":
         null_eta = None  # nothing is compared with it
@@ -47,8 +44,7 @@ def score_sums(observation, data, coef, intercept, score_type, silent=None):
         with np.errstate(invalid="ignore", divide="ignore"):
             null_eta = observation.intercept(spike_sums(data) / seen)
     else:
-        parts = [np.multiply(*weights_of(rows)) for rows in tiles_of(n)]
-        weights = np.concatenate([np.broadcast_to(w, (len(w), np.shape(parts[0])[1])) for w in parts])
+        weights = np.multiply(*weights_of(slice(None)))
         per_unit = data.Y[:] if data.exposure is None else door.per_unit(data.Y[:], data.exposure)
         with np.errstate(invalid="ignore", divide="ignore"):
             weights = weights * (n / weights.sum(axis=0))

@@ -13,25 +13,29 @@ from ..engine.tiles import tiles_of
 _LOOK = 65536  # rows at a time in the first pass over the counts
 
 
-class _View:
-    """Rows that are read on demand, from a source or an array; those that do not count are 0."""
+def _fetch(given, rows: slice, n_rows: int) -> np.ndarray:
+    """Return some rows of an array, or of a source that must still have all its rows."""
+    if not isinstance(given, RowSource):
+        return given[rows]
+    given._refuse_shorter(n_rows)
+    return given.fetch(rows)
 
-    def __init__(self, given, keep: np.ndarray | None, dtype):
+
+class _View:
+    """Rows that are read on demand, from a source or an array; those that do not count have a neutral value."""
+
+    def __init__(self, given, keep: np.ndarray | None, dtype, neutral: float = 0.0):
         self.given, self.keep, self.dtype = given, keep, np.dtype(dtype)
+        self.neutral = np.asarray(neutral, self.dtype)
         self.shape = tuple(given.shape)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows) -> np.ndarray:
-        if isinstance(self.given, RowSource):
-            self.given._refuse_shorter(len(self))
-            values = self.given.fetch(rows)
-        else:
-            values = self.given[rows]
-        values = np.asarray(values, self.dtype)
+        values = np.asarray(_fetch(self.given, rows, len(self)), self.dtype)
         if self.keep is not None and not self.keep[rows].all():
-            values = np.where(self.keep[rows][:, None], values, np.zeros((), self.dtype))
+            values = np.where(self.keep[rows][:, None], values, self.neutral)
         return values
 
 
@@ -62,13 +66,11 @@ class CountView(_View):
     def __init__(self, counts, keep: np.ndarray | None, exposure: np.ndarray | None, neutral: float):
         # Division rounds: in double precision it is the same recording as in memory.
         double = counts.dtype == np.float64 or exposure is not None
-        super().__init__(counts, keep, np.float64 if double else np.float32)
-        self.exposure, self.neutral = exposure, np.asarray(neutral, self.dtype)
+        super().__init__(counts, keep, np.float64 if double else np.float32, neutral)
+        self.exposure = exposure
 
     def __getitem__(self, rows) -> np.ndarray:
         y = super().__getitem__(rows)
-        if self.keep is not None and not self.keep[rows].all():
-            y = np.where(self.keep[rows][:, None], y, self.neutral)
         if np.isnan(np.sum(y)):
             y = np.where(np.isnan(y), self.neutral, y)
         return y if self.exposure is None else door.per_unit(y, self.exposure[rows])
@@ -179,15 +181,15 @@ def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, epoc
     Y, own = CountView(data.Y, keep, None, observation.neutral), OwnView(data.Y, data.own)
     fraction, spikes, n_seen, some_nan = np.zeros(Y.shape[1], bool), *np.zeros((2, Y.shape[1])), False
     for rows in tiles_of(n_rows, _LOOK):
-        y, of = Y[rows], own[rows] > 0
-        counts = np.ones(len(y), bool) if keep is None else keep[rows]
-        given = np.asarray(data.Y.fetch(rows) if isinstance(data.Y, RowSource) else data.Y[rows], np.float64)
-        given = np.where(counts[:, None], given, observation.neutral)
-        door.check_part(given, None if data.exposure is None else data.exposure[rows], rows.start, observation)
-        some_nan |= bool(np.isnan(given).any())
-        fraction |= np.any((y != np.rint(y)) & of, axis=0)
-        seen = of & counts[:, None]
-        spikes += np.where(seen, y, 0).sum(axis=0, dtype=np.float64)
+        y = np.asarray(_fetch(data.Y, rows, n_rows), np.float64)
+        seen = np.ones((len(y), 1), bool) if keep is None else keep[rows][:, None]
+        y = np.where(seen, y, observation.neutral)
+        door.check_part(y, None if data.exposure is None else data.exposure[rows], rows.start, observation)
+        missing = np.isnan(y)
+        some_nan |= bool(missing.any())
+        seen = seen & ~missing if data.own is None else seen & ~missing & (data.own[rows] > 0)
+        fraction |= np.any((y != np.rint(y)) & seen, axis=0)
+        spikes += np.where(seen, y, 0).sum(axis=0)
         n_seen += seen.sum(axis=0)
     if reset and observation.counts:
         door.warn_of_fractions(fraction)

@@ -646,13 +646,12 @@ def test_all_commands_agree_on_what_is_a_result(finished, tmp_path, how):
 def test_required_entries_are_those_that_loading_needs(finished):
     from glmfit.estimators import ClassReport, FitReport, PopulationGLM, PopulationGLMCV, SmoothReport
     from glmfit.estimators.gam.state import Smooth
-    from glmfit.estimators.population_glm_cv import _FITTED
 
     def needed(report):
         return {f.name for f in fields(report) if f.default is MISSING and f.default_factory is MISSING}
 
     assert NEEDED["PopulationGLM"] == needed(FitReport) and PopulationGLM.report_class is FitReport
-    assert NEEDED["PopulationGLMCV"] == needed(FitReport) | {f"cv.{name}" for name in _FITTED}
+    assert NEEDED["PopulationGLMCV"] == needed(FitReport) | {f"cv.{name}" for name in PopulationGLMCV._fitted}
     assert PopulationGLMCV.report_class is FitReport
     smooth = {f"smooth.{name}" for name in needed(Smooth)}
     assert NEEDED["PopulationGAM"] == needed(SmoothReport) | {"strengths_by"} | smooth

@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from glmfit import MultinomialGLM, MultinomialGLMCV, SoftmaxGLM, SoftmaxGLMCV, Status, plotting
 from glmfit.engine.classes import ClassRun
 from glmfit.engine.classes.descent import ClassDescent
-from glmfit.estimators.class_cv.held_out import default_strengths
+from glmfit.estimators.class_cv.fits import default_strengths
 from glmfit.stochastic import SoftmaxProblem
 
 # Few strengths are tried here, so the best is often at an end; sampled fits are short.

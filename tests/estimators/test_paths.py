@@ -5,7 +5,7 @@ import pytest
 from cases import recording
 
 from glmfit import PopulationGLM, Status
-from glmfit.estimators.paths import fits as paths
+from glmfit.estimators import cv_fits, paths
 
 STRENGTHS = np.array([0.1, 0.02, 0.003])
 
@@ -137,7 +137,7 @@ def test_unconverged_and_missing_fits_are_reported(rows, monkeypatch):
         path = PopulationGLM(regularizer="Lasso").path(np.column_stack([X, first]), Y * ~first[:, None], [0.1, 0.0])
     assert path.converged[0].all() and not path.converged[1].any()
     monkeypatch.setattr(paths, "_FITS", 1)
-    run, calls = paths.run_counted, []
+    run, calls = cv_fits.run_counted, []
 
     def stopped(*given):
         calls.append(given)
@@ -145,7 +145,7 @@ def test_unconverged_and_missing_fits_are_reported(rows, monkeypatch):
             raise KeyboardInterrupt
         return run(*given)
 
-    monkeypatch.setattr(paths, "run_counted", stopped)
+    monkeypatch.setattr(cv_fits, "run_counted", stopped)
     with pytest.warns(UserWarning, match="6 of 9 fits are missing"):
         path = PopulationGLM(regularizer="Lasso").path(X, Y, STRENGTHS)
     assert np.all(path.status[1:] == Status.INTERRUPTED) and np.isfinite(path.coef[0]).all()

@@ -702,7 +702,7 @@ def test_ctrl_c_in_the_last_fit_keeps_its_start(data, monkeypatch):
 
 def test_finished_strengths_are_compared_without_the_unfinished_one(data):
     X, Y = data
-    recording = SimpleNamespace(X=X, Y=Y[:, :2], own=None)
+    recording = SimpleNamespace(X=X, Y=Y[:, :2], own=None, mean_exposure=1.0)
     folds = Folds(np.ones((T, 1), bool), np.ones((T, 1), bool))
     ridge = PenaltyFamily("Ridge", X.shape[1])
     fits = cv_fits.Fits(recording, PoissonSoftplus(), ridge, np.array(STRENGTHS), folds, None, LoopOptions(), 1e-5)

@@ -1,11 +1,11 @@
-"""All fits of a cross-validation of classes, fold by fold, and warnings about them."""
+"""All fits of a cross-validation of classes, fold by fold: their default strengths, scores and warnings."""
 
 import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import NamedTuple
 
 import numpy as np
+from scipy.special import gammaln, log_softmax
 
 from ...checks import warn_user
 from ...data.classes import ClassTraining
@@ -15,20 +15,16 @@ from ...engine.problem import Params
 from ...engine.result import LoopOptions, Solution
 from ...status import Status
 from ...stochastic import SoftmaxProblem
+from ..class_fit import NO_DEVIANCE, tiles_of_scores
+from ..cv_fits import warn_of_fits
 from ..scores import Folds
-from .held_out import score_rows, unseen_share
 
 _KEPT = 1e8  # coefficients of all strengths, at most, whose mean over the folds is kept to start the last fit
 _FLAT = 1e-3  # of the range of the scores: a gain over the next strength that does not count
-
-
-class Fit(NamedTuple):
-    """Outcome of one fit."""
-
-    params: Params  # of the classes that were seen
-    status: Status
-    gap: float
-    gap_is_bound: bool
+_LITTLE = 0.01  # share of what could be explained
+_ROUNDING = 1e-12  # of means of the features
+_TRIED, _DECADES = 8, 6
+_OF_KINKS, _DECADES_OF_KINKS = 12, 3
 
 
 class ExactPath:
@@ -48,15 +44,15 @@ class ExactPath:
         solver = ConjugateGradients() if without else self._solver
         return solver.run(problem, start, key=self._key, options=options).only()
 
-    def fit(self, problem, train, seen, strength: float, start: Params | None) -> Fit:
-        """Fit the problem of a fold at a strength; Ctrl-C raises KeyboardInterrupt."""
+    def fit(self, problem, train, seen, strength: float, start: Params | None) -> tuple[Params, Status, float, bool]:
+        """Fit the problem of a fold: parameters, status, gap and whether it is a bound; Ctrl-C raises."""
         if problem.n_classes < 2:
-            return Fit(problem.null_params(), Status.CONVERGED, 0.0, True)
+            return problem.null_params(), Status.CONVERGED, 0.0, True
         problem = problem.at_strength(*self._penalty(problem.n_features, strength))
         solution = self.run(problem, start, self._options)
         if solution.interrupted:
             raise KeyboardInterrupt
-        return Fit(solution.params, Status(solution.status), solution.gap, solution.gap_is_bound)
+        return solution.params, Status(solution.status), solution.gap, solution.gap_is_bound
 
 
 class SampledFits:
@@ -71,8 +67,8 @@ class SampledFits:
         """Estimator of one strength, not fitted."""
         return self._kind(regularizer_strength=strength, **self._parameters)
 
-    def fit(self, problem, train: ClassTraining, seen: np.ndarray, strength: float, start=None) -> Fit:
-        """Fit the rows of a fold at a strength; Ctrl-C raises KeyboardInterrupt."""
+    def fit(self, problem, train: ClassTraining, seen: np.ndarray, strength: float, start=None):
+        """Fit the rows of a fold, as `ExactPath.fit` does."""
         model = self.model(strength)
         with warnings.catch_warnings():  # the last fit warns of it
             warnings.filterwarnings("ignore", "X has columns far from 0", UserWarning)
@@ -81,7 +77,7 @@ class SampledFits:
         if report.status == Status.INTERRUPTED:
             raise KeyboardInterrupt
         params = Params(model.coef_[:, seen], model.intercept_[seen])
-        return Fit(params, report.status, report.gap, report.gap_is_bound)
+        return params, report.status, report.gap, report.gap_is_bound
 
 
 class ClassFits:
@@ -91,14 +87,9 @@ class ClassFits:
     """
 
     def __init__(
-        self,
-        data: ClassTraining,
-        folds: Folds,
-        strengths: np.ndarray,
-        path: ExactPath | SampledFits,
-        lay_out: Callable[[ClassTraining, np.ndarray], SoftmaxProblem],
-        scoring: str,
-    ):
+        self, data: ClassTraining, folds: Folds, strengths: np.ndarray, path: ExactPath | SampledFits,
+        lay_out: Callable[[ClassTraining, np.ndarray], SoftmaxProblem], scoring: str,
+    ):  # fmt: skip
         self.data, self.folds, self.strengths, self.path = data, folds, strengths, path
         self._lay_out, self._scoring = lay_out, scoring
         shape = len(strengths), folds.train.shape[1]
@@ -131,19 +122,20 @@ class ClassFits:
         train, test = (self.data.take(of[:, f]) for of in self.folds)
         seen = train.class_totals > 0
         held, problem = test.of_classes(seen), self._lay_out(train, seen)
-        found, scores, params = [], [], None
+        every, outcomes, scores, params = [], [], [], None
         for strength in self.strengths[::-1]:
             bar.say(f"fold {f + 1}, strength {strength:.2g}")
-            found.append(self.path.fit(problem, train, seen, float(strength), params))
-            params = found[-1].params
+            params, *outcome = self.path.fit(problem, train, seen, float(strength), params)
+            outcomes.append(outcome)
             scores.append(np.nan if held is None else score_rows(held, params, self._scoring))
-            if self._sum is None:
-                found[-1] = found[-1]._replace(params=None)
+            if self._sum is not None:
+                every.append(np.vstack(params))
             bar.advance()
-        every, self.status[::-1, f], self.gap[::-1, f], self.gap_is_bound[::-1, f] = zip(*found, strict=True)
-        self.scores[::-1, f], self._left_out[f] = scores, unseen_share(test, seen)
+        self.status[::-1, f], self.gap[::-1, f], self.gap_is_bound[::-1, f] = zip(*outcomes, strict=True)
+        self.scores[::-1, f] = scores
+        self._left_out[f] = test.class_totals[~seen].sum() / test.class_totals.sum()
         if self._sum is not None:
-            self._sum[:, :, seen] += np.array([np.vstack(of) for of in every[::-1]])
+            self._sum[:, :, seen] += np.array(every[::-1])
             self._n_folds += seen
 
     def mean_params(self, s: int, problem: SoftmaxProblem, seen: np.ndarray) -> Params | None:
@@ -177,17 +169,7 @@ class ClassFits:
             )
         status = self.status[:, done]
         failed = np.isin(status, (Status.MAX_EPOCHS, Status.PRECISION_FLOOR, Status.SEPARABLE, Status.NON_FINITE))
-        if failed.any():
-            warn_user(
-                f"{int(failed.sum())} of {failed.size} fits of the cross-validation did not converge (cv_gap_ says how "
-                "far they are); raise max_epochs, or drop the weakest strengths."
-            )
-        unproved = status == Status.UNPROVED
-        if unproved.any():
-            warn_user(
-                f"{int(unproved.sum())} of {unproved.size} fits of the cross-validation are below the tolerance by an "
-                "estimate only, without proof (cv_gap_is_bound_ is False there); drop the weakest strengths."
-            )
+        warn_of_fits(failed, status == Status.UNPROVED, "; drop the weakest strengths.")
         self._warn_of_the_end(best)
 
     def _warn_of_the_end(self, best: int) -> None:
@@ -215,3 +197,47 @@ def stopped(problem: SoftmaxProblem, params: Params, tol: float, solver_name: st
     if not known:
         return solution
     return replace(solution, gap=gap.bound, status=Status.CONVERGED if gap.bound <= target else Status.INTERRUPTED)
+
+
+def score_rows(data: ClassTraining, params: Params, scoring: str) -> float:
+    """Score rows whose classes the parameters all have: weighted mean over rows.
+
+    The log-likelihood includes the multinomial coefficient (0 for labels); D2 compares with the best constant shares of
+    these rows, and is nan if those are exact.
+    """
+    row, label, weight = data.pairs
+    n, total = data.n_rows, 0.0
+    for rows, scores in tiles_of_scores(data.X, data.offset, *params):
+        some = slice(*np.searchsorted(row, (rows.start, rows.stop)))
+        at, k = row[some] - rows.start, label[some]
+        right = np.argmax(scores, axis=1)[at] == k if scoring == "accuracy" else log_softmax(scores, axis=1)[at, k]
+        total += float(weight[some] @ right)
+    if scoring == "accuracy":
+        return total / n
+    if scoring == "D2":
+        constant, saturated = data.extreme_losses()
+        explainable = constant - saturated
+        return 1 - (-total / n - saturated) / explainable if explainable > NO_DEVIANCE else np.nan
+    count = weight / data.weight[row]
+    totals = np.bincount(row, count, n)
+    return (total + float(data.weight @ gammaln(totals + 1) - data.weight[row] @ gammaln(count + 1))) / n
+
+
+def default_strengths(problem: SoftmaxProblem) -> np.ndarray:
+    """Choose eight over six decades, down from the one at which next to nothing is learnt.
+
+    If the penalty has kinks, twelve over three decades, down from the smallest without coefficients. For a ridge, by
+    convexity ``F_null - F <= |G|^2 / (2 strength)``, with G the gradient in the coefficients at class frequencies
+    (without offsets their intercepts are optimal): at the strongest this is a hundredth of the difference between the
+    loss of class frequencies and that of a model that is right about every row.
+    """
+    slope = problem.evaluate(problem.null_params()).grad_coef
+    if not problem.penalty.smooth:
+        strongest = float(np.max(problem.penalty.maximal_strength(slope)))
+        largest = float(np.max(np.abs(problem.class_sums))) / problem.n_rows
+        return (strongest if strongest > _ROUNDING * largest else 1.0) * np.logspace(-_DECADES_OF_KINKS, 0, _OF_KINKS)
+    explainable = problem.null_objective - problem.saturated_loss
+    squared, size = float(np.sum(slope**2)), float(np.sum((problem.class_sums / problem.n_rows) ** 2))
+    learnable = explainable > NO_DEVIANCE and squared > _ROUNDING**2 * size
+    strongest = squared / (2 * _LITTLE * explainable) if learnable else 1.0
+    return strongest * np.logspace(-_DECADES, 0, _TRIED)

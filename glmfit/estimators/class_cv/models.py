@@ -1,4 +1,4 @@
-"""Common parts of softmax and multinomial estimators with a cross-validation: choice of the strength, and files."""
+"""Softmax and multinomial models whose strength is chosen by cross-validation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...checks import check_choice, check_positive
+from ...checks import check_positive
 from ...data.classes import ClassTraining
 from ...data.times import time_axis
 from ...display import ProgressBar
@@ -25,11 +25,11 @@ from ..class_model import ClassModel
 from ..cv_fits import CrossValidated, read_tried
 from ..model import WholeFit
 from ..model_reports import ClassReport
+from ..multinomial_glm import MultinomialGLM
 from ..parameters import key_for
-from ..population_glm_cv import PENALTIES
 from ..scores import choose_strengths, make_folds
-from .fits import ClassFits, ExactPath, SampledFits, stopped
-from .held_out import default_strengths
+from ..softmax_glm import SoftmaxGLM
+from .fits import ClassFits, ExactPath, SampledFits, default_strengths, stopped
 
 _SHARED = "tol", "max_epochs", "step", "step_decay", "certify", "fit_intercept"  # with the estimator of one strength
 
@@ -50,7 +50,6 @@ class ClassModelCV(CrossValidated, ClassModel):
     partial_fit = NoStream()
     early_stopping = False  # of no fit: folds choose the strength
     _alone: ClassVar[type]  # the estimator of one strength
-    _scorings: ClassVar[tuple[str, ...]]
     _fitted = (
         "strengths_", "cv_scores_", "best_strength_", "one_se_strength_", "cv_gap_", "cv_gap_is_bound_",
         "cv_converged_",
@@ -113,11 +112,6 @@ class ClassModelCV(CrossValidated, ClassModel):
             self._warn_of_classes(data, y)
         return self
 
-    def _check_words(self) -> None:
-        check_choice("regularizer", self.regularizer, PENALTIES)
-        check_choice("scoring", self.scoring, self._scorings)
-        check_choice("rule", self.rule, ("best", "one-se"))
-
     @abstractmethod
     def _split_by(self, data: ClassTraining) -> np.ndarray:
         """Return the target that a splitter gets, (row,)."""
@@ -128,14 +122,14 @@ class ClassModelCV(CrossValidated, ClassModel):
 
     def _fit_all(self, data: ClassTraining, folds, tried: np.ndarray | None, cv_tol: float) -> None:
         """Fit all strengths to all folds, and the one chosen to all rows."""
-        solver, (epochs, tol, *_, verbose) = self._make_solver(), self._read_parameters()
+        solver, how = self._make_solver(), self._read_parameters()
         seed, seen = self._seed(), data.class_totals > 0
         self.strength_ = 1.0  # of the problem that the others are made from
         problem = self._make_problem(data, seen)
         solver = class_fit.auto_solver(problem) if solver is None else solver
         self._check_solver(solver, problem)
         strengths = default_strengths(problem) if tried is None else tried
-        options = class_fit.exact_options(problem, cv_tol, epochs)
+        options = class_fit.exact_options(problem, cv_tol, how.epochs)
         if type(solver) in class_fit.EXACT.values():
             path: Any = ExactPath(solver, self._penalty, options, key_for(solver, seed))
         else:
@@ -143,11 +137,11 @@ class ClassModelCV(CrossValidated, ClassModel):
             path = SampledFits(self._alone, solver, random_state=seed, **same)
         fits = ClassFits(data, folds, strengths, path, self._make_problem, self.scoring)
         what = f"{len(strengths)} strengths x {folds.test.shape[1]} folds, {problem.subject}"
-        with closing(ProgressBar(what, fits.status.size + 1, "fit", verbose)) as bar:
+        with closing(ProgressBar(what, fits.status.size + 1, "fit", how.verbose)) as bar:
             interrupted = fits.run(bar)
             best, chosen = self._choose(fits)
             with bar.phase(f"last fit, {problem.subject}"):
-                params, report = self._fit_last(fits, chosen, problem, seen, replace(options, tol=tol), interrupted)
+                params, report = self._fit_last(fits, chosen, problem, seen, replace(options, tol=how.tol), interrupted)
             bar.advance()
             bar.finish(not interrupted and report.status not in (Status.INTERRUPTED, Status.MAX_EPOCHS))
         tuning = {"regularizer_strength": strengths, "score": fits.scores, "converged": self.cv_converged_}
@@ -192,9 +186,142 @@ class ClassModelCV(CrossValidated, ClassModel):
                 solution = path.run(problem, start, options)
         if solution is None:
             solution = stopped(problem, start or problem.null_params(), options.tol, path.name)
-        theorem = class_fit.theorem_of(problem, solution)
-        return solution.params, class_fit.report_of_classes(problem, solution, data, gap_theorem=theorem)
+        return class_fit.judge_exact(problem, solution, data)
 
     def _read_state(self, header: dict, arrays: dict) -> None:
         super()._read_state(header, arrays)
         self.best_strength_, self.one_se_strength_ = float(self.best_strength_), float(self.one_se_strength_)
+
+
+class SoftmaxGLMCV(ClassModelCV, SoftmaxGLM):
+    r"""Softmax model of labels whose penalty strength, one for all classes, is chosen by cross-validation.
+
+    Every strength is fitted to every fold and scored on the rows held out from it; the model is then fitted to all rows
+    at the strength chosen. Objective and conventions are those of `SoftmaxGLM`.
+
+    Parameters
+    ----------
+    strengths : array of float, optional
+        Strengths to try, >= 0, at least two different ones. By default, for a ridge, eight over six decades, down from
+        the strength at which the objective is at most a hundredth of what it can be below that of class frequencies
+        (proved without offsets); for the others twelve over three decades, down from the smallest at which there are no
+        coefficients.
+    cv : int, pynapple IntervalSet, splitter or iterable
+        Folds, as in `PopulationGLMCV`; a splitter gets the labels (``StratifiedKFold(5)`` for rows sorted by label).
+    scoring : {"log-likelihood", "accuracy"}
+        Score of the held-out rows, weighted mean: log-probability of the label, or whether it is the most probable.
+    rule : {"best", "one-se"}
+        As in `PopulationGLMCV`.
+    solver_name, step, step_decay, certify, fit_intercept :
+        As in `SoftmaxGLM`, for all fits; "auto" chooses as for all rows. An exact solver fits a fold from the strongest
+        strength, which starts at class frequencies, to the weakest, each starting from the one before, and all rows
+        from the mean of the folds' fits. A solver that samples makes every fit on its own, with its own step.
+    cv_tol, tol, max_epochs : float, float, int, optional
+        Exact solvers: relative gap at which the fits of the cross-validation stop, and at which the last one does;
+        budget of every fit, as in `SoftmaxGLM`.
+    regularizer : {"Ridge", "Lasso", "ElasticNet", "GroupLasso"}
+        Penalty; those with kinks need an exact solver.
+    groups, l1_ratio :
+        As in `SoftmaxGLM`.
+
+    Attributes
+    ----------
+    classes_, coef_, intercept_, n_features_in_, feature_names_in_ :
+        As in `SoftmaxGLM`; ``report_`` and ``n_iter_`` are of the last fit, and ``report_.tuning`` has what was tried.
+    strengths_ : numpy.ndarray
+        Strengths tried, increasing, (strength,).
+    cv_scores_ : numpy.ndarray
+        Scores of the held-out rows, (strength, fold); nan for a fold that cannot be scored, or was not reached.
+    strength_, best_strength_, one_se_strength_ : float
+        Strength chosen by ``rule``, and by each of the rules.
+    cv_gap_, cv_gap_is_bound_, cv_converged_ : numpy.ndarray
+        Distance from the optimum of every fit, whether proved, and whether below its target, (strength, fold). A fit
+        that samples never converges.
+
+    Notes
+    -----
+    Guarantee: for the last fit, as in `SoftmaxGLM`; the fits of the cross-validation have the same certificates, in
+    ``cv_gap_``. That the strength chosen is the best is not proved: it rests on held-out scores.
+    Held-out rows of a class that is not in the rows fitted are excluded from the score of their fold, at all
+    strengths, with a warning: no strength can predict them, and they would make every score minus infinity. Rows with
+    a NaN in X or offset, or without a label, are dropped.
+    Cost: as of separate fits, from nearby starts; the rows of a fold are copied, one fold at a time.
+
+    Ctrl-C keeps the folds that were fitted and scored at every strength, with a warning that says how many;
+    ``strength_`` is chosen by them, and ``coef_`` is the mean of their fits: *interrupted* in ``report_`` unless it is
+    proved to have converged. Missing results are nan (False in ``cv_converged_``). If no fold was finished,
+    KeyboardInterrupt is raised, and the model is unchanged.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from glmfit import SoftmaxGLMCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(300, 20))
+    >>> place = np.argmax(X[:, :3] + rng.gumbel(size=(300, 3)), axis=1)
+    >>> model = SoftmaxGLMCV(strengths=[1e-4, 1e-2, 1]).fit(X, place)
+    >>> model.cv_scores_.shape
+    (3, 5)
+    >>> model.strength_
+    0.01
+    """
+
+    _alone = SoftmaxGLM
+    _scorings = "log-likelihood", "accuracy"
+
+    def _split_by(self, data: ClassTraining) -> np.ndarray:
+        return data.pairs.label  # each row has one
+
+
+class MultinomialGLMCV(ClassModelCV, MultinomialGLM):
+    r"""Multinomial model of counts whose penalty strength, one for all categories, is chosen by cross-validation.
+
+    Every strength is fitted to every fold and scored on the rows held out from it; the model is then fitted to all rows
+    at the strength chosen. Objective and conventions are those of `MultinomialGLM`.
+
+    Parameters
+    ----------
+    strengths, cv, rule :
+        As in `SoftmaxGLMCV`; a splitter gets the total of every row.
+    scoring : {"log-likelihood", "D2"}
+        Score of the held-out rows: weighted mean log-likelihood per row, with the multinomial coefficient; or share of
+        the deviance explained over their own constant shares.
+    solver_name, step, step_decay, certify, fit_intercept, regularizer, groups, l1_ratio :
+        As in `SoftmaxGLMCV`.
+    cv_tol, tol, max_epochs :
+        As in `SoftmaxGLMCV`.
+
+    Attributes
+    ----------
+    classes_, coef_, intercept_, n_features_in_, feature_names_in_ :
+        As in `MultinomialGLM`; ``report_`` and ``n_iter_`` are of the last fit.
+    strengths_, cv_scores_, strength_, best_strength_, one_se_strength_ :
+        As in `SoftmaxGLMCV`; for D2 a score is also nan where constant shares are exact.
+    cv_gap_, cv_gap_is_bound_, cv_converged_ :
+        As in `SoftmaxGLMCV`.
+
+    Notes
+    -----
+    Guarantee, cost and Ctrl-C: as in `SoftmaxGLMCV`. Held-out counts of a category without counts in the rows fitted
+    are excluded from the score of their fold, for all strengths, with a warning: the score is about the shares of the
+    other counts of the row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from glmfit import MultinomialGLMCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(300, 10))
+    >>> drive = np.exp(X[:, :2] @ rng.normal(size=(2, 4)))
+    >>> counts = np.stack([rng.multinomial(5, d / d.sum()) for d in drive])
+    >>> model = MultinomialGLMCV(strengths=[1e-4, 1e-2, 1, 100]).fit(X, counts)
+    >>> model.cv_scores_.shape
+    (4, 5)
+    """
+
+    _alone = MultinomialGLM
+    _scorings = "log-likelihood", "D2"
+
+    def _split_by(self, data: ClassTraining) -> np.ndarray:
+        row, _, weight = data.pairs
+        return np.bincount(row, weight, data.n_rows) / data.weight
