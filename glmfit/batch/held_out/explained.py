@@ -46,18 +46,8 @@ def explain_built(
 ) -> Explanation:
     """Explain the responses of a task by its groups of features.
 
-    Parameters
-    ----------
-    spec, built : dict, Built
-        Specification and design of the task.
-    inputs : iterable of (features, counts)
-        Inputs of each fit: all neurons together, or each neuron with its own history.
-    make : callable
-        Makes the estimator.
-    given : dict
-        Weights and similar arguments of ``fit``.
-    epochs : dict of numpy.ndarray
-        Sets of intervals of the session.
+    ``inputs`` are the features and counts of each fit, ``make`` makes its estimator, and ``given`` are weights and
+    similar arguments of ``fit``.
     """
     from ...inference import explain
 

@@ -131,26 +131,10 @@ def score_built(
     given: Mapping[str, Any],
     epochs: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Fit a task's model without the rows of each fold, and score these rows.
+    """Fit a task's model without the rows of each fold, and score these rows: (fold, unit), (fold, 1) for classes.
 
-    Parameters
-    ----------
-    asked, built : dict, Built
-        The checked table of the manifest; design of the task.
-    inputs : iterable of (features, responses)
-        Inputs of each fit: all neurons together, or each neuron with its own history.
-    fit : callable
-        Fits the model to features, responses and a dict of further arguments.
-    given : dict
-        Weights and similar arguments of ``fit``.
-    epochs : dict of numpy.ndarray
-        Sets of intervals of the session.
-
-    Returns
-    -------
-    numpy.ndarray
-        (fold, unit), or (fold, 1) for a model of classes; nan for neurons without spikes in the rows fitted, and for
-        folds without rows that can be fitted or scored.
+    nan for neurons without spikes in the rows fitted, and for folds without rows that can be fitted or scored.
+    ``inputs`` are the features and responses of each fit, and ``given`` weights and similar arguments of ``fit``.
     """
     parts = []
     for X, y in inputs:
