@@ -68,18 +68,14 @@ def read_model(
     if isinstance(table.get("score"), dict):
         scored = read_score(problems, (*path, "score"), table["score"], sources, estimator)
     if isinstance(table.get("explain"), dict):
-        penalties = [parameters.get("regularizer"), *_listed(grid.get("regularizer"))]
+        tried = grid.get("regularizer")
+        penalties = [parameters.get("regularizer"), *(tried if isinstance(tried, list) else ())]
         at = (*path, "explain")
         explained = read_explain(problems, at, table["explain"], sources, estimator, penalties, design)
     if len(problems) > before or estimator is None:
         return []
-    name = right["name"]
     common = design, names, explained, scored
-    return [Model(name + end, estimator, parameters | chosen, *common) for end, chosen in members]
-
-
-def _listed(value: Any) -> list:
-    return value if isinstance(value, list) else []
+    return [Model(right["name"] + end, estimator, parameters | chosen, *common) for end, chosen in members]
 
 
 def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, estimator: str | None, check: bool) -> list:
