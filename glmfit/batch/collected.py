@@ -69,18 +69,9 @@ def collect(out: str | Path) -> Collected:
 
     Notes
     -----
-    strength is that of the unit's penalty, chosen by cross-validation or given; nan if coefficients have individual
-    strengths, as in a default ridge. held_out_score is the mean over the folds of ``[model.score]`` or, without this
-    table, of the cross-validation that chose the strength, held_out_se the standard error of this mean (treating folds
-    as independent, nan for a single one), and scoring the name of the score. Folds without a score are ignored. Models
-    that have neither have nan, and scoring "".
-
-    Results of PopulationGAM add columns to the index: edf, the effective degrees of freedom with the intercept's;
-    edf.TERM and strength.TERM of each term (strength.TERM.0, strength.TERM.1 for several penalties); and
-    strength_gradient. They are nan for other estimators. All histories of a unit form the term history.
-
-    The index also has the contributions in nats: a column ``explain.KIND.GROUP`` for each that any result has, nan for
-    units without it. q_value is that of the fit; discoveries over many fits are counted from all their p_value.
+    The index also has the columns edf, edf.TERM, strength.TERM and strength_gradient, if any result is of a
+    PopulationGAM, and explain.KIND.GROUP, the contributions in nats; nan for units without. The how-to "Fit many
+    sessions" explains all columns.
 
     Each file is written whole or not at all; an old table of contributions is removed if no result has any. Cost: all
     results are read; units times features and contributions are held in memory, plus some hundred bytes for each unit.
