@@ -15,7 +15,7 @@ from ..checks import as_numbers
 from ..design import rules as rule
 from ..design.rules import Problems, check_table, guess, is_plain, shown
 from ..design.schema import CLASS_ESTIMATORS, COUNT_ESTIMATORS, GAM, read_design
-from .held_out.explain_rules import read_explain
+from .held_out.explained import read_explain
 from .held_out.scores import read_score
 from .reading import Data
 
