@@ -14,7 +14,7 @@ from . import __version__, plotting
 from .design import Convolution
 from .design.kernels import raised_cosines
 from .estimators import PopulationGLM
-from .inference import wald_table
+from .inference import filter_table
 
 _BIN_S = 5e-4  # of the recording; resolves its refractory period of 3 ms
 _STIMULUS_S = 20e-3
@@ -216,10 +216,8 @@ def _draw_filters(bases: tuple, model, data: tuple, path: Path) -> Path:
     """Stimulus filter, and history filter after the refractory period, with bands of two standard deviations."""
 
     def band(kernels, features: slice):
-        combinations = np.zeros((len(kernels), len(model.coef_)))
-        combinations[:, features] = kernels
-        table = wald_table(model, *data, level=_TWO_SD, combinations=combinations)
-        return table.low[:, 0], table.high[:, 0]
+        table = filter_table(model, *data, kernels, columns=features, level=_TWO_SD)
+        return table.low[:, 0, 0], table.high[:, 0, 0]
 
     of_stimulus, of_history = bases
     k = of_stimulus.shape[1]
