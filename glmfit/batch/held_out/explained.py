@@ -138,8 +138,8 @@ def _may_be_there(member: str, terms: list[str]) -> bool:
 def _check_compared(problems: Problems, path: tuple, right: dict, groups: Iterable[str] | None, given: bool) -> None:
     """Check groups of an order and of models; ``groups`` is None if only the data determine them."""
     what = "groups" if given else "covariates of the design"
-    named = [(path, "order", right.get("order", []))]
     order = right.get("order", [])
+    named = [(path, "order", order)]
     if len(set(order)) < len(order):
         problems.add(path, f"order is {shown(order)}; each group may occur once.")
     for name, parts in right.get("models", {}).items():
@@ -245,9 +245,8 @@ def check_explanation(header: Any, arrays: Mapping[str, np.ndarray], n_units: in
 
 def _options(spec: dict[str, Any], built: Built, epochs: Mapping[str, np.ndarray]) -> dict[str, Any]:
     asked = spec["explain"]
-    options = {
-        name: asked[name] for name in ("kinds", "order", "models", "strengths", "null_strength") if name in asked
-    }
+    passed = ("kinds", "order", "models", "strengths", "null_strength")
+    options = {name: asked[name] for name in passed if name in asked}
     features = built.feature_names + built.notes.get("own_names", [])
     options["groups"] = groups_of(asked.get("groups"), built.terms or {}, features)
     cv = asked.get("cv")
