@@ -81,16 +81,15 @@ def make_folders(out: Path) -> None:
         remove_stale_parts(folder)
 
 
-def write_result(out: Path, task: Task, model, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Path:
+def write_result(out: Path, task: Task, model, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Write the result of a task, whole or not at all; an earlier failure is forgotten."""
     from ..estimators.model import model_to_file
 
     header, model_arrays = model_to_file(model)
     header["batch"] = {"key": task.key, "session": task.session, "model": task.model, "spec": task.spec, **facts}
-    path = save_npz(result_path(out, task.key), header, model_arrays | arrays)
+    save_npz(result_path(out, task.key), header, model_arrays | arrays)
     forget_failure(out, task.key)
     ended(out, task.key)
-    return path
 
 
 def forget_failure(out: Path, key: str) -> None:
@@ -156,20 +155,17 @@ def check_result(header: dict, arrays: dict[str, np.ndarray], key: str | None = 
     return _facts_of_units(header, arrays, intercept.size)
 
 
-def write_failure(out: Path, task: Task, facts: dict[str, Any]) -> Path:
-    path = failure_path(out, task.key)
-    write_text(path, json.dumps({"key": task.key, "session": task.session, "model": task.model, **facts}, indent=1))
+def write_failure(out: Path, task: Task, facts: dict[str, Any]) -> None:
+    kept = {"key": task.key, "session": task.session, "model": task.model, **facts}
+    write_text(failure_path(out, task.key), json.dumps(kept, indent=1))
     ended(out, task.key)
-    return path
 
 
-def read_failure(path: Path) -> dict[str, Any]:
-    """Read a saved traceback; if that fails, the error reports it."""
+def read_error(path: Path) -> str:
+    """Read the error of a failed task from the file with its traceback."""
     with contextlib.suppress(*DAMAGED):
-        found = json.loads(read_regular(path))
-        if isinstance(found, dict):
-            return found
-    return {"key": Path(path).stem, "error": "the file with the traceback cannot be read", "traceback": ""}
+        return str(json.loads(read_regular(path))["error"])
+    return "the file with the traceback cannot be read"
 
 
 def _check_header(header: dict, key: str | None) -> None:
