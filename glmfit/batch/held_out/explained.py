@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ from ..process import stop
 from .scores import CV, check_epochs, folds_of, labels_of, read_cv
 
 if TYPE_CHECKING:
-    from ...design.builder import Built
     from ...inference import Explanation
+    from ..fits import Work
     from ..reading import Data
 
 KINDS = ("unique", "maximal")
@@ -174,27 +174,17 @@ def _read_null(problems: Problems, path: tuple, table: Mapping[str, Any], source
 # -- one task, and its file
 
 
-def explain_built(
-    spec: dict[str, Any],
-    built: Built,
-    inputs: Iterable[tuple[Any, Any]],
-    make: Callable[[], Any],
-    given: Mapping[str, Any],
-    epochs: Mapping[str, np.ndarray],
-) -> Explanation:
-    """Explain the responses of a task by its groups of features.
-
-    ``inputs`` are the features and counts of each fit, ``make`` makes its estimator, and ``given`` are weights and
-    similar arguments of ``fit``.
-    """
+def explain_task(work: Work) -> Explanation:
+    """Explain the responses of a task by its groups of features."""
     from ...inference import explain
+    from ..models import make_estimator
 
-    options, parts = _options(spec, built, epochs), []
-    for X, y in inputs:
-        parts.append(explain(make(), X, y, **options, **given))
+    options, parts = _options(work), []
+    for X, y in work.inputs():
+        parts.append(explain(make_estimator(work.spec), X, y, **options, **work.given))
         if parts[-1].status != "complete":
             stop()  # an interrupted explanation is not a result
-    return parts[0] if built.own is None else _side_by_side(parts, built.target_names)
+    return parts[0] if work.built.own is None else _side_by_side(parts, work.built.target_names)
 
 
 def to_file(found: Explanation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -243,17 +233,16 @@ def check_explanation(header: Any, arrays: Mapping[str, np.ndarray], n_units: in
 # -- options of a manifest as arguments of `explain`
 
 
-def _options(spec: dict[str, Any], built: Built, epochs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    asked = spec["explain"]
+def _options(work: Work) -> dict[str, Any]:
+    asked = work.spec["explain"]
     passed = ("kinds", "order", "models", "strengths", "null_strength")
     options = {name: asked[name] for name in passed if name in asked}
-    features = built.feature_names + built.notes.get("own_names", [])
-    options["groups"] = groups_of(asked.get("groups"), built.terms or {}, features)
+    options["groups"] = groups_of(asked.get("groups"), work.built.terms or {}, work.names)
     cv = asked.get("cv")
-    options["cv"] = folds_of(cv, "explain: cv", built, epochs) if isinstance(cv, dict) else cv
+    options["cv"] = folds_of(cv, "explain: cv", work) if isinstance(cv, dict) else cv
     options["level"] = asked["level"] or None
     if "null" in asked:
-        options["null"] = _null(asked["null"], built, epochs, spec["seed"])
+        options["null"] = _null(asked["null"], work)
     return options
 
 
@@ -277,18 +266,18 @@ def groups_of(
     return groups
 
 
-def _null(asked: dict[str, Any], built: Built, epochs: Mapping[str, np.ndarray], seed: int) -> Any:
+def _null(asked: dict[str, Any], work: Work) -> Any:
     from ...inference import CircularShift, LinearShift
 
     if asked["kind"] == "linear_shift":
         return LinearShift(asked["largest"], asked["n"])
     within = None
     if "within" in asked:
-        labels = labels_of(asked["within"], "explain: within", built, epochs)
+        labels = labels_of(asked["within"], "explain: within", work)
         if not np.any(labels >= 0):
             raise ValueError(f'explain: no bin of the design is within the epochs "{asked["within"]}".')
         within = np.where(labels >= 0, labels, -1 - np.arange(len(labels)))  # rows by themselves stay where they are
-    return CircularShift(asked["n"], within, asked["least"], asked["of"], seed)
+    return CircularShift(asked["n"], within, asked["least"], asked["of"], work.spec["seed"])
 
 
 def _side_by_side(parts: list[Explanation], names: list[str]) -> Explanation:
