@@ -65,13 +65,13 @@ def read_model(
         return []
     design = _design(problems, path, table, sources, estimator)
     explained = scored = None
-    if isinstance(table.get("score"), dict):
-        scored = read_score(problems, (*path, "score"), table["score"], sources, estimator)
-    if isinstance(table.get("explain"), dict):
+    if "score" in right:
+        scored = read_score(problems, (*path, "score"), right["score"], sources, estimator)
+    if "explain" in right:
         tried = grid.get("regularizer")
         penalties = [parameters.get("regularizer"), *(tried if isinstance(tried, list) else ())]
         at = (*path, "explain")
-        explained = read_explain(problems, at, table["explain"], sources, estimator, penalties, design)
+        explained = read_explain(problems, at, right["explain"], sources, estimator, penalties, design)
     if len(problems) > before or estimator is None:
         return []
     common = design, names, explained, scored
