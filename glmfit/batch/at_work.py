@@ -43,10 +43,7 @@ class BusyFolder(RuntimeError):
 
 
 class RunLock:
-    """Lock of an output folder for one run, by a file; a run that was killed no longer holds it.
-
-    Entering raises BusyFolder if a run that is alive (see `is_there`) holds it.
-    """
+    """Lock of an output folder for one run, by a file; BusyFolder if a run that is alive (`is_there`) holds it."""
 
     def __init__(self, path: Path):
         self.path = Path(path)

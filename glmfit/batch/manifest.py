@@ -132,10 +132,7 @@ def read_manifest(path: str | Path) -> Manifest:
 
 
 def read_known(path: Path, out: Path | None = None) -> Manifest:
-    """Read a manifest; its parameters are not checked again if this version has planned it in ``out``.
-
-    The check imports the estimators, which takes longer than finding that all is done.
-    """
+    """Read a manifest; parameters are not checked, which takes long, if this version has planned it in ``out``."""
     if not path.exists():
         raise FileNotFoundError(f"there is no manifest {path}.")
     content = path.read_bytes()

@@ -131,12 +131,9 @@ def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], e
 
 
 def make_estimator(spec: dict[str, Any], **made: Any) -> Any:
-    """Make the estimator of a task's spec, not fitted, with further arguments made from its design.
-
-    Lists of the manifest are converted for the estimator: a pair of strength and ratio for the elastic net.
-    """
+    """Make the estimator of a task's spec, not fitted, with further arguments made from its design."""
     parameters = {name: value for name, value in spec["parameters"].items() if name != "pad_shapes"}
-    strength = parameters.get("regularizer_strength")
+    strength = parameters.get("regularizer_strength")  # and ratio, a tuple for the elastic net
     if parameters.get("regularizer") == "ElasticNet" and isinstance(strength, list) and len(strength) == 2:
         parameters["regularizer_strength"] = tuple(strength)
     return getattr(glmfit, spec["estimator"])(**parameters, **made, random_state=spec["seed"])

@@ -50,10 +50,7 @@ def result_path(out: Path, key: str) -> Path:
 
 
 def find_result(out: Path, session: str | None, model: str | None) -> Path:
-    """Find the file of one fit by the names of its session and its model; None matches any, if there is only one.
-
-    ValueError if they match no task or several, FileNotFoundError if the result does not exist.
-    """
+    """Find the file of one fit by the names of its session and its model; raises as `load_result`."""
     left = read_plan(out)
     for kind, name in (("session", session), ("model", model)):
         names = dict.fromkeys(getattr(task, kind) for task in left)
@@ -98,10 +95,7 @@ def forget_failure(out: Path, key: str) -> None:
 
 
 def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any], dict[str, Any] | None]:
-    """Read arrays of a result, its columns of the index, those of its terms, and its explanation, if it has any.
-
-    ValueError if any byte has changed (by checksums).
-    """
+    """Read arrays of a result, its columns of the index, those of its terms, and its explanation, by checksums."""
     with _damage_told(path, "a complete result"):
         header, arrays = read_npz(path)
         facts = check_result(header, arrays, Path(path).stem)

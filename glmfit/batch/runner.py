@@ -184,10 +184,7 @@ def _drive(function: Callable[[Task], Receipt], book: Book, where: Any, **option
 
 
 class Book:
-    """Tasks to be done, and their receipts, kept and shown.
-
-    The constructor plans, and reads every existing result.
-    """
+    """Tasks to be done, after all existing results are read, and their receipts, kept and shown."""
 
     def __init__(self, manifest: Manifest, out: Path, shard, retry: bool, progress: bool, start: float):
         self._out, self._digest, self._start = out, manifest.digest, start

@@ -66,10 +66,7 @@ def check_epochs(problems: Problems, path: tuple, key: str, name: str | None, so
 
 
 def labels_of(name: str, key: str, work: Work) -> np.ndarray:
-    """Return the interval with the centre of each row's bin, numbered in time order, -1 for none, (time,).
-
-    ``key`` is the table and the key of the manifest that name the intervals, for errors.
-    """
+    """Return the interval with the centre of each row's bin, numbered in time order, -1 for none, (time,)."""
     times, epochs = work.built.times, work.epochs
     if times is None:
         raise ValueError(f'{key} names the epochs "{name}", but matrices have no times.')
