@@ -15,7 +15,7 @@ from .checks import check_installed
 from .design import Convolution
 from .design.kernels import raised_cosines
 from .estimators import PopulationGLM
-from .inference import wald_table
+from .inference import filter_table
 
 _BIN_S = 5e-4  # of the recording; resolves its refractory period of 3 ms
 _STIMULUS_S = 20e-3
@@ -136,33 +136,29 @@ def load_grasshopper(duration_s: float = 10.0) -> Recording:
     return Recording((np.arange(n) + 0.5) * _BIN_S, (level - level.mean()) / level.std(), spikes)
 
 
-class _ReceptorBasis(NamedTuple):
-    lag_s: np.ndarray  # (lag,) of the stimulus, from 0
-    stimulus: np.ndarray  # (lag, basis function)
-    after_s: np.ndarray  # (lag,) after a spike, from one bin
-    history: np.ndarray  # (lag, basis function): 1 in the refractory period, then raised cosines
+def _receptor_bases() -> tuple[np.ndarray, np.ndarray]:
+    """Make bases of the stimulus filter, from lag 0, and of the history filter, from lag 1, (lag, basis function).
 
-
-def _receptor_basis() -> _ReceptorBasis:
-    """Make the basis of both filters; one weight covers the whole refractory period, which has no spikes."""
+    One weight of the history covers the whole refractory period, which has no spikes.
+    """
     lag_s = np.arange(round(_STIMULUS_S / _BIN_S)) * _BIN_S
     after = np.arange(1, round(_HISTORY_S / _BIN_S) + 1)
     refractory = (after <= _REFRACTORY_BINS)[:, None]
     first_s = _REFRACTORY_BINS * _BIN_S + 1e-3
     peaks = np.linspace(np.log(first_s + 1e-3), np.log(0.03 + 1e-3), 6)
     tail = raised_cosines(np.log(after * _BIN_S + 1e-3), peaks) * ~refractory
-    stimulus = raised_cosines(lag_s, np.linspace(1e-3, _STIMULUS_S - 2e-3, 10))
-    return _ReceptorBasis(lag_s, stimulus, after * _BIN_S, np.hstack([refractory, tail]))
+    return raised_cosines(lag_s, np.linspace(1e-3, _STIMULUS_S - 2e-3, 10)), np.hstack([refractory, tail])
 
 
 def _grasshopper(out: Path, duration_s: float, seed: int):
     """Fit the recording with and without spike history; report, draw."""
     _heading("1. An auditory receptor of a grasshopper (real recording, from nitime)")
-    recording, basis = load_grasshopper(duration_s), _receptor_basis()
+    recording = load_grasshopper(duration_s)
+    of_stimulus, of_history = bases = _receptor_bases()
     compressed = np.tanh(recording.level)  # receptors saturate
     adaptation = np.log(recording.time)  # and slow down while the sound lasts
-    stimulus = np.column_stack([_history(compressed[:, None], basis.stimulus, 0), adaptation])
-    history = _history(recording.spikes[:, None], basis.history, 1)
+    stimulus = np.column_stack([_history(compressed[:, None], of_stimulus, 0), adaptation])
+    history = _history(recording.spikes[:, None], of_history, 1)
     designs = {"stimulus": stimulus, "stimulus and spike history": np.hstack([stimulus, history])}
     n_train = len(stimulus) * 3 // 4
     train, test = slice(0, n_train), slice(n_train, None)
@@ -174,9 +170,9 @@ def _grasshopper(out: Path, duration_s: float, seed: int):
         rates[name] = model.predict(X[test])
         scores[name] = model.score(X[test], recording.spikes[test])
     # Given the past spikes the rate jumps from bin to bin; its mean over repeats is what spikes can be compared with.
-    k, before = stimulus.shape[1], 2 * len(basis.history)  # repeats begin without a past, a little earlier
+    k, before = stimulus.shape[1], 2 * len(of_history)  # repeats begin without a past, a little earlier
     drive = stimulus[n_train - before :] @ model.coef_[:k] + model.intercept_
-    kernel = basis.history @ model.coef_[k:]
+    kernel = of_history @ model.coef_[k:]
     rates[name] = _mean_rate(np.random.default_rng(seed), drive, kernel, _REPEATS)[before:]
 
     print(f"{recording.time[-1]:.1f} s, {recording.spikes.sum()} spikes, bins of {_BIN_S * 1e3:g} ms; "
@@ -185,7 +181,7 @@ def _grasshopper(out: Path, duration_s: float, seed: int):
     print("\nheld-out pseudo-R2 (deviance): " + ", ".join(f"{v:.3f} {name}" for name, v in scores.items()))
     print("(lags and basis were chosen on this recording, so these scores are slightly too good)\n")
     figures = [
-        _draw_filters(basis, model, (X[train], recording.spikes[train]), out / "grasshopper_filters.png"),
+        _draw_filters(bases, model, (X[train], recording.spikes[train]), out / "grasshopper_filters.png"),
         _draw_rates(recording, rates, test, out / "grasshopper_rate.png"),
     ]
     return model, scores, figures
@@ -203,26 +199,26 @@ def _mean_rate(rng, drive, kernel, n_repeats: int) -> np.ndarray:
     return mean
 
 
-def _draw_filters(basis: _ReceptorBasis, model, data: tuple, path: Path) -> Path:
+def _draw_filters(bases: tuple, model, data: tuple, path: Path) -> Path:
     """Stimulus filter, and history filter after the refractory period, with bands of two standard deviations."""
 
     def band(kernels, features: slice):
-        combinations = np.zeros((len(kernels), len(model.coef_)))
-        combinations[:, features] = kernels
-        table = wald_table(model, *data, level=_TWO_SD, combinations=combinations)
-        return table.low[:, 0], table.high[:, 0]
+        table = filter_table(model, *data, kernels, columns=features, level=_TWO_SD)
+        return table.low[:, 0, 0], table.high[:, 0, 0]
 
-    k, after = basis.stimulus.shape[1], slice(_REFRACTORY_BINS, None)
+    of_stimulus, of_history = bases
+    k = of_stimulus.shape[1]
     tail = slice(k + 2, None)  # after the weights of the stimulus, of adaptation and of the refractory period
+    late = of_history[_REFRACTORY_BINS:, 1:]
+    after_s = np.arange(_REFRACTORY_BINS + 1, len(of_history) + 1) * _BIN_S
     refractory_s = (_REFRACTORY_BINS + 0.5) * _BIN_S
     left, right = plotting.new_axes((1, 1), size=(6.8, 2.7))[0]
     plotting.plot_filter(
-        basis.stimulus, model.coef_[:k], basis.lag_s, interval=band(basis.stimulus, slice(k)),
+        of_stimulus, model.coef_[:k], np.arange(len(of_stimulus)) * _BIN_S, interval=band(of_stimulus, slice(k)),
         xlabel="time before spike", ylabel="stimulus filter", ax=left,
     )  # fmt: skip
     plotting.plot_filter(
-        basis.history[after, 1:], model.coef_[tail], basis.after_s[after],
-        interval=band(basis.history[after, 1:], tail), refractory_s=refractory_s, color=plotting.RED,
+        late, model.coef_[tail], after_s, interval=band(late, tail), refractory_s=refractory_s, color=plotting.RED,
         xlabel="time after spike", ylabel="spike-history filter", ax=right,
     )  # fmt: skip
     ticks = (1, 2, 5, 10, 20, 50)
@@ -256,15 +252,12 @@ def _draw_rates(recording: Recording, rates: dict, test: slice, path: Path) -> P
 # ------------------------------------------------------------------------------ a simulated population
 
 
-class _Population(NamedTuple):
-    counts: np.ndarray  # (time, neuron)
-    basis: np.ndarray  # (lag, basis function), columns add up to 1
-    coef: np.ndarray  # (source neuron, basis function, target neuron)
-    intercept: np.ndarray  # (neuron,)
+def _simulate_population(rng, n_neurons: int, n_bins: int) -> tuple[np.ndarray, ...]:
+    """Simulate neurons, a few of which excite or inhibit each other, each with a refractory self-coupling.
 
-
-def _simulate_population(rng, n_neurons: int, n_bins: int) -> _Population:
-    """Simulate neurons, a few of which excite or inhibit each other, each with a refractory self-coupling."""
+    Returns counts (time, neuron), a basis (lag, basis function) whose columns add up to 1, the coefficients of the
+    coupling (source neuron, basis function, target neuron), and intercepts (neuron,).
+    """
     lag = np.arange(1, 21)
     basis = raised_cosines(np.log(lag + 1), np.log([2, 6]))
     basis /= basis.sum(axis=0)
@@ -283,15 +276,15 @@ def _simulate_population(rng, n_neurons: int, n_bins: int) -> _Population:
         spiked = np.flatnonzero(counts[t])
         future = eta[t + 1 : t + 1 + len(lag)]
         future += np.tensordot(counts[t, spiked], effect[spiked], 1)[: len(future)]
-    return _Population(counts, basis, coef, baseline)
+    return counts, basis, coef, baseline
 
 
 def _population(out: Path, n_neurons: int, n_bins: int, seed: int):
     """Recover who couples to whom; report, draw, and check the certificates against a tighter fit."""
     _heading(f"2. {n_neurons} coupled neurons (simulated)")
-    truth = _simulate_population(np.random.default_rng(seed), n_neurons, n_bins + n_bins // 4)
-    k = truth.basis.shape[1]
-    X, Y = _history(truth.counts, truth.basis, 1).astype(np.float32), truth.counts
+    Y, basis, coef, intercept = _simulate_population(np.random.default_rng(seed), n_neurons, n_bins + n_bins // 4)
+    k = basis.shape[1]
+    X = _history(Y, basis, 1).astype(np.float32)
     settings = {
         "regularizer": "GroupLasso",  # a source acts through all its basis functions or through none
         "regularizer_strength": _GROUP_LASSO,
@@ -306,9 +299,9 @@ def _population(out: Path, n_neurons: int, n_bins: int, seed: int):
         optimum = PopulationGLM(**settings, tol=1e-8).fit(X[:n_bins], Y[:n_bins]).report_.objective
     scores = model.score(X[n_bins:], Y[n_bins:], per_neuron=True)
     simulator = copy(model)
-    simulator.coef_, simulator.intercept_ = truth.coef.reshape(model.coef_.shape), truth.intercept
+    simulator.coef_, simulator.intercept_ = coef.reshape(model.coef_.shape), intercept
     best = simulator.score(X[n_bins:], Y[n_bins:], per_neuron=True)
-    coupled = truth.coef.sum(axis=1)
+    coupled = coef.sum(axis=1)
     found = model.coef_.reshape(n_neurons, k, n_neurons).sum(axis=1)
     for matrix in (coupled, found):
         np.fill_diagonal(matrix, np.nan)  # the refractory self-coupling would drown the rest

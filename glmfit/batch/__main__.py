@@ -20,18 +20,10 @@ _BAD_PATH = FileNotFoundError | NotADirectoryError | IsADirectoryError | FileExi
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command.
+    """Run a command, by default that of the command line; return its exit code.
 
-    Parameters
-    ----------
-    arguments : list of str, optional
-        Default: those of the command line.
-
-    Returns
-    -------
-    int
-        Exit code: 0 if all is done, 1 if something failed or is missing, 2 for a bad manifest or bad arguments, 130
-        after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
+    0 if all is done, 1 if something failed or is missing, 2 for a bad manifest or bad arguments, 130 after Ctrl-C, 143
+    after SIGTERM, 129 after SIGHUP.
     """
     _occupy_standard_streams()
     options = _parser().parse_args(arguments)

@@ -43,10 +43,7 @@ class BusyFolder(RuntimeError):
 
 
 class RunLock:
-    """Lock of an output folder for one run, by a file; a run that was killed no longer holds it.
-
-    Entering raises BusyFolder if a run that is alive (see `is_there`) holds it.
-    """
+    """Lock of an output folder for one run, by a file; BusyFolder if a run that is alive (`is_there`) holds it."""
 
     def __init__(self, path: Path):
         self.path = Path(path)
@@ -60,7 +57,7 @@ class RunLock:
                 touch_from_now_on(self.path)
                 return self
             except FileExistsError:
-                seen, holder = _text_of(self.path), self.holder()
+                seen, holder = text_of(self.path), self.holder()
                 if holder is not None:
                     raise BusyFolder(
                         f"another run is at work in {self.path.parent}: process {holder['pid']} on {holder['host']}, "
@@ -73,13 +70,13 @@ class RunLock:
     def __exit__(self, *_) -> None:
         _touched.discard(self.path)
         with contextlib.suppress(OSError):  # a folder that has become read-only, or is gone, is reported elsewhere
-            if _text_of(self.path) == self._text:
+            if text_of(self.path) == self._text:
                 self.path.unlink(missing_ok=True)
 
     def holder(self) -> dict | None:
         """Return the process that holds the folder; None if it is gone."""
         try:
-            found = json.loads(_text_of(self.path) or "")
+            found = json.loads(text_of(self.path) or "")
             holder = found | {"pid": int(found["pid"]), "since": time.ctime(float(found.get("since", 0)))}
             return holder if is_there(holder, self.path) else None
         except DAMAGED:  # half-written, by a process that is writing or was killed; or no file
@@ -91,16 +88,16 @@ class RunLock:
         aside = self.path.with_name(f".{self.path.name}.{os.getpid()}.gone")
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, aside)
-            if _text_of(aside) != seen and not self.path.exists():
+            if text_of(aside) != seen and not self.path.exists():
                 os.rename(aside, self.path)  # another run was faster, and is alive
             else:
                 aside.unlink()
 
 
-def _text_of(path: Path) -> str | None:
+def text_of(path: Path) -> str | None:
     """Read the text of a file that may be anything; None if that fails."""
     with contextlib.suppress(OSError, ValueError):
-        return read_regular(path, 10_000).decode(errors="replace")
+        return read_regular(path).decode(errors="replace")
     return None
 
 
@@ -239,17 +236,15 @@ def _path(out: Path, key: str) -> Path:
 
 def _marks(path: Path) -> list[tuple[str, dict[str, Any], bool]]:
     """Return lines that were not taken back, their content, and whether the attempt lasts."""
-    found = []
-    with contextlib.suppress(OSError, ValueError):
-        lines = read_regular(path).decode(errors="replace").splitlines()
-        back = {line.removeprefix(_BACK) for line in lines if line.startswith(_BACK)}
-        for line in [line for line in lines if line not in back]:
-            with contextlib.suppress(ArithmeticError, *DAMAGED):
-                mark, share = json.loads(line), 1.0
-                if "lifetime" in mark:
-                    mark["lifetime"] = float(mark["lifetime"])
-                    share = float(mark["left"]) / mark["lifetime"]
-                found.append((line, mark | {"share": share}, is_there(mark, path)))
+    found, lines = [], (text_of(path) or "").splitlines()
+    back = {line.removeprefix(_BACK) for line in lines if line.startswith(_BACK)}
+    for line in [line for line in lines if line not in back]:
+        with contextlib.suppress(ArithmeticError, *DAMAGED):
+            mark, share = json.loads(line), 1.0
+            if "lifetime" in mark:
+                mark["lifetime"] = float(mark["lifetime"])
+                share = float(mark["left"]) / mark["lifetime"]
+            found.append((line, mark | {"share": share}, is_there(mark, path)))
     return found
 
 

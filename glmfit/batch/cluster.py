@@ -53,11 +53,9 @@ def open_client(
 ) -> Iterator[Client]:
     """Open a Dask client, with a cluster if none exists, and close what was opened.
 
-    The scheduler is "local" (processes on this machine), "slurm" (jobs), or an address or a scheduler file of a cluster
-    that is left running (`security`: its certificates, by default those of Dask's configuration); a client is passed
-    through. Our own workers have one thread, or one GPU, logs in out/logs and compiled programs in out/compiled, which
-    SLURM's nodes must share; `drive` waits for them. A task is returned after `allowed_failures` + 1 of its
-    workers have died. The dashboard, on 127.0.0.1 by HTTPS, needs bokeh.
+    The scheduler is that of `run`, or a client, which is passed through; `security` are the certificates of a cluster
+    that runs already, by default those of Dask's configuration. Our own workers have logs in out/logs and compiled
+    programs in out/compiled, which SLURM's nodes must share; `drive` waits for them. The dashboard needs bokeh.
     """
     if not isinstance(scheduler, str | os.PathLike):
         yield scheduler

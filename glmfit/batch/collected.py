@@ -69,18 +69,9 @@ def collect(out: str | Path) -> Collected:
 
     Notes
     -----
-    strength is that of the unit's penalty, chosen by cross-validation or given; nan if coefficients have individual
-    strengths, as in a default ridge. held_out_score is the mean over the folds of ``[model.score]`` or, without this
-    table, of the cross-validation that chose the strength, held_out_se the standard error of this mean (treating folds
-    as independent, nan for a single one), and scoring the name of the score. Folds without a score are ignored. Models
-    that have neither have nan, and scoring "".
-
-    Results of PopulationGAM add columns to the index: edf, the effective degrees of freedom with the intercept's;
-    edf.TERM and strength.TERM of each term (strength.TERM.0, strength.TERM.1 for several penalties); and
-    strength_gradient. They are nan for other estimators. All histories of a unit form the term history.
-
-    The index also has the contributions in nats: a column ``explain.KIND.GROUP`` for each that any result has, nan for
-    units without it. q_value is that of the fit; discoveries over many fits are counted from all their p_value.
+    The index also has the columns edf, edf.TERM, strength.TERM and strength_gradient, if any result is of a
+    PopulationGAM, and explain.KIND.GROUP, the contributions in nats; nan for units without. The how-to "Fit many
+    sessions" explains all columns.
 
     Each file is written whole or not at all; an old table of contributions is removed if no result has any. Cost: all
     results are read; units times features and contributions are held in memory, plus some hundred bytes for each unit.
@@ -90,99 +81,79 @@ def collect(out: str | Path) -> Collected:
 
     out = Path(out)
     columns: dict[str, list] = defaultdict(list)  # of the table; a data frame for each fit would be much larger
-    coefs, names, damaged, n_absent = [], {}, [], 0
-    contributions, of_terms = _Contributions(), _Columns()
+    of_terms, of_groups = defaultdict(list), defaultdict(list)  # further ones that only some fits have
+    rows: dict[str, list] = defaultdict(list)  # of the table of contributions, by its columns
+    coefs, names, damaged, n_absent, n_units = [], {}, [], 0, 0
     for key in planned_keys(out):
         try:
             arrays, facts, smooth, explained = read_result(result_path(out, key))
-        except (FileNotFoundError, ValueError) as error:
-            n_absent += isinstance(error, FileNotFoundError)
-            damaged += [] if isinstance(error, FileNotFoundError) else [str(error)]
+        except FileNotFoundError:
+            n_absent += 1
+            continue
+        except ValueError as error:
+            damaged.append(str(error))
             continue
         features = [_printable(str(name)) for name in arrays["design.feature_names"]]
         intercept = np.atleast_1d(arrays["intercept"])
         places = np.array([names.setdefault(name, len(names)) for name in features], np.int32)
         coefs.append((places, arrays["coef"].reshape(len(features), len(intercept))))
-        for name, value in (facts | {"intercept": intercept}).items():
-            value = _printable(value)
+        units = slice(n_units, n_units + len(intercept))
+        n_units = units.stop
+        facts = {name: _printable(value) for name, value in (facts | {"intercept": intercept}).items()}
+        for name, value in facts.items():
             columns[name].append(value if isinstance(value, list | np.ndarray) else [value] * len(intercept))
-        of_terms.add(len(intercept), smooth)
-        contributions.add(facts, None if explained is None else from_file(explained, arrays))
+        for name, values in smooth.items():
+            of_terms[_printable(name)].append((units, values))
+        if explained is not None:
+            found = from_file(explained, arrays)
+            for c, values in zip(found.contributions, found.contribution, strict=True):
+                of_groups[_printable(f"explain.{c.kind}.{c.name}")].append((units, values))
+            for name, values in _contributions(facts, found).items():
+                rows[name].append(values)
     if not coefs:
         n = n_absent + len(damaged)
         raise ValueError(f"there is no result in {out}: {n} tasks are still to be done. Run the manifest first.")
-    index = pd.DataFrame(_joined(columns) | of_terms.joined() | contributions.columns.joined())
+    index = pd.DataFrame(_joined(columns) | _filled(of_terms, n_units) | _filled(of_groups, n_units))
     with whole_or_absent(out / "index.parquet") as file:
         index.to_parquet(file)
     with whole_or_absent(out / "fits.nc") as file:
         _dataset(index, coefs, names).to_netcdf(file.name, engine="h5netcdf")
-    explained = contributions.write(out / "explained.parquet")
-    return Collected(out / "index.parquet", out / "fits.nc", len(coefs), len(index), n_absent, damaged, explained)
+    explained = out / "explained.parquet" if rows else None
+    if explained is None:
+        (out / "explained.parquet").unlink(missing_ok=True)
+    else:
+        with whole_or_absent(explained) as file:
+            pd.DataFrame(_joined(rows)).to_parquet(file)
+    return Collected(out / "index.parquet", out / "fits.nc", len(coefs), n_units, n_absent, damaged, explained)
 
 
-class _Columns:
-    """Columns of the index that only some fits have."""
-
-    def __init__(self):
-        self._parts: list[tuple[slice, dict[str, np.ndarray]]] = []
-        self._n_units = 0
-
-    def add(self, n_units: int, columns: dict[str, np.ndarray]) -> None:
-        """Add the columns of the next fit, (unit,) each."""
-        units = slice(self._n_units, self._n_units + n_units)
-        self._n_units = units.stop
-        if columns:
-            self._parts.append((units, columns))
-
-    def joined(self) -> dict[str, np.ndarray]:
-        """Concatenate them, nan for units without."""
-        joined: dict[str, np.ndarray] = {}
-        for units, columns in self._parts:
-            for name, values in columns.items():
-                joined.setdefault(_printable(name), np.full(self._n_units, np.nan))[units] = values
-        return joined
+def _contributions(facts: dict[str, Any], found: Explanation) -> dict[str, Any]:
+    """Make the rows of a fit in the table of contributions: for each unit, all its groups."""
+    n, n_units = len(found.contributions), len(facts["unit"])
+    each = {
+        "nats": found.contribution, "standard_error": found.standard_error, "bits_per_spike": found.bits_per_spike,
+        "d2": found.d2, "p_value": found.p_value, "q_value": found.q_value, "off": found.off,
+        "proved": found.is_proved, "n_draws": found.n_draws,
+    }  # fmt: skip
+    return {
+        "session": [facts["session"]] * (n * n_units),
+        "model": [facts["model"]] * (n * n_units),
+        "unit": [unit for unit in facts["unit"] for _ in range(n)],
+        "kind": [_printable(c.kind) for c in found.contributions] * n_units,
+        "group": [_printable(c.name) for c in found.contributions] * n_units,
+        **{name: values.T.ravel() for name, values in each.items()},
+        "key": [facts["key"]] * (n * n_units),
+    }
 
 
-class _Contributions:
-    """Contributions of groups of features, fit by fit: rows of a table of their own, and columns of the index."""
-
-    def __init__(self):
-        self._rows: dict[str, list] = defaultdict(list)
-        self.columns = _Columns()
-
-    def add(self, facts: dict[str, Any], found: Explanation | None) -> None:
-        """Add the next fit of the index, by its columns and its explanation."""
-        if found is None:
-            self.columns.add(len(facts["unit"]), {})
-            return
-        kinds, groups = (_printable([getattr(c, name) for c in found.contributions]) for name in ("kind", "name"))
-        n, n_units = len(kinds), len(facts["unit"])
-        nats = found.contribution
-        names = [f"explain.{kind}.{group}" for kind, group in zip(kinds, groups, strict=True)]
-        self.columns.add(n_units, dict(zip(names, nats, strict=True)))
-        same = {name: [_printable(facts[name])] * (n * n_units) for name in ("session", "model", "key")}
-        each = {
-            "nats": nats, "standard_error": found.standard_error, "bits_per_spike": found.bits_per_spike,
-            "d2": found.d2, "p_value": found.p_value, "q_value": found.q_value, "off": found.off,
-            "proved": found.is_proved, "n_draws": found.n_draws,
-        }  # fmt: skip
-        rows = {"session": same["session"], "model": same["model"]}
-        rows |= {"unit": [unit for unit in _printable(facts["unit"]) for _ in range(n)]}
-        rows |= {"kind": kinds * n_units, "group": groups * n_units}
-        rows |= {name: values.T.ravel() for name, values in each.items()} | {"key": same["key"]}
-        for name, values in rows.items():
-            self._rows[name].append(values)
-
-    def write(self, path: Path) -> Path | None:
-        """Write the table; remove an old one if there is nothing to write."""
-        import pandas as pd
-
-        if not self._rows:
-            path.unlink(missing_ok=True)
-            return None
-        with whole_or_absent(path) as file:
-            pd.DataFrame(_joined(self._rows)).to_parquet(file)
-        return path
+def _filled(columns: dict[str, list], n_units: int) -> dict[str, np.ndarray]:
+    """Join the parts of columns, each of a slice of the units; nan for units without."""
+    filled = {}
+    for name, parts in columns.items():
+        filled[name] = np.full(n_units, np.nan)
+        for units, values in parts:
+            filled[name][units] = values
+    return filled
 
 
 def _joined(columns: dict[str, list]) -> dict[str, Any]:

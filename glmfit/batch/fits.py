@@ -28,8 +28,8 @@ from ..compilation import compile_seconds, compiled_programs
 from ..design.builder import Built, build
 from ..status import Status
 from .at_work import Attempt, deaths, ended, reason
-from .held_out.explained import explain_built, to_file
-from .held_out.scores import SCORES, score_built
+from .held_out.explained import explain_task, to_file
+from .held_out.scores import SCORES, score_task
 from .models import make_estimator
 from .plan import Receipt, Task
 from .process import is_stopped, machine_type, stop
@@ -107,15 +107,53 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
     return receipt("done", facts["seconds"], warned=bool(facts["warnings"]))
 
 
+class Work:
+    """What a task's fit, its scores on held-out rows and its explanation share."""
+
+    def __init__(self, spec: dict):
+        self.spec = spec
+        asked = {name: spec[name] for name in ("source", "design", "estimator", "precision")}
+        self.built: Built = _remembered(_design, asked)
+        self.names: list[str] = self.built.feature_names + self.built.notes.get("own_names", [])  # of features
+        parts = {name: getattr(self.built, name) for name in ("sample_weight", "offset", "exposure")}
+        self.given = {name: value for name, value in parts.items() if value is not None}  # arguments of ``fit``
+
+    @property
+    def epochs(self) -> dict[str, np.ndarray]:
+        """Sets of intervals of the session."""
+        return _remembered(load_planned, self.spec["source"]).epochs
+
+    def inputs(self) -> Iterator[tuple[Any, Any]]:
+        """Yield features and responses of each fit: all neurons together, or each with its own history."""
+        built = self.built
+        if built.own is None:
+            has_names = built.target_names is not None and np.ndim(built.y) == 2
+            y = _named(built.y, built.target_names) if has_names else built.y
+            yield _named(built.X, self.names), y
+            return
+        for n, own in enumerate(built.own):
+            yield _named(np.concatenate([built.X, own], axis=1), self.names), built.y[:, [n]]
+
+    def fit(self, X: Any, y: Any, given: dict[str, Any]) -> Any:
+        """Fit one model to some rows of the design."""
+        terms = self.built.smooth_terms
+        made = {"terms": terms, "feature_mask": self.built.feature_mask} if terms else {}
+        model = make_estimator(self.spec, **made).fit(X, y, **given)
+        if np.any(np.asarray(model.report_.status) == Status.INTERRUPTED):
+            stop()  # a fit that was stopped half-way is not a result
+        return model
+
+
 def _fit(spec: dict) -> tuple[Any, dict, dict]:
-    built = _remembered(_design, {name: spec[name] for name in ("source", "design", "estimator", "precision")})
+    work = Work(spec)
+    built = work.built
     compiled, programs = compile_seconds(), compiled_programs()
     double = jax.enable_x64(True) if spec["precision"] == "double" else nullcontext()
     with double, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model = _fit_built(spec, built)
-        explanation, arrays = _explain(spec, built)
-        scored, scores = _score(spec, built)
+        model = _fit_all(work)
+        explanation, arrays = _explain(work)
+        scored, scores = _score(work)
     facts = {
         "seconds_compile": compile_seconds() - compiled,
         "programs": compiled_programs() - programs,
@@ -126,69 +164,40 @@ def _fit(spec: dict) -> tuple[Any, dict, dict]:
         **explanation,
         **scored,
     }
-    names = built.feature_names + built.notes.get("own_names", [])
-    return model, facts, {"design.feature_names": np.asarray(names, str), **arrays, **scores}
+    return model, facts, {"design.feature_names": np.asarray(work.names, str), **arrays, **scores}
 
 
-def _fit_built(spec: dict, built: Built) -> Any:
+def _fit_all(work: Work) -> Any:
     """Fit one model to all neurons, or one to each with its own history."""
     models = []
-    for X, y in _inputs(built):
-        models.append(_fit_rows(spec, built, X, y, _given(built)))
+    for X, y in work.inputs():
+        models.append(work.fit(X, y, work.given))
         n_rows, n_features = X.shape
         if n_rows < n_features:
             warn_user(f"{n_rows} rows for {n_features} features: only the penalty makes the fit unique.")
-    return models[0] if built.own is None else _join_neurons(models, built.target_names)
+    return models[0] if work.built.own is None else _join_neurons(models, work.built.target_names)
 
 
-def _fit_rows(spec: dict, built: Built, X: Any, y: Any, given: dict[str, Any]) -> Any:
-    """Fit one model to some rows of a design."""
-    made = {"terms": built.smooth_terms, "feature_mask": built.feature_mask} if built.smooth_terms else {}
-    model = make_estimator(spec, **made).fit(X, y, **given)
-    if np.any(np.asarray(model.report_.status) == Status.INTERRUPTED):
-        stop()  # a fit that was stopped half-way is not a result
-    return model
-
-
-def _score(spec: dict, built: Built) -> tuple[dict, dict]:
+def _score(work: Work) -> tuple[dict, dict]:
     """Score the model on held-out rows if the manifest asks for it; return entries of the header, and arrays."""
-    if "score" not in spec:
+    if "score" not in work.spec:
         return {}, {}
-    start, epochs = time.perf_counter(), _remembered(load_planned, spec["source"]).epochs
-    fit = functools.partial(_fit_rows, spec, built)
+    start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        scores = score_built(spec["score"], built, _inputs(built), fit, _given(built), epochs)
+        scores = score_task(work)
     for text in sorted({str(w.message) for w in caught}):
         warn_user(f"in the fits of [model.score]: {text}")
     return {"seconds_score": time.perf_counter() - start}, {SCORES: scores}
 
 
-def _explain(spec: dict, built: Built) -> tuple[dict, dict]:
+def _explain(work: Work) -> tuple[dict, dict]:
     """Explain the responses if the manifest asks for it; return entries of the file's header, and arrays."""
-    if "explain" not in spec:
+    if "explain" not in work.spec:
         return {}, {}
-    start, epochs = time.perf_counter(), _remembered(load_planned, spec["source"]).epochs
-    found = explain_built(spec, built, _inputs(built), functools.partial(make_estimator, spec), _given(built), epochs)
-    header, arrays = to_file(found)
+    start = time.perf_counter()
+    header, arrays = to_file(explain_task(work))
     return {"explain": header, "seconds_explain": time.perf_counter() - start}, arrays
-
-
-def _given(built: Built) -> dict[str, Any]:
-    parts = {name: getattr(built, name) for name in ("sample_weight", "offset", "exposure")}
-    return {name: value for name, value in parts.items() if value is not None}
-
-
-def _inputs(built: Built) -> Iterator[tuple[Any, Any]]:
-    """Yield features and responses of each fit: all neurons together, or each with its own history."""
-    if built.own is None:
-        has_names = built.target_names is not None and np.ndim(built.y) == 2
-        y = _named(built.y, built.target_names) if has_names else built.y
-        yield _named(built.X, built.feature_names), y
-        return
-    names = built.feature_names + built.notes["own_names"]
-    for n, own in enumerate(built.own):
-        yield _named(np.concatenate([built.X, own], axis=1), names), built.y[:, [n]]
 
 
 def _named(X: np.ndarray, names: list[str]):

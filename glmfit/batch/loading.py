@@ -67,10 +67,8 @@ def load_explanation(path: str | Path, session: str | None = None, model: str | 
 
     Raises
     ------
-    ValueError
-        If its model has no ``[model.explain]``, or as in `load_result`.
-    FileNotFoundError
-        As in `load_result`.
+    ValueError, FileNotFoundError
+        If its model has no ``[model.explain]`` (ValueError), and as in `load_result`.
     """
 
     def explanation(header, arrays, facts):
@@ -98,10 +96,8 @@ def load_scores(path: str | Path, session: str | None = None, model: str | None 
 
     Raises
     ------
-    ValueError
-        If the fit has no held-out scores, or as in `load_result`.
-    FileNotFoundError
-        As in `load_result`.
+    ValueError, FileNotFoundError
+        If the fit has no held-out scores (ValueError), and as in `load_result`.
     """
     import pandas as pd
 

@@ -17,8 +17,8 @@ from distributed import Scheduler, Security, SpecCluster
 from distributed.deploy.spec import ProcessInterface
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from ..files import open_to_append, read_regular
-from .at_work import forget_all
+from ..files import open_to_append
+from .at_work import forget_all, text_of
 
 # By default, the HTTP server of a worker listens on every interface of its machine.
 HTTP_ON_LOOPBACK = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
@@ -35,11 +35,9 @@ class Arrivals(SchedulerPlugin):
         self.count[str(scheduler.workers[worker].name)] += 1
 
 
-def last_lines(path: Path, n_lines: int = 5) -> str:
+def last_lines(path: Path) -> str:
     """Read the end of a log; empty if there is none."""
-    with contextlib.suppress(OSError, ValueError):
-        return "\n".join(read_regular(path).decode(errors="replace").splitlines()[-n_lines:])
-    return ""
+    return "\n".join((text_of(path) or "").splitlines()[-5:])
 
 
 class LocalWorker(ProcessInterface):

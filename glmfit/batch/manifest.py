@@ -20,7 +20,6 @@ from .sources import digest, identity_of
 _KEYS = {"name": TEXT, "seed": whole(0), "precision": one_of("single", "double")}
 _KEYS |= {"options": TABLE, "data": tables("data"), "model": tables("model")}
 _DEEPEST = 100  # nested tables and arrays; their readers are recursive
-_TOO_DEEP = f"tables and arrays are nested more than {_DEEPEST} deep"
 
 
 class ManifestError(ValueError):
@@ -78,8 +77,7 @@ class Manifest:
         list of Task
             Data that cannot be read raise no error here: only their tasks fail, when they are run.
         """
-        identify = identity_of if identify is None else identify
-        tasks = []
+        identify, tasks = identify or identity_of, []
         for data in self.data:
             models = [model for model in self.models if data.name in model.data]
             for session, source in data.sessions.items() if models else ():
@@ -95,10 +93,8 @@ class Manifest:
         spec |= {"source": source, "seed": self.seed, "precision": self.precision, "identity": identity}
         if model.estimator == "PopulationGLM":  # no effect, but part of the keys of fits by version 0.1
             spec["parameters"] = {"pad_shapes": self.options["pad_shapes"], **model.parameters}
-        if model.explain is not None:
-            spec["explain"] = model.explain
-        if model.score is not None:
-            spec["score"] = model.score
+        asked = {"explain": model.explain, "score": model.score}
+        spec |= {name: how for name, how in asked.items() if how is not None}
         return Task(key_of(spec), session, model.name, spec)
 
 
@@ -132,23 +128,16 @@ def read_manifest(path: str | Path) -> Manifest:
     ...     print(error.problems[0])
     batch.toml: sead is not known here; did you mean "seed"?
     """
-    return _read(Path(path), None)
+    return read_known(Path(path))
 
 
-def read_known(path: Path, out: Path) -> Manifest:
-    """Read a manifest; its parameters are not checked again if this version has planned it in ``out``.
-
-    The check imports the estimators, which takes longer than finding that all is done.
-    """
-    return _read(Path(path), planned_digest(out))
-
-
-def _read(path: Path, checked: str | None) -> Manifest:
-    """Read a manifest; parameters are not checked if its digest is that of one checked before."""
+def read_known(path: Path, out: Path | None = None) -> Manifest:
+    """Read a manifest; parameters are not checked, which takes long, if this version has planned it in ``out``."""
     if not path.exists():
         raise FileNotFoundError(f"there is no manifest {path}.")
     content = path.read_bytes()
     hashed = hashlib.sha256(content).hexdigest()
+    is_new = out is None or hashed != planned_digest(out)
     document = _parse(path, content)
     problems = Problems(path.name, document)
     right = check_table(problems, (), document, _KEYS)
@@ -160,17 +149,16 @@ def _read(path: Path, checked: str | None) -> Manifest:
         data[source.name] = source
     models: list[Model] = []
     for place, table in _check_tables(problems, document, "model"):
-        made = read_model(problems, place, table, data, values=hashed != checked)
+        made = read_model(problems, place, table, data, values=is_new)
         _check_new(problems, place, made, models)
         models += made
     if not problems and not any(data[name].sessions for model in models for name in model.data):
         problems.add((), "there is nothing to fit: no model has a session.")
     if problems:
         raise ManifestError(problems.texts)
-    about = {"name": path.stem, "seed": 0, "precision": "single"}
-    about |= {key: right[key] for key in about.keys() & right.keys()}
-    sources = {"data": tuple(data.values()), "models": tuple(models)}
-    return Manifest(path.resolve(), **about, options={"pad_shapes": True} | options, digest=hashed, **sources)
+    name, seed, precision = right.get("name", path.stem), right.get("seed", 0), right.get("precision", "single")
+    options = {"pad_shapes": True} | options
+    return Manifest(path.resolve(), name, seed, precision, options, hashed, tuple(data.values()), tuple(models))
 
 
 def _parse(path: Path, content: bytes) -> dict[str, Any]:
@@ -183,11 +171,11 @@ def _parse(path: Path, content: bytes) -> dict[str, Any]:
         document = tomllib.loads(text) if suffix == ".toml" else _read_json(text)
         if not isinstance(document, dict):
             raise ValueError(f"the document is a {type(document).__name__}; it must be a table")
-        if _depth(document) <= _DEEPEST:
-            return document
-        why = _TOO_DEEP
+        if _depth(document) > _DEEPEST:
+            raise RecursionError
+        return document
     except RecursionError:
-        why = _TOO_DEEP
+        why = f"tables and arrays are nested more than {_DEEPEST} deep"
     except UnicodeDecodeError as error:
         line, why = content[: error.start].count(b"\n") + 1, f"the file is not UTF-8 ({error.reason})"
     except json.JSONDecodeError as error:

@@ -15,7 +15,7 @@ from ..checks import as_numbers
 from ..design import rules as rule
 from ..design.rules import Problems, check_table, guess, is_plain, shown
 from ..design.schema import CLASS_ESTIMATORS, COUNT_ESTIMATORS, GAM, read_design
-from .held_out.explain_rules import read_explain
+from .held_out.explained import read_explain
 from .held_out.scores import read_score
 from .reading import Data
 
@@ -65,21 +65,17 @@ def read_model(
         return []
     design = _design(problems, path, table, sources, estimator)
     explained = scored = None
-    if isinstance(table.get("score"), dict):
-        scored = read_score(problems, (*path, "score"), table["score"], sources, estimator)
-    if isinstance(table.get("explain"), dict):
-        penalties = [parameters.get("regularizer"), *_listed(grid.get("regularizer"))]
+    if "score" in right:
+        scored = read_score(problems, (*path, "score"), right["score"], sources, estimator)
+    if "explain" in right:
+        tried = grid.get("regularizer")
+        penalties = [parameters.get("regularizer"), *(tried if isinstance(tried, list) else ())]
         at = (*path, "explain")
-        explained = read_explain(problems, at, table["explain"], sources, estimator, penalties, design)
+        explained = read_explain(problems, at, right["explain"], sources, estimator, penalties, design)
     if len(problems) > before or estimator is None:
         return []
-    name = right["name"]
     common = design, names, explained, scored
-    return [Model(name + end, estimator, parameters | chosen, *common) for end, chosen in members]
-
-
-def _listed(value: Any) -> list:
-    return value if isinstance(value, list) else []
+    return [Model(right["name"] + end, estimator, parameters | chosen, *common) for end, chosen in members]
 
 
 def _members(problems: Problems, path: tuple, parameters: dict, grid: dict, estimator: str | None, check: bool) -> list:
@@ -135,12 +131,9 @@ def _design(problems: Problems, path: tuple, table: dict, sources: list[Data], e
 
 
 def make_estimator(spec: dict[str, Any], **made: Any) -> Any:
-    """Make the estimator of a task's spec, not fitted, with further arguments made from its design.
-
-    Lists of the manifest are converted for the estimator: a pair of strength and ratio for the elastic net.
-    """
+    """Make the estimator of a task's spec, not fitted, with further arguments made from its design."""
     parameters = {name: value for name, value in spec["parameters"].items() if name != "pad_shapes"}
-    strength = parameters.get("regularizer_strength")
+    strength = parameters.get("regularizer_strength")  # and ratio, a tuple for the elastic net
     if parameters.get("regularizer") == "ElasticNet" and isinstance(strength, list) and len(strength) == 2:
         parameters["regularizer_strength"] = tuple(strength)
     return getattr(glmfit, spec["estimator"])(**parameters, **made, random_state=spec["seed"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..display import counted, one_line
 from .at_work import begun, deaths
 from .plan import read_plan
-from .results import failure_path, read_facts, read_failure, result_path
+from .results import failure_path, read_error, read_facts, result_path
 
 _SLOWEST, _MOST_NAMED = 5, 10
 _RECENT_S = 600.0
@@ -133,7 +133,7 @@ def status(out: str | Path) -> Progress:
             state, trouble = "failed" if failed.exists() else "missing", error
         states[task.model][state] += 1
         if state == "failed":
-            failures.append((name, " ".join(str(read_failure(failed).get("error", "?")).split())[:300]))
+            failures.append((name, " ".join(read_error(failed).split())[:300]))
         elif state == "missing":
             damaged += [] if isinstance(trouble, FileNotFoundError) else [str(trouble)]
             attempts += [(name, len(deaths(out, task.key)))] if task.key in attempted else []

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from .manifest import Manifest
 
 _FORMAT = 1
-_HASHED = ("estimator", "parameters", "design", "seed", "precision")
-_IF_GIVEN = ("explain", "score")
+_HASHED = ("estimator", "parameters", "design", "seed", "precision", "explain", "score")  # the last two if given
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Receipt(NamedTuple):
 
 def key_of(spec: dict[str, Any]) -> str:
     """Hash the content of a task; the places of its data are not part of it."""
-    facts = {name: spec[name] for name in (*_HASHED, *(name for name in _IF_GIVEN if name in spec))}
+    facts = {name: spec[name] for name in _HASHED if name in spec}
     return digest({"format": _FORMAT, "data": spec["identity"], **facts})[:20]
 
 

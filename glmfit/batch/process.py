@@ -33,10 +33,7 @@ def default_out(path: Path) -> Path:
 
 
 def worker_environment(*, gpu: str | None = None, cache: str | os.PathLike | None = None) -> dict[str, str]:
-    """Return the environment variables of a process that fits, which NumPy and jax read when they are imported.
-
-    `gpu` is the number (or UUID) of the only GPU to use; `cache` the folder of programs compiled for this machine type.
-    """
+    """Return the environment of a process that fits, on one GPU (number or UUID) or none; NumPy and jax read it."""
     env = ONE_THREAD | {"JAX_PLATFORMS": "cpu"}
     if gpu is not None:
         # A GPU worker that finds no GPU must fail and not quietly compute on the CPU.

@@ -24,12 +24,12 @@ def check_ranges(manifest: Manifest) -> None:
     read, problems, known = cache(_span), [], set()
     for model in manifest.models:
         for name, covariate in _with_range(model.design or {}):
-            low, high = covariate["basis"]["range"]
             for data in (data for data in manifest.data if data.name in model.data):
                 if (fact := digest([covariate, data.name])) in known:
                     continue
                 known.add(fact)
-                if (span := _outside(covariate, low, high, data.sessions.values(), read)) is not None:
+                if (span := _outside(covariate, data.sessions.values(), read)) is not None:
+                    low, high = covariate["basis"]["range"]
                     problems.append(
                         f'{manifest.path.name}: model "{model.name}", design: covariate "{name}": its values in data '
                         f'"{data.name}", {span[0]:g} to {span[1]:g}, are outside of the range [{low:g}, {high:g}] of '
@@ -49,22 +49,25 @@ def _with_range(design: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, covariate
 
 
-def _outside(
-    covariate: dict, low: float, high: float, sources: Iterable[dict], read: Callable[..., _Span | None]
-) -> tuple[float, float] | None:
+def _outside(covariate: dict, sources: Iterable[dict], read: Callable[..., _Span | None]) -> tuple | None:
     """Return smallest and largest value of a covariate if all sessions are outside of its range, else None."""
-    least, most = np.inf, -np.inf
+    (low, high), least, most = covariate["basis"]["range"], np.inf, -np.inf
     for source in sources:
         keys = source.get("signals", {}).get(covariate["signal"])
         if source.get("format") not in ("npz", "zarr") or keys is None:
             return None
         found = read(source["path"], source["format"], keys["values"])
-        if found is None or (columns := _columns(found, keys.get("columns", ()), covariate)) is None:
+        if found is None:
             return None
-        of_session = [float(end(part[columns])) for end, part in zip((np.min, np.max), found, strict=True)]
-        if not (of_session[1] < low or of_session[0] > high):
+        n, names = len(found[0]), tuple(keys.get("columns", ()))
+        try:
+            columns = [column_of(c, names, n, "") for c in covariate.get("columns", range(n))]
+        except ValueError:  # there are no such columns
             return None
-        least, most = min(least, of_session[0]), max(most, of_session[1])
+        first, last = float(np.min(found[0][columns])), float(np.max(found[1][columns]))
+        if not (last < low or first > high):
+            return None
+        least, most = min(least, first), max(most, last)
     return (least, most) if least <= most else None
 
 
@@ -75,16 +78,7 @@ def _span(path: str, form: str, name: str) -> _Span | None:
     except Exception:
         return None
     values = values[:, None] if values.ndim == 1 else values
-    if values.ndim != 2 or not np.isfinite(values).any(axis=0).all():
-        return None
     known = np.isfinite(values)
-    return np.min(values, axis=0, where=known, initial=np.inf), np.max(values, axis=0, where=known, initial=-np.inf)
-
-
-def _columns(span: _Span, names, covariate: dict[str, Any]) -> list[int] | None:
-    """Return the numbers of the columns of a covariate; None if there are no such columns."""
-    n = len(span[0])
-    try:
-        return [column_of(c, tuple(names), n, "") for c in covariate.get("columns", range(n))]
-    except ValueError:
+    if values.ndim != 2 or not known.any(axis=0).all():
         return None
+    return np.min(values, axis=0, where=known, initial=np.inf), np.max(values, axis=0, where=known, initial=-np.inf)

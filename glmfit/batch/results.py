@@ -50,10 +50,7 @@ def result_path(out: Path, key: str) -> Path:
 
 
 def find_result(out: Path, session: str | None, model: str | None) -> Path:
-    """Find the file of one fit by the names of its session and its model; None matches any, if there is only one.
-
-    ValueError if they match no task or several, FileNotFoundError if the result does not exist.
-    """
+    """Find the file of one fit by the names of its session and its model; raises as `load_result`."""
     left = read_plan(out)
     for kind, name in (("session", session), ("model", model)):
         names = dict.fromkeys(getattr(task, kind) for task in left)
@@ -81,16 +78,15 @@ def make_folders(out: Path) -> None:
         remove_stale_parts(folder)
 
 
-def write_result(out: Path, task: Task, model, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Path:
+def write_result(out: Path, task: Task, model, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Write the result of a task, whole or not at all; an earlier failure is forgotten."""
     from ..estimators.model import model_to_file
 
     header, model_arrays = model_to_file(model)
     header["batch"] = {"key": task.key, "session": task.session, "model": task.model, "spec": task.spec, **facts}
-    path = save_npz(result_path(out, task.key), header, model_arrays | arrays)
+    save_npz(result_path(out, task.key), header, model_arrays | arrays)
     forget_failure(out, task.key)
     ended(out, task.key)
-    return path
 
 
 def forget_failure(out: Path, key: str) -> None:
@@ -99,10 +95,7 @@ def forget_failure(out: Path, key: str) -> None:
 
 
 def read_result(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any], dict[str, Any] | None]:
-    """Read arrays of a result, its columns of the index, those of its terms, and its explanation, if it has any.
-
-    ValueError if any byte has changed (by checksums).
-    """
+    """Read arrays of a result, its columns of the index, those of its terms, and its explanation, by checksums."""
     with _damage_told(path, "a complete result"):
         header, arrays = read_npz(path)
         facts = check_result(header, arrays, Path(path).stem)
@@ -156,20 +149,17 @@ def check_result(header: dict, arrays: dict[str, np.ndarray], key: str | None = 
     return _facts_of_units(header, arrays, intercept.size)
 
 
-def write_failure(out: Path, task: Task, facts: dict[str, Any]) -> Path:
-    path = failure_path(out, task.key)
-    write_text(path, json.dumps({"key": task.key, "session": task.session, "model": task.model, **facts}, indent=1))
+def write_failure(out: Path, task: Task, facts: dict[str, Any]) -> None:
+    kept = {"key": task.key, "session": task.session, "model": task.model, **facts}
+    write_text(failure_path(out, task.key), json.dumps(kept, indent=1))
     ended(out, task.key)
-    return path
 
 
-def read_failure(path: Path) -> dict[str, Any]:
-    """Read a saved traceback; if that fails, the error reports it."""
+def read_error(path: Path) -> str:
+    """Read the error of a failed task from the file with its traceback."""
     with contextlib.suppress(*DAMAGED):
-        found = json.loads(read_regular(path))
-        if isinstance(found, dict):
-            return found
-    return {"key": Path(path).stem, "error": "the file with the traceback cannot be read", "traceback": ""}
+        return str(json.loads(read_regular(path))["error"])
+    return "the file with the traceback cannot be read"
 
 
 def _check_header(header: dict, key: str | None) -> None:

@@ -17,7 +17,7 @@ from .manifest import Manifest, read_known
 from .overview import shorten
 from .plan import Receipt, Task, plan, share
 from .process import default_out, signals_noted, stop_if_told
-from .results import failure_path, forget_failure, is_whole, make_folders, read_failure, result_path, write_failure
+from .results import failure_path, forget_failure, is_whole, make_folders, read_error, result_path, write_failure
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -184,10 +184,7 @@ def _drive(function: Callable[[Task], Receipt], book: Book, where: Any, **option
 
 
 class Book:
-    """Tasks to be done, and their receipts, kept and shown.
-
-    The constructor plans, and reads every existing result.
-    """
+    """Tasks to be done, after all existing results are read, and their receipts, kept and shown."""
 
     def __init__(self, manifest: Manifest, out: Path, shard, retry: bool, progress: bool, start: float):
         self._out, self._digest, self._start = out, manifest.digest, start
@@ -217,7 +214,7 @@ class Book:
             damaged = result_path(self._out, key).exists()
             self._n_damaged += damaged
             if key in left and not damaged and not retry:
-                error = str(read_failure(failure_path(self._out, key)).get("error"))
+                error = read_error(failure_path(self._out, key))
                 self._failed.append(Receipt(key, task.session, task.model, "failed", error=error))
                 continue
             self.todo.append(task)

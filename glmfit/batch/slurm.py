@@ -109,10 +109,7 @@ class Jobs(SLURMCluster):
         return [job for job in self.workers.values() if job.refusal]
 
     async def _look_after_jobs(self) -> None:
-        """Forget jobs that SLURM no longer knows, so that new ones are submitted.
-
-        Many jobs in a row that end without a worker are trouble: no queue should be flooded with them.
-        """
+        """Forget jobs that SLURM no longer knows, so that new ones are submitted; many in a row are trouble."""
         arrived = n_gone = 0
         submitted: dict[str, float] = {}
         while await self._is_open_after(CHECK_EVERY if self.trouble is None else CHECK_BROKEN_EVERY):
@@ -132,7 +129,7 @@ class Jobs(SLURMCluster):
                 if job not in known and self.workers.pop(missing[job], None) is not None:
                     n_gone += 1
                     log = next(iter(sorted(Path(self.log_directory).glob(f"*-{job}.err"))), Path(self.log_directory))
-            if n_gone >= 3 * self.n_jobs:
+            if n_gone >= 3 * self.n_jobs:  # no queue should be flooded with them
                 self.trouble = f"{n_gone} jobs ended before their worker had started; see {log}:\n{last_lines(log)}"
 
     async def _known_jobs(self) -> dict[str, str] | None:

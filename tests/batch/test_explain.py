@@ -22,7 +22,6 @@ from glmfit.batch import (
     run,
     run_one,
 )  # fmt: skip
-from glmfit.batch.held_out import explain_rules as _explain_rules
 from glmfit.batch.held_out import explained as _explained
 from glmfit.batch.held_out import scores as _scores
 from glmfit.batch.plan import plan
@@ -441,8 +440,8 @@ def test_problems_visible_only_in_the_recording_fail_in_the_fit(folder, asked, s
 def test_the_documentation_has_every_key():
     page = (ROOT / "docs" / "how_to" / "manifest.md").read_text()
     section = page[page.index("## `[model.explain]`") :]
-    tables = [_explain_rules._KEYS, _scores._CV, *_explain_rules._NULL.values()]
+    tables = [_explained._KEYS, _scores._CV, *_explained._NULL.values()]
     keys = {key for table in tables for key in table} - {"epochs"}
     assert not [key for key in keys if f"`{key}`" not in section] and "epochs =" in section
-    for name in (*_explain_rules.KINDS, *_explain_rules.NULLS, *_explain_rules.PENALTIES):
+    for name in (*_explained.KINDS, *_explained.NULLS, *_explained.PENALTIES):
         assert f'`"{name}"`' in section

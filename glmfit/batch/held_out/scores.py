@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from ...design.schema import CLASS_ESTIMATORS, COUNT_ESTIMATORS, LABEL_ESTIMATOR
 from ...status import Status
 
 if TYPE_CHECKING:
-    from ...design.builder import Built
+    from ..fits import Work
     from ..reading import Data
 
 SCORES = "held_out.scores"  # (fold, unit), among the arrays of a result
@@ -66,26 +65,22 @@ def check_epochs(problems: Problems, path: tuple, key: str, name: str | None, so
 # -- folds of the rows of a design
 
 
-def labels_of(name: str, key: str, built: Built, epochs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the interval with the centre of each row's bin, numbered in time order, -1 for none, (time,).
-
-    ``key`` is the table and the key of the manifest that name the intervals, for errors.
-    """
-    if built.times is None:
+def labels_of(name: str, key: str, work: Work) -> np.ndarray:
+    """Return the interval with the centre of each row's bin, numbered in time order, -1 for none, (time,)."""
+    times, epochs = work.built.times, work.epochs
+    if times is None:
         raise ValueError(f'{key} names the epochs "{name}", but matrices have no times.')
     if name not in epochs:
         raise ValueError(f'{key} names "{name}", which is not among the epochs{guess(name, epochs)}')
     intervals = np.asarray(epochs[name])
     intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
-    index = np.searchsorted(intervals[:, 0], built.times, side="right") - 1
-    return np.where((index >= 0) & (built.times <= intervals[index, 1]), index, -1)
+    index = np.searchsorted(intervals[:, 0], times, side="right") - 1
+    return np.where((index >= 0) & (times <= intervals[index, 1]), index, -1)
 
 
-def folds_of(
-    cv: Mapping[str, Any], key: str, built: Built, epochs: Mapping[str, np.ndarray]
-) -> list[tuple[np.ndarray, np.ndarray]]:
+def folds_of(cv: dict[str, Any], key: str, work: Work) -> list[tuple[np.ndarray, np.ndarray]]:
     """Make folds of whole intervals, assigned in turn: (train, test) indices of rows."""
-    labels = labels_of(cv["epochs"], key, built, epochs)
+    labels = labels_of(cv["epochs"], key, work)
     there = np.unique(labels[labels >= 0])
     if len(there) < cv["n"]:
         raise ValueError(
@@ -100,10 +95,11 @@ def _by_number(number: np.ndarray, n: int) -> list[tuple[np.ndarray, np.ndarray]
     return [(np.flatnonzero(number != k), np.flatnonzero(number == k)) for k in range(n)]
 
 
-def _folds(asked: Mapping[str, Any], built: Built, epochs: Mapping[str, np.ndarray], usable: np.ndarray) -> list:
+def _folds(work: Work, usable: np.ndarray) -> list:
     """Make the folds of a score: (train, test) indices of rows; blocks have equally many usable rows, bool (row,)."""
+    asked = work.spec["score"]
     if "test" in asked:
-        held = labels_of(asked["test"], "score: test", built, epochs) >= 0
+        held = labels_of(asked["test"], "score: test", work) >= 0
         if held.all() or not held.any():
             raise ValueError(
                 f'score: the epochs "{asked["test"]}" have {held.sum()} of {len(held)} bins of the design; they must '
@@ -111,7 +107,7 @@ def _folds(asked: Mapping[str, Any], built: Built, epochs: Mapping[str, np.ndarr
             )
         return _by_number(np.where(held, 0, -1), 1)
     if isinstance(asked["cv"], dict):
-        return folds_of(asked["cv"], "score: cv", built, epochs)
+        return folds_of(asked["cv"], "score: cv", work)
     n_rows, n = int(usable.sum()), asked["cv"]
     if n > n_rows:
         raise ValueError(f"score: cv is {n}, more than the {n_rows} bins of the design with all features.")
@@ -123,54 +119,31 @@ def _folds(asked: Mapping[str, Any], built: Built, epochs: Mapping[str, np.ndarr
 # -- scores
 
 
-def score_built(
-    asked: Mapping[str, Any],
-    built: Built,
-    inputs: Iterable[tuple[Any, Any]],
-    fit: Callable[[Any, Any, dict], Any],
-    given: Mapping[str, Any],
-    epochs: Mapping[str, np.ndarray],
-) -> np.ndarray:
-    """Fit a task's model without the rows of each fold, and score these rows.
+def score_task(work: Work) -> np.ndarray:
+    """Fit a task's model without the rows of each fold, and score these rows: (fold, unit), (fold, 1) for classes.
 
-    Parameters
-    ----------
-    asked, built : dict, Built
-        The checked table of the manifest; design of the task.
-    inputs : iterable of (features, responses)
-        Inputs of each fit: all neurons together, or each neuron with its own history.
-    fit : callable
-        Fits the model to features, responses and a dict of further arguments.
-    given : dict
-        Weights and similar arguments of ``fit``.
-    epochs : dict of numpy.ndarray
-        Sets of intervals of the session.
-
-    Returns
-    -------
-    numpy.ndarray
-        (fold, unit), or (fold, 1) for a model of classes; nan for neurons without spikes in the rows fitted, and for
-        folds without rows that can be fitted or scored.
+    nan for neurons without spikes in the rows fitted, and for folds without rows that can be fitted or scored.
     """
     parts = []
-    for X, y in inputs:
+    for X, y in work.inputs():
         Y = np.asarray(y).reshape(len(X), -1)
         usable = np.isfinite(np.asarray(X)).all(axis=1)
         usable &= ~np.isnan(Y).all(axis=1) if Y.dtype.kind == "f" else True
         scores = []
-        for train, test in _folds(asked, built, epochs, usable):
+        for train, test in _folds(work, usable):
             if usable[train].sum() < 2 or not usable[test].any():
                 scores.append(np.full(1, np.nan))
             else:
-                scores.append(_score(fit, X, y, given, train[usable[train]], test[usable[test]], asked["scoring"]))
+                scores.append(_score(work, X, y, train[usable[train]], test[usable[test]]))
         n_units = max(map(len, scores))
         parts.append(np.stack([np.broadcast_to(score, n_units) for score in scores]))
     return np.concatenate(parts, axis=1)
 
 
-def _score(fit, X, y, given: Mapping[str, Any], train: np.ndarray, test: np.ndarray, scoring: str) -> np.ndarray:
+def _score(work: Work, X, y, train: np.ndarray, test: np.ndarray) -> np.ndarray:
     """Fit some rows, and score others, (unit,)."""
-    model = fit(_take(X, train), _take(y, train), {name: _take(a, train) for name, a in given.items()})
+    given, scoring = work.given, work.spec["score"]["scoring"]
+    model = work.fit(_take(X, train), _take(y, train), {name: _take(a, train) for name, a in given.items()})
     X, y, rest = _take(X, test), _take(y, test), {name: _take(a, test) for name, a in given.items()}
     if not hasattr(model, "classes_"):
         score = np.atleast_1d(model.score(X, y, score_type=scoring, per_neuron=True, **rest))
