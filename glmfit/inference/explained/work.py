@@ -33,7 +33,7 @@ class Work:
         facts = {} if checkpoint is None else _facts(scorer, nested, null, null_strength, level)
         self.file = None if checkpoint is None else Checkpoint(checkpoint, facts)
         n = scorer.n_neurons
-        self.held = HeldOut.empty(len(nested.masks), scorer.n_held, n)
+        self.held = scorer.empty()
         self.known = np.zeros(n, bool)
         self.verdicts: Verdicts | None = None
         self.strength = np.full(n, np.nan)
@@ -58,12 +58,10 @@ class Work:
     def _score(self, bar: ProgressBar) -> None:
         setting = self.scorer.setting()
         left = np.flatnonzero(~self.known)
-        size = _CHUNK if setting.by_newton and not self.scorer.observation.is_quadratic else max(len(left), 1)
+        size = _CHUNK if self.scorer.by_newton and not self.scorer.observation.is_quadratic else max(len(left), 1)
         for start in range(0, len(left), size):
             some = left[start : start + size]
-            found = self.scorer.held_out(setting, self.scorer.responses, some, told=bar.advance)
-            for name, value in vars(found).items():
-                getattr(self.held, name)[..., some] = value[..., some]
+            self.held.put(some, self.scorer.held_out(setting, self.scorer.responses, some, bar.advance))
             self.known[some] = True
             self._note()
 
@@ -72,17 +70,10 @@ class Work:
             self.null_strength, self.scorer.strengths, self.held.chosen, np.isfinite(self.held.loss)
         )
         at = None if self.null_strength == "chosen" else self.strength
-        features = [self._features_of(c) for c in self.nested.contributions]
-        given = self.nested.contributions, self.null, self.rows, at, self.level, features
-        test = NullTest(self.scorer, *given)
+        test = NullTest(self.scorer, self.nested.contributions, self.null, self.rows, at, self.level)
         self.verdicts = self.verdicts or test.observe(bar.advance)
         for _ in test.run(self.verdicts, bar.advance):
             self._note()
-
-    def _features_of(self, contribution) -> np.ndarray:
-        """Features that the larger model has and the smaller one lacks, bool (feature,)."""
-        masks = self.nested.masks
-        return masks[contribution.more] & ~masks[contribution.less]
 
     def result(self, data: Training, features: list[str], observation_model: str, interrupted: bool) -> Explanation:
         """Assemble the results."""
@@ -100,8 +91,8 @@ class Work:
             neuron=list(data.neuron_names), model=self.nested.names, feature=features,
             contributions=self.nested.contributions, members=self.nested.masks,
             loss=held.loss, loss_off=held.off, strengths=scorer.strengths, strength=chosen, gap=held.gap,
-            proved=held.proved, saturated=scorer.saturated(scorer.responses, scorer.number, scorer.weights),
-            n_spikes=scorer.spikes(data, scorer.number), n_fits=held.n_fits, n_proved=held.n_proved,
+            proved=held.proved, saturated=scorer.saturated(),
+            n_spikes=scorer.spikes(data), n_fits=held.n_fits, n_proved=held.n_proved,
             p_value=p, q_value=false_discovery_rate(p, [c.kind for c in self.nested.contributions]),
             statistic=nothing if v is None else v.observed,
             null_statistic=np.full((0, *shape), np.nan) if v is None else v.drawn,
