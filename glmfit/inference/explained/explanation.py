@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-_NAMES = ("neuron", "model", "feature", "contributions")
-_TEXTS = ("observation_model", "null", "status")
-
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Display):
@@ -214,7 +211,7 @@ class Explanation(Display):
             "kind": ("contribution", [c.kind for c in self.contributions]),
             "group": ("contribution", [c.name for c in self.contributions]),
         }  # fmt: skip
-        attributes = {name: getattr(self, name) for name in _TEXTS}
+        attributes = {name: getattr(self, name) for name in ("observation_model", "null", "status")}
         return xr.Dataset(variables, coords, attributes)
 
     def _summary(self) -> Summary:
@@ -264,10 +261,10 @@ class Explanation(Display):
 
 def explanation_to_file(found: Explanation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the header (values of JSON) and the arrays."""
-    header = {name: getattr(found, name) for name in (*_NAMES, *_TEXTS)}
-    header |= {name: getattr(found, name) for name in ("n_null_fits", "n_null_proved", "n_possible_draws")}
+    header = {f.name: getattr(found, f.name) for f in fields(found)}
+    arrays = {name: header.pop(name) for name in _array_names()}
     header["contributions"] = [[c.name, c.kind, int(c.more), int(c.less)] for c in found.contributions]
-    return header, {name: getattr(found, name) for name in _array_names()}
+    return header, arrays
 
 
 def explanation_from_file(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Explanation:

@@ -39,6 +39,15 @@ class Verdicts:
     ended: np.ndarray  # neurons of which all wanted draws were evaluated, bool (neuron,)
     looked: np.ndarray  # draws evaluated of all neurons, a number
 
+    @classmethod
+    def empty(cls, n_contributions: int, n_neurons: int, n_draws: int) -> Verdicts:
+        """Return an object without results."""
+        shape = n_contributions, n_neurons
+        counts = (np.zeros(shape, int) for _ in range(4))  # above, done, loose, unproved
+        fits = (np.zeros(n_neurons, int) for _ in range(2))
+        drawn, ended = np.full((n_draws, *shape), np.nan), np.zeros(n_neurons, bool)
+        return cls(np.full(shape, np.nan), np.full(shape, np.inf), *counts, drawn, *fits, ended, np.zeros((), int))
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Return it as named arrays."""
         return {f"null/{name}": np.asarray(value) for name, value in vars(self).items()}
@@ -118,14 +127,13 @@ class NullTest:
 
     def observe(self, told: Callable[[], None]) -> Verdicts:
         """Compute the statistics of the recording."""
-        shape = len(self._pairs), self.scorer.n_neurons
+        out = Verdicts.empty(len(self._pairs), self.scorer.n_neurons, self.null.n_draws)
         responses = self.scorer.taken(slice(None) if self.used is None else self.used, self.used)
-        held = self._held_out(self._setting, responses, np.ones(shape, bool), None, told)
-        value, off, proved = self._statistics(held)
-        value = np.where(np.isfinite(off) | proved, value, np.nan)  # an unproved value is not compared
-        counts = (np.zeros(shape, int) for _ in range(4))  # above, done, loose, unproved
-        drawn, none = np.full((self.null.n_draws, *shape), np.nan), np.zeros(shape[1], bool)
-        return Verdicts(value, off, *counts, drawn, held.n_fits, held.n_proved, none, np.zeros((), int))
+        held = self._held_out(self._setting, responses, np.ones(out.off.shape, bool), None, told)
+        value, out.off, proved = self._statistics(held)
+        out.observed = np.where(np.isfinite(out.off) | proved, value, np.nan)  # an unproved value is not compared
+        out.count(held)
+        return out
 
     def run(self, verdicts: Verdicts, told: Callable[[], None]) -> Iterator[None]:
         """Evaluate the wanted draws, and yield from time to time."""
