@@ -14,36 +14,19 @@ class Smooth:
 
     The coefficients of a neuron are ``turn @ coordinates[:-1]``, its predictor at features x is
     ``(x - mean) @ turn @ coordinates[:-1] + coordinates[-1]``.
-
-    Attributes
-    ----------
-    places : numpy.ndarray
-        First and last + 1 coordinate of every term, (term, 2), terms in the order of ``terms_``.
-    turn, mean, gram : numpy.ndarray
-        (feature, coordinate), (feature,), and second moments of the coordinates over the rows,
-        (coordinate, coordinate).
-    coordinates : numpy.ndarray
-        (neuron, coordinate + 1), the intercept of centred features last.
-    degrees, degrees_of_tests : numpy.ndarray
-        Effective degrees of freedom of every coordinate: the diagonals of F and of 2 F - F F, (coordinate, neuron).
-    scale : numpy.ndarray
-        Dispersion that multiplies the covariance, 1 for models without a scale, (neuron,).
-    covariance : dict of str to numpy.ndarray
-        By term: posterior covariance of its coordinates and the intercept, at a scale of 1,
-        (neuron, coordinate + 1, coordinate + 1), at the strengths of the fit; nan for neurons without a fit or the
-        term.
-    wide : dict of str to numpy.ndarray
-        The same with the uncertainty of strengths that were chosen.
     """
 
-    places: np.ndarray
-    turn: np.ndarray
-    mean: np.ndarray
-    gram: np.ndarray
-    coordinates: np.ndarray
-    degrees: np.ndarray
-    degrees_of_tests: np.ndarray
-    scale: np.ndarray
+    places: np.ndarray  # first and last + 1 coordinate of every term, (term, 2), in the order of `terms_`
+    turn: np.ndarray  # (feature, coordinate)
+    mean: np.ndarray  # (feature,)
+    gram: np.ndarray  # second moments of the coordinates over the rows, (coordinate, coordinate)
+    coordinates: np.ndarray  # (neuron, coordinate + 1), the intercept of centred features last
+    degrees: np.ndarray  # effective degrees of freedom: the diagonal of F, (coordinate, neuron)
+    degrees_of_tests: np.ndarray  # and that of 2 F - F F
+    scale: np.ndarray  # dispersion that multiplies the covariance, 1 for models without a scale, (neuron,)
+    # By term: posterior covariance of its coordinates and the intercept, at a scale of 1, (neuron, coordinate + 1,
+    # coordinate + 1), at the strengths of the fit, nan for neurons without a fit or the term; and the same with the
+    # uncertainty of strengths that were chosen.
     covariance: dict[str, np.ndarray] = field(default_factory=dict)
     wide: dict[str, np.ndarray] = field(default_factory=dict)
 
