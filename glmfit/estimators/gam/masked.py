@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from ...data.arrays import shape_of
 from ...data.counts import Training
 from ...data.standard_form import StandardForm
 from ...engine.population import PopulationProblem
@@ -22,7 +23,7 @@ def read_mask(given: Any, n_features: int, n_neurons: int) -> np.ndarray | None:
 
 def read_ones(what: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Check an array of 0 and 1, and return it as bool."""
-    value = np.asarray(given, object) if _is_ragged(given) else np.asarray(given)
+    value = np.asarray(given, object if shape_of(given) is None else None)
     value = value[:, None] if value.ndim == 1 == len(shape) - 1 and shape[1] == 1 else value
     if value.shape != shape:
         of = "(feature, neuron)" if len(shape) == 2 else "(neuron,)"
@@ -30,14 +31,6 @@ def read_ones(what: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
     if value.dtype.kind not in "biuf" or not np.isin(value, (0, 1)).all():
         raise ValueError(f"{what} has values other than 0 and 1, or True and False.")
     return value.astype(bool)
-
-
-def _is_ragged(given: Any) -> bool:
-    try:
-        np.asarray(given)
-    except ValueError:
-        return True
-    return False
 
 
 def check_masked(model, data: Training, checkpoint: Any, init_params: Any) -> None:
