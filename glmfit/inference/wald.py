@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from .. import penalties
 from ..checks import check_choice, check_real
-from ..data.counts import Training, read_training
+from ..data.counts import Training, read_training, weights_of
 from ..data.standard_form import StandardForm
 from ..design import as_source
 from ..display import Display, Summary, counted, long_frame
@@ -23,6 +23,7 @@ from ..engine.population import PopulationProblem
 from ..engine.problem import Params
 from ..estimators import PopulationGLM, PopulationGLMCV
 from ..estimators.model import check_is_fitted
+from ..estimators.scores import as_given
 from ..estimators.streaming import as_arrays, bytes_in_memory
 from ..numerics import DataLike, PerRow
 from ..observations import NegativeBinomial
@@ -194,21 +195,14 @@ def wald_table(
 
 def _of_mean_one(rows: Training) -> Training:
     """Rescale weights to mean one over the rows that count, times the exposure, for each neuron if it has its own."""
-    weights = np.ones(len(rows.X)) if rows.weights is None else rows.weights
-    exposure = rows.exposure
-    own = rows.own if rows.own is None or rows.own.dtype != bool else rows.own.astype(np.float64)
-    if exposure is None or exposure.ndim == 1:
-        weights = weights / np.mean(weights if exposure is None else weights / exposure)
-    else:
-        weights = weights / np.mean(weights)
-    if own is not None:
-        without = own if exposure is None or exposure.ndim == 1 else own / np.where(exposure > 0, exposure, 1.0)
-        counted = np.maximum(np.count_nonzero(own, axis=0), 1)
-        mean = (weights[:, None] * without).sum(axis=0) / counted
-        if exposure is not None and exposure.ndim == 1:
-            mean = (weights[:, None] / exposure[:, None] * without).sum(axis=0) / counted
-        own = own / np.where(mean > 0, mean, 1.0)
-    return replace(rows, weights=weights, own=own)
+    rows = replace(rows, weights=np.ones(len(rows.X)) if rows.weights is None else rows.weights)
+    rows = replace(rows, weights=rows.weights / np.mean(as_given(rows).weights))
+    if rows.own is None:
+        return rows
+    given = as_given(rows)
+    total = (given.weights[:, None] * given.own).sum(axis=0)
+    mean = total / np.maximum(np.count_nonzero(rows.own, axis=0), 1)
+    return replace(rows, own=rows.own / np.where(mean > 0, mean, 1.0))
 
 
 class _Curvature(NamedTuple):
@@ -259,8 +253,7 @@ class FittedData:
     @cached_property
     def n_observed(self) -> np.ndarray:
         """Sum of the weights of every neuron: F times this is the loss of all responses, (neuron,)."""
-        weights = self.data.weights[:, None]
-        total = np.sum(weights if self.data.own is None else weights * self.data.own, axis=0)
+        total = weights_of(self.data, slice(None)).sum(axis=0)
         return np.broadcast_to(total, self.params.intercept.shape)
 
     @one_thread_each()
