@@ -13,6 +13,7 @@ from ...design import Term
 from ...numerics import Seed
 from ...threads import one_thread_each
 from ..population_model import PopulationModel
+from .masked import coordinates_within
 from .posterior import Quantiles, Smooth, deviations, grid_of
 from .smooth_tests import NO_TEST, TermTest, penalty_of, shrunken_test, shrunken_test_of_several, smooth_test
 from .term_curve import OF_THE_CURVE, OF_THE_RATE, TermCurve
@@ -275,9 +276,8 @@ class FittedTerms(PopulationModel):
 
     def _has(self, name: str, inside: np.ndarray) -> np.ndarray:
         """Find which coordinates of a term a neuron has, bool (coordinate,): those of which it has all features."""
-        term = self.terms_[name]
-        turn = self._smooth.turn[list(term.features), self._place(name)]
-        return ~np.any((turn != 0) & ~inside[:, None], axis=0)
+        turn = self._smooth.turn[list(self.terms_[name].features), self._place(name)]
+        return coordinates_within(turn, inside[:, None])[:, 0]
 
     def _place(self, name: str) -> slice:
         return slice(*self._smooth.places[list(self.terms_).index(name)])

@@ -33,6 +33,14 @@ def read_ones(what: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
     return value.astype(bool)
 
 
+def coordinates_within(turn: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Find which coordinates each neuron has, bool (coordinate, neuron): those of which it has all features.
+
+    ``turn`` takes coordinates to features, (feature, coordinate), and ``mask`` is bool (feature, neuron).
+    """
+    return np.array([mask[column != 0].all(axis=0) for column in turn.T]).reshape(-1, mask.shape[1])
+
+
 def check_masked(model, data: Training, checkpoint: Any, init_params: Any) -> None:
     """Raise for what a fit with a mask and no penalty cannot do."""
     given = "feature_mask is given without a penalty"
@@ -50,6 +58,6 @@ def fit_masked(problem: PopulationProblem, form: StandardForm, mask: np.ndarray,
     """Fit a problem without a penalty, each neuron with the features it has; coefficients of other features are 0."""
     n = problem.n_features
     space = Coordinates(problem.X, {"features": (range(n), list(np.eye(n)))}, problem.weights)
-    inside = np.array([mask[np.flatnonzero(column)].all(axis=0) for column in space.turn.T]).reshape(-1, mask.shape[1])
+    inside = coordinates_within(space.turn, mask)
     population = SmoothPopulation(problem, space, [range(n)], problem.n_counted, form.unit, inside)
     return population.fit(np.zeros(mask.shape), options)[0]
