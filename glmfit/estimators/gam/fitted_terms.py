@@ -130,11 +130,9 @@ class FittedTerms(PopulationModel):
         centre = 0.0 if grid.is_filter else self._smooth.mean[features]
         rows = (grid.functions - centre) @ self._smooth.turn[features, place]  # (point, coordinate)
         inside = self._inside()[features]
+        covariance = (self._smooth.covariance if given_strengths else self._smooth.wide)[name]
         with one_thread_each():
-            found = [
-                self._on_grid(name, n, inside[:, n], rows, quantiles, with_mean, simultaneous, given_strengths)
-                for n in which
-            ]
+            found = [self._on_grid(name, n, inside[:, n], rows, covariance[n], quantiles, with_mean) for n in which]
         names = (*OF_THE_CURVE, *OF_THE_RATE)
         parts = zip(names, zip(*found, strict=True), strict=True)
         arrays = {key: np.stack(of, axis=-1).reshape(*grid.shape, -1) for key, of in parts}
@@ -217,42 +215,30 @@ class FittedTerms(PopulationModel):
     # -- of one term and neuron
 
     def _on_grid(
-        self,
-        name: str,
-        n: int,
-        inside: np.ndarray,
-        rows: np.ndarray,
-        quantiles: Quantiles,
+        self, name: str, n: int, inside: np.ndarray, rows: np.ndarray, covariance: np.ndarray, quantiles: Quantiles,
         with_mean: bool,
-        bands: bool,
-        given_strengths: bool,
-    ) -> list:
+    ) -> list:  # fmt: skip
         """Compute curve and rate of a neuron with their intervals, (point,) each, as in TermCurve."""
-        nothing = np.full(len(rows), np.nan)
         if not self._has_fit(name, n) or not inside.any():
-            return [nothing] * len((*OF_THE_CURVE, *OF_THE_RATE))
-        place, smooth = self._place(name), self._smooth
-        has = self._has(name, inside)
-        rows = rows * has
-        covariance = smooth.scale[n] * (smooth.covariance if given_strengths else smooth.wide)[name][n]
-        df = self._residual_df(n)
-        curve = rows @ np.where(has, smooth.coordinates[n, place], 0.0)
+            return [np.full(len(rows), np.nan)] * len((*OF_THE_CURVE, *OF_THE_RATE))
+        smooth, df, has = self._smooth, self._residual_df(n), self._has(name, inside)
+        rows, covariance, point = rows * has, smooth.scale[n] * covariance, quantiles.pointwise(df)
+        curve = rows @ np.where(has, smooth.coordinates[n, self._place(name)], 0.0)
         if len(inside) == len(curve) and self.terms_[name].basis is None:
             curve = np.where(inside, curve, np.nan)
-        whole = np.append(rows, np.ones((len(rows), 1)), axis=1)
-        kinds = {True: (whole, covariance), False: (rows, covariance[:-1, :-1])}
+
+        def interval(rows: np.ndarray, covariance: np.ndarray) -> list[np.ndarray]:
+            """Compute the standard error, and the ends of the pointwise interval and of the band."""
+            error = np.where(np.isnan(curve), np.nan, deviations(rows, covariance))
+            wide = quantiles.simultaneous(rows, covariance, df)
+            return [error, *(curve + sign * q * error for q in (point, wide) for sign in (-1, 1))]
+
+        of_mean = interval(np.append(rows, np.ones((len(rows), 1)), axis=1), covariance)
+        of_curve = of_mean if with_mean else interval(rows, covariance[:-1, :-1])
         coef, intercept = self._matrix()
-        middle = intercept[n] + smooth.mean @ coef[:, n]
-        point = quantiles.pointwise(df)
-        parts: dict[bool, list] = {}
-        for kind in {with_mean, True}:
-            error = np.where(np.isnan(curve), np.nan, deviations(*kinds[kind]))
-            wide = quantiles.simultaneous(*kinds[kind], df) if bands else np.nan
-            ends = [curve + sign * q * error for q in (point, wide) for sign in (-1, 1)]
-            parts[kind] = [error, *ends]
-        mean = self._family().mean
-        rates = [np.asarray(mean(middle + of), np.float64) for of in (curve, *parts[True][1:])]
-        return [curve, *parts[with_mean], *rates]
+        middle, mean = intercept[n] + smooth.mean @ coef[:, n], self._family().mean
+        rates = [np.asarray(mean(middle + of), np.float64) for of in (curve, *of_mean[1:])]
+        return [curve, *of_curve, *rates]
 
     def _test(self, name: str, n: int, inside: np.ndarray, strengths: np.ndarray) -> TermTest:
         place, smooth, df = self._place(name), self._smooth, self._residual_df(n)

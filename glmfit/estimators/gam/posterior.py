@@ -170,7 +170,9 @@ class Quantiles:
         return float(ndtri(share) if np.isinf(residual_df) else stdtrit(residual_df, share))
 
     def simultaneous(self, rows: np.ndarray, covariance: np.ndarray, residual_df: float) -> float:
-        """Estimate the quantile of the largest deviation of a grid, not below that of one point."""
+        """Estimate the quantile of the largest deviation of a grid, not below that of one point; NaN without draws."""
+        if not self._n_draws:
+            return np.nan
         drawn = largest(rows, covariance, self._normals[: rows.shape[1]])
         if np.isfinite(residual_df):
             squares = np.random.default_rng([self._seed, 1]).chisquare(residual_df, self._n_draws)
