@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from .. import penalties
 from ..checks import check_choice, check_real
-from ..data.counts import Training, read_training, weights_of
+from ..data.counts import Training, read_training
 from ..data.standard_form import StandardForm
 from ..design import as_source
 from ..display import Display, Summary, counted, long_frame
@@ -241,20 +241,9 @@ class FittedData:
         return self.problem.evaluate(self.params).objective * self.form.unit + self.form.constant
 
     @property
-    def objective(self) -> np.ndarray:
-        """Objective of the model on these rows, (neuron,)."""
-        return self.loss + np.asarray(self.penalty.value(self.params.coef))
-
-    @property
     def saturated_loss(self) -> np.ndarray:
         """Mean loss of a model that predicts every response, (neuron,)."""
         return self.problem.saturated_loss * self.form.unit + self.form.constant
-
-    @cached_property
-    def n_observed(self) -> np.ndarray:
-        """Sum of the weights of every neuron: F times this is the loss of all responses, (neuron,)."""
-        total = weights_of(self.data, slice(None)).sum(axis=0)
-        return np.broadcast_to(total, self.params.intercept.shape)
 
     @one_thread_each()
     def group_statistics(self, i: int, groups: list[np.ndarray]) -> list[tuple[float, np.ndarray]]:
@@ -400,12 +389,13 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure, epochs=None) -> Fi
     if not np.allclose(rows.spike_count, report.spike_count, rtol=1e-5):
         raise ValueError("y has other spike counts than the fit had; give the data of the fit.")
     fit = FittedData(model, _of_mean_one(rows))
+    objective = fit.loss + np.asarray(fit.penalty.value(fit.params.coef))
     scale = np.maximum(np.abs(report.objective), report.null_objective - report.objective)
-    other = ~(np.abs(fit.objective - report.objective) <= _ROUNDING * scale) & ~np.isin(report.status, NO_OPTIMUM)
+    other = ~(np.abs(objective - report.objective) <= _ROUNDING * scale) & ~np.isin(report.status, NO_OPTIMUM)
     if other.any():
         n = int(np.argmax(other))
         raise ValueError(
-            f"the objective of neuron {report.neuron[n]} is {fit.objective[n]:.6g} on these data and was "
+            f"the objective of neuron {report.neuron[n]} is {objective[n]:.6g} on these data and was "
             f"{report.objective[n]:.6g} in the fit: X, y, weights, offset or exposure are not those of the fit (other "
             "rows, another order, another scale of the features), or the model was changed since. Give the data of the "
             "fit."
