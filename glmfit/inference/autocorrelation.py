@@ -23,32 +23,18 @@ class Autocorrelation(NamedTuple):
 def autocorrelation(residual: np.ndarray, counts: np.ndarray) -> Autocorrelation:
     r"""Test whether residuals are positively autocorrelated, by the variance of their sums over blocks of rows.
 
+    ``residual`` are Pearson residuals in the order of time, (time,), and ``counts`` says which of them count, bool
+    (time,): others are in no pair, and gaps are ignored. The ratio returned is the largest of those that are
+    significant at 1e-5, otherwise that of the smallest p-value; it is ``found`` if it is significant and at least 1.2.
+    Both are nan, and nothing is found, if there are fewer than 32 rows or nothing varies.
+
     With :math:`S_j` the sum of the residuals of block j and :math:`Q_j` that of their squares, the ratio of the
     variances is :math:`I = \sum_j S_j^2 / \sum_j Q_j`: 1 plus twice the sum over lags of the autocorrelations, each
-    times the share of a block's pairs that it has, by products of different rows of a block only.
-
-    Parameters
-    ----------
-    residual : numpy.ndarray of shape (time,)
-        Pearson residuals, float64, in the order of time; gaps are ignored.
-    counts : numpy.ndarray of bool, (time,)
-        Rows that count. Others are in no pair.
-
-    Returns
-    -------
-    Autocorrelation
-        nan, nan and False if there are fewer than 32 rows or nothing varies. The ratio is the largest of those that
-        are significant at 1e-5, otherwise that of the smallest p-value. ``found``: whether it is significant and at
-        least 1.2.
-
-    Notes
-    -----
-    Blocks have 2, 4, 8, ... rows, and there are at least 16 of each length: bursts show in short blocks and drifts in
-    long ones. If spikes are few, a portmanteau statistic over some hundred lags has less power against drifts, because
-    every lag has hardly any correlation and only the sum of all of them matters. Its p-values are then also far too
-    small for independent counts. The sum over rows of feature times residual, on which a likelihood ratio rests,
-    varies I times as much as the ratio assumes if the feature hardly changes within a block, and less if it changes
-    faster. Negative autocorrelation, as after spikes, is not tested: it makes p-values of slow features too large.
+    times the share of a block's pairs that it has. Blocks have 2, 4, 8, ... rows, and there are at least 16 of each
+    length: bursts show in short blocks and drifts in long ones. The sum over rows of feature times residual, on which a
+    likelihood ratio rests, varies I times as much as the ratio assumes if the feature hardly changes within a block,
+    and less if it changes faster. Negative autocorrelation, as after spikes, is not tested: it makes p-values of slow
+    features too large.
 
     m I is compared with a chi-squared distribution with :math:`m = 2 (\sum_j Q_j)^2 / V` degrees of freedom, which has
     the same variance (Satterthwaite); p-values are multiplied by the number of lengths (Bonferroni). V, the variance of
@@ -56,14 +42,8 @@ def autocorrelation(residual: np.ndarray, counts: np.ndarray) -> Autocorrelation
     for independent residuals however much their variances differ, and its expected value if the variances are equal,
     :math:`2 \sigma^4 \sum_j n_j (n_j - 1)`. If spikes are few, the first alone is too small if no two of them happen
     to share a block, and the second if some do. The chi-squared distribution is asymptotic; with few spikes the test is
-    conservative. A negative result proves nothing. Cost: O(T).
-
-    References
-    ----------
-    A. Lo, C. MacKinlay, Stock market prices do not follow random walks: evidence from a simple specification test,
-    Review of Financial Studies 1 (1988) 41-66; V. Dalla, L. Giraitis, P. Phillips, Robust tests for white noise and
-    cross-correlation, Econometric Theory 38 (2022) 913-941; K. Harris, Nonsense correlations in neuroscience, bioRxiv
-    2020.11.29.402719.
+    conservative, but a portmanteau statistic over some hundred lags would have p-values that are far too small, and
+    less power against drifts. A negative result proves nothing. Cost: O(T). Theory: docs/theory/inference.md.
     """
     r = np.where(counts, residual, 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):

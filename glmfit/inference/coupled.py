@@ -32,11 +32,6 @@ class Coupled:
     base: np.ndarray  # predictor without any spike in the past, (time, target); one row if there are no inputs
     base_error: np.ndarray  # bound of its rounding, as base
 
-    @property
-    def filters(self) -> np.ndarray:
-        """Effect of a spike of the source on the predictor of the target, (lag, source, target)."""
-        return np.einsum("lb,bst->lst", self.kernels, self.coef)
-
 
 def read_coupled(model: Any, basis: Any, columns: Any, inputs: Any) -> Coupled:
     """Check a fitted model and split its features into histories of every neuron, by this basis, and inputs."""

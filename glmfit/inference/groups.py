@@ -12,6 +12,7 @@ import scipy.stats
 from numpy.typing import ArrayLike
 
 from ..checks import warn_user
+from ..data.counts import weights_of
 from ..display import Display, Summary, counted, long_frame
 from ..estimators import PopulationGLM, PopulationGLMCV
 from ..estimators.gam.smooth_tests import UNSEEN, tail
@@ -167,7 +168,8 @@ def drop_groups(
     fit = data_of_fit(model, X, y, sample_weight, offset, exposure, epochs)
     named = read_groups(groups, len(fit.features), fit.features)
     full, ridge, rank = model.report_, bool(np.any(fit.ridge > 0)), model.report_.rank
-    loss, saturated, scale = fit.loss, fit.saturated_loss, 2 * fit.n_observed / fit.scale
+    loss, saturated = fit.loss, fit.saturated_loss
+    scale = 2 * weights_of(fit.data, slice(None)).sum(axis=0) / fit.scale  # from F to twice the nats of all responses
     rests = [_without(fit, members) for members in named.values()]
     loss_rest, gap, proved, converged, left = (np.stack(part) for part in zip(*rests, strict=True))  # (group, neuron)
     silent = np.isin(full.status, NO_OPTIMUM)

@@ -138,7 +138,7 @@ def coupling_stability(
     if name not in (*_STEEPEST, *_STEEP):
         known = ", ".join((*_STEEPEST, *_STEEP))
         raise ValueError(f"the observation model is {name!r}; coupling_stability has proofs for {known}.")
-    filters = coupled.filters
+    filters = np.einsum("lb,bst->lst", coupled.kernels, coupled.coef)
     excitation = _excitation(coupled, filters)
     alone = _rates_alone(coupled)
     free = ~(excitation > 0).any(axis=0)  # neurons that nothing excites

@@ -23,6 +23,7 @@ from ..engine.population import PopulationProblem
 from ..engine.problem import Params
 from ..estimators import PopulationGLM, PopulationGLMCV
 from ..estimators.model import check_is_fitted
+from ..estimators.scores import as_given
 from ..estimators.streaming import as_arrays, bytes_in_memory
 from ..numerics import DataLike, PerRow
 from ..observations import NegativeBinomial
@@ -194,21 +195,14 @@ def wald_table(
 
 def _of_mean_one(rows: Training) -> Training:
     """Rescale weights to mean one over the rows that count, times the exposure, for each neuron if it has its own."""
-    weights = np.ones(len(rows.X)) if rows.weights is None else rows.weights
-    exposure = rows.exposure
-    own = rows.own if rows.own is None or rows.own.dtype != bool else rows.own.astype(np.float64)
-    if exposure is None or exposure.ndim == 1:
-        weights = weights / np.mean(weights if exposure is None else weights / exposure)
-    else:
-        weights = weights / np.mean(weights)
-    if own is not None:
-        without = own if exposure is None or exposure.ndim == 1 else own / np.where(exposure > 0, exposure, 1.0)
-        counted = np.maximum(np.count_nonzero(own, axis=0), 1)
-        mean = (weights[:, None] * without).sum(axis=0) / counted
-        if exposure is not None and exposure.ndim == 1:
-            mean = (weights[:, None] / exposure[:, None] * without).sum(axis=0) / counted
-        own = own / np.where(mean > 0, mean, 1.0)
-    return replace(rows, weights=weights, own=own)
+    rows = replace(rows, weights=np.ones(len(rows.X)) if rows.weights is None else rows.weights)
+    rows = replace(rows, weights=rows.weights / np.mean(as_given(rows).weights))
+    if rows.own is None:
+        return rows
+    given = as_given(rows)
+    total = (given.weights[:, None] * given.own).sum(axis=0)
+    mean = total / np.maximum(np.count_nonzero(rows.own, axis=0), 1)
+    return replace(rows, own=rows.own / np.where(mean > 0, mean, 1.0))
 
 
 class _Curvature(NamedTuple):
@@ -247,21 +241,9 @@ class FittedData:
         return self.problem.evaluate(self.params).objective * self.form.unit + self.form.constant
 
     @property
-    def objective(self) -> np.ndarray:
-        """Objective of the model on these rows, (neuron,)."""
-        return self.loss + np.asarray(self.penalty.value(self.params.coef))
-
-    @property
     def saturated_loss(self) -> np.ndarray:
         """Mean loss of a model that predicts every response, (neuron,)."""
         return self.problem.saturated_loss * self.form.unit + self.form.constant
-
-    @cached_property
-    def n_observed(self) -> np.ndarray:
-        """Sum of the weights of every neuron: F times this is the loss of all responses, (neuron,)."""
-        weights = self.data.weights[:, None]
-        total = np.sum(weights if self.data.own is None else weights * self.data.own, axis=0)
-        return np.broadcast_to(total, self.params.intercept.shape)
 
     @one_thread_each()
     def group_statistics(self, i: int, groups: list[np.ndarray]) -> list[tuple[float, np.ndarray]]:
@@ -407,12 +389,13 @@ def data_of_fit(model, X, y, sample_weight, offset, exposure, epochs=None) -> Fi
     if not np.allclose(rows.spike_count, report.spike_count, rtol=1e-5):
         raise ValueError("y has other spike counts than the fit had; give the data of the fit.")
     fit = FittedData(model, _of_mean_one(rows))
+    objective = fit.loss + np.asarray(fit.penalty.value(fit.params.coef))
     scale = np.maximum(np.abs(report.objective), report.null_objective - report.objective)
-    other = ~(np.abs(fit.objective - report.objective) <= _ROUNDING * scale) & ~np.isin(report.status, NO_OPTIMUM)
+    other = ~(np.abs(objective - report.objective) <= _ROUNDING * scale) & ~np.isin(report.status, NO_OPTIMUM)
     if other.any():
         n = int(np.argmax(other))
         raise ValueError(
-            f"the objective of neuron {report.neuron[n]} is {fit.objective[n]:.6g} on these data and was "
+            f"the objective of neuron {report.neuron[n]} is {objective[n]:.6g} on these data and was "
             f"{report.objective[n]:.6g} in the fit: X, y, weights, offset or exposure are not those of the fit (other "
             "rows, another order, another scale of the features), or the model was changed since. Give the data of the "
             "fit."

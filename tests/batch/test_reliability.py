@@ -644,7 +644,7 @@ def test_all_commands_agree_on_what_is_a_result(finished, tmp_path, how):
 
 def test_required_entries_are_those_that_loading_needs(finished):
     from glmfit.estimators import ClassReport, FitReport, PopulationGLM, PopulationGLMCV, SmoothReport
-    from glmfit.estimators.gam.state import Smooth
+    from glmfit.estimators.gam.posterior import Smooth
 
     def needed(report):
         return {f.name for f in fields(report) if f.default is MISSING and f.default_factory is MISSING}

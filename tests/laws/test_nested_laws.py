@@ -17,7 +17,7 @@ from glmfit.engine.nested.search import Nested, Responses
 from glmfit.inference import CircularShift, Counts, Designs, LinearShift, Permutation, explain
 from glmfit.inference.explained import work as work_module
 from glmfit.inference.explained.nulls import Rows
-from glmfit.inference.explained.testing import Statistics, Verdict
+from glmfit.inference.explained.testing import Statistics, Verdicts
 from glmfit.observations import Bernoulli, Gamma, Gaussian, PoissonExp, PoissonSoftplus
 
 LOSSES = {
@@ -552,7 +552,7 @@ def test_skipped_draws_change_no_verdict(kind):
 
 def test_a_draw_whose_fits_are_not_proved_counts_against_the_group():
     one, none = np.array([[5.0]]), np.zeros((1, 1), int)
-    verdict = Verdict(one, 0 * one, *(none.copy() for _ in range(4)), np.full((1, 1, 1), np.nan))
+    verdict = Verdicts(one, 0 * one, *(none.copy() for _ in range(4)), np.full((1, 1, 1), np.nan), *[none] * 4)
     found = Statistics(np.array([[-270.0]]), np.array([[np.inf]]), np.array([[False]]))
     verdict.take(0, np.ones((1, 1), bool), found, last=True)
     assert verdict.done[0, 0] == 1 and verdict.above[0, 0] == 1 and verdict.unproved[0, 0] == 1

@@ -13,10 +13,10 @@ from ...design import Term
 from ...numerics import Seed
 from ...threads import one_thread_each
 from ..population_model import PopulationModel
-from .posterior import Grid, Quantiles, deviations, grid_of
+from .masked import coordinates_within
+from .posterior import Quantiles, Smooth, deviations, grid_of
 from .smooth_tests import NO_TEST, TermTest, penalty_of, shrunken_test, shrunken_test_of_several, smooth_test
-from .state import Smooth
-from .term_curve import TermCurve
+from .term_curve import OF_THE_CURVE, OF_THE_RATE, TermCurve
 from .terms import read_mask_of_terms, read_neurons
 
 if TYPE_CHECKING:
@@ -126,17 +126,16 @@ class FittedTerms(PopulationModel):
         draws = check_whole("n_draws", n_draws, 100) if simultaneous else 0
         quantiles = Quantiles(level, draws, self._seed(random_state), place.stop - place.start + 1)
         which = read_neurons(neuron, list(self.report_.neuron))
-        rows = self._rows(term, place, grid)
-        inside = self._inside()[list(term.features)]
+        features = list(term.features)
+        centre = 0.0 if grid.is_filter else self._smooth.mean[features]
+        rows = (grid.functions - centre) @ self._smooth.turn[features, place]  # (point, coordinate)
+        inside = self._inside()[features]
+        covariance = (self._smooth.covariance if given_strengths else self._smooth.wide)[name]
         with one_thread_each():
-            found = [
-                self._on_grid(name, n, inside[:, n], grid, rows, quantiles, with_mean, simultaneous, given_strengths)
-                for n in which
-            ]
-        names = ("curve", "standard_error", "low", "high", "low_simultaneous", "high_simultaneous", "rate")
-        names += ("rate_low", "rate_high", "rate_low_simultaneous", "rate_high_simultaneous")
-        parts = dict(zip(names, map(list, zip(*found, strict=True)), strict=True))
-        arrays = {key: np.stack(of, axis=-1).reshape(*grid.shape, -1) for key, of in parts.items()}
+            found = [self._on_grid(name, n, inside[:, n], rows, covariance[n], quantiles, with_mean) for n in which]
+        names = (*OF_THE_CURVE, *OF_THE_RATE)
+        parts = zip(names, zip(*found, strict=True), strict=True)
+        arrays = {key: np.stack(of, axis=-1).reshape(*grid.shape, -1) for key, of in parts}
         if not simultaneous:
             arrays = {key: None if key.endswith("simultaneous") else of for key, of in arrays.items()}
         return TermCurve(
@@ -181,19 +180,19 @@ class FittedTerms(PopulationModel):
 
         check_is_fitted(self)
         most = max((len(term.penalties) for term in self.terms_.values()), default=0)
+        columns = ["edf", *TermTest._fields, *(f"strength_{k + 1}" for k in range(most))]
         rows, inside = [], self._inside()
         for n in range(len(self.report_.neuron)):
             for name, term in self.terms_.items():
-                own = inside[list(term.features), n]
-                known = self._has_fit(name, n) and own.any()
-                edf = float(np.atleast_1d(self.edf_[name])[n]) if known else np.nan
-                strengths = np.full(most, np.nan)
-                if known:
-                    of = self.strengths_[name]
-                    strengths[: len(of)] = of if of.ndim == 1 else of[:, n]
-                rows.append([edf, *(self._test(name, n, own) if known else NO_TEST), *strengths])
+                own, row = inside[list(term.features), n], np.full(len(columns), np.nan)
+                if self._has_fit(name, n) and own.any():
+                    strengths = self.strengths_[name]
+                    strengths = strengths if strengths.ndim == 1 else strengths[:, n]
+                    row[0] = np.atleast_1d(self.edf_[name])[n]
+                    row[1:4] = self._test(name, n, own, strengths)
+                    row[4 : 4 + len(strengths)] = strengths
+                rows.append(row)
         index = pd.MultiIndex.from_product([self.report_.neuron, list(self.terms_)], names=["neuron", "term"])
-        columns = ["edf", *TermTest._fields, *(f"strength_{k + 1}" for k in range(most))]
         return pd.DataFrame(np.reshape(rows, (len(index), len(columns))), index=index, columns=columns)
 
     def coef_by_term(self) -> dict[str, np.ndarray]:
@@ -216,56 +215,38 @@ class FittedTerms(PopulationModel):
     # -- of one term and neuron
 
     def _on_grid(
-        self,
-        name,
-        n: int,
-        inside,
-        grid: Grid,
-        rows,
-        quantiles: Quantiles,
+        self, name: str, n: int, inside: np.ndarray, rows: np.ndarray, covariance: np.ndarray, quantiles: Quantiles,
         with_mean: bool,
-        bands: bool,
-        given_strengths: bool,
-    ) -> list:
+    ) -> list:  # fmt: skip
         """Compute curve and rate of a neuron with their intervals, (point,) each, as in TermCurve."""
-        nothing = np.full(len(rows), np.nan)
         if not self._has_fit(name, n) or not inside.any():
-            return [nothing] * 11
-        place, smooth = self._place(name), self._smooth
-        has = self._has(name, inside)
-        rows = rows * has
-        covariance = smooth.scale[n] * (smooth.covariance if given_strengths else smooth.wide)[name][n]
-        df = self._residual_df(n)
-        curve = rows @ np.where(has, smooth.coordinates[n, place], 0.0)
+            return [np.full(len(rows), np.nan)] * len((*OF_THE_CURVE, *OF_THE_RATE))
+        smooth, df, has = self._smooth, self._residual_df(n), self._has(name, inside)
+        rows, covariance, point = rows * has, smooth.scale[n] * covariance, quantiles.pointwise(df)
+        curve = rows @ np.where(has, smooth.coordinates[n, self._place(name)], 0.0)
         if len(inside) == len(curve) and self.terms_[name].basis is None:
             curve = np.where(inside, curve, np.nan)
-        whole = np.append(rows, np.ones((len(rows), 1)), axis=1)
-        kinds = {True: (whole, covariance), False: (rows, covariance[:-1, :-1])}
-        coef, intercept = self._matrix()
-        middle = intercept[n] + smooth.mean @ coef[:, n]
-        point = quantiles.pointwise(df)
-        parts: dict[bool, list] = {}
-        for kind in {with_mean, True}:
-            error = np.where(np.isnan(curve), np.nan, deviations(*kinds[kind]))
-            wide = quantiles.simultaneous(*kinds[kind], df) if bands else np.nan
-            ends = [curve + sign * q * error for q in (point, wide) for sign in (-1, 1)]
-            parts[kind] = [error, *ends]
-        mean = self._family().mean
-        return [
-            curve,
-            *parts[with_mean],
-            *(np.asarray(mean(middle + of), np.float64) for of in [curve, *parts[True][1:]]),
-        ]
 
-    def _test(self, name: str, n: int, inside: np.ndarray) -> TermTest:
+        def interval(rows: np.ndarray, covariance: np.ndarray) -> list[np.ndarray]:
+            """Compute the standard error, and the ends of the pointwise interval and of the band."""
+            error = np.where(np.isnan(curve), np.nan, deviations(rows, covariance))
+            wide = quantiles.simultaneous(rows, covariance, df)
+            return [error, *(curve + sign * q * error for q in (point, wide) for sign in (-1, 1))]
+
+        of_mean = interval(np.append(rows, np.ones((len(rows), 1)), axis=1), covariance)
+        of_curve = of_mean if with_mean else interval(rows, covariance[:-1, :-1])
+        coef, intercept = self._matrix()
+        middle, mean = intercept[n] + smooth.mean @ coef[:, n], self._family().mean
+        rates = [np.asarray(mean(middle + of), np.float64) for of in (curve, *of_mean[1:])]
+        return [curve, *of_curve, *rates]
+
+    def _test(self, name: str, n: int, inside: np.ndarray, strengths: np.ndarray) -> TermTest:
         place, smooth, df = self._place(name), self._smooth, self._residual_df(n)
         has = self._has(name, inside)
         some = np.ix_(has, has)
         g, covariance = smooth.coordinates[n, place][has], smooth.covariance[name][n][:-1, :-1][some]
         if not len(g):
             return NO_TEST
-        strengths = self.strengths_[name]
-        strengths = strengths if strengths.ndim == 1 else strengths[:, n]
         term = self.terms_[name]
         penalty, pattern, is_whole = penalty_of(term.penalties, strengths, smooth.turn[list(term.features), place])
         if is_whole:
@@ -281,15 +262,8 @@ class FittedTerms(PopulationModel):
 
     def _has(self, name: str, inside: np.ndarray) -> np.ndarray:
         """Find which coordinates of a term a neuron has, bool (coordinate,): those of which it has all features."""
-        term = self.terms_[name]
-        turn = self._smooth.turn[list(term.features), self._place(name)]
-        return ~np.any((turn != 0) & ~inside[:, None], axis=0)
-
-    def _rows(self, term: Term, place: slice, grid: Grid) -> np.ndarray:
-        """Return the combinations of coordinates that give the curve, (point, coordinate)."""
-        features = list(term.features)
-        centre = 0.0 if grid.is_filter else self._smooth.mean[features]
-        return (grid.functions - centre) @ self._smooth.turn[features, place]
+        turn = self._smooth.turn[list(self.terms_[name].features), self._place(name)]
+        return coordinates_within(turn, inside[:, None])[:, 0]
 
     def _place(self, name: str) -> slice:
         return slice(*self._smooth.places[list(self.terms_).index(name)])

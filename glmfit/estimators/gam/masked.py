@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from ...data.arrays import shape_of
 from ...data.counts import Training
 from ...data.standard_form import StandardForm
 from ...engine.population import PopulationProblem
@@ -22,7 +23,7 @@ def read_mask(given: Any, n_features: int, n_neurons: int) -> np.ndarray | None:
 
 def read_ones(what: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Check an array of 0 and 1, and return it as bool."""
-    value = np.asarray(given, object) if _is_ragged(given) else np.asarray(given)
+    value = np.asarray(given, object if shape_of(given) is None else None)
     value = value[:, None] if value.ndim == 1 == len(shape) - 1 and shape[1] == 1 else value
     if value.shape != shape:
         of = "(feature, neuron)" if len(shape) == 2 else "(neuron,)"
@@ -32,12 +33,12 @@ def read_ones(what: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
     return value.astype(bool)
 
 
-def _is_ragged(given: Any) -> bool:
-    try:
-        np.asarray(given)
-    except ValueError:
-        return True
-    return False
+def coordinates_within(turn: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Find which coordinates each neuron has, bool (coordinate, neuron): those of which it has all features.
+
+    ``turn`` takes coordinates to features, (feature, coordinate), and ``mask`` is bool (feature, neuron).
+    """
+    return np.array([mask[column != 0].all(axis=0) for column in turn.T]).reshape(-1, mask.shape[1])
 
 
 def check_masked(model, data: Training, checkpoint: Any, init_params: Any) -> None:
@@ -57,6 +58,6 @@ def fit_masked(problem: PopulationProblem, form: StandardForm, mask: np.ndarray,
     """Fit a problem without a penalty, each neuron with the features it has; coefficients of other features are 0."""
     n = problem.n_features
     space = Coordinates(problem.X, {"features": (range(n), list(np.eye(n)))}, problem.weights)
-    inside = np.array([mask[np.flatnonzero(column)].all(axis=0) for column in space.turn.T]).reshape(-1, mask.shape[1])
+    inside = coordinates_within(space.turn, mask)
     population = SmoothPopulation(problem, space, [range(n)], problem.n_counted, form.unit, inside)
     return population.fit(np.zeros(mask.shape), options)[0]

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 
 from ...checks import check_flag, warn_user
-from ...data.counts import Training, read_training
+from ...data.counts import read_training
 from ...data.standard_form import StandardForm
 from ...data.times import time_axis
 from ...design import Basis, Term
@@ -29,8 +29,8 @@ from ..report import report_of
 from ..scores import make_folds
 from ..streaming import as_arrays
 from .fitted_terms import FittedTerms
+from .posterior import Smooth
 from .report import SmoothReport, unsettled_words
-from .state import Smooth
 from .terms import mask_of_coordinates, read_mask_of_terms, read_strengths, read_terms, with_free_parts
 
 
@@ -174,7 +174,10 @@ class PopulationGAM(FittedTerms):
             options = replace(options, negligible=options.negligible / data.mean_exposure)  # F is per whole bin
             observation = at_dispersion(self, data)
             form = StandardForm.of(data, observation)
-            problem = problem_of(data, form)
+            problem = PopulationProblem(
+                data.X, form.Y, form.observation, NoPenalty(np.zeros(())), data.weights,
+                dtype=precision(data.X.dtype), offset=form.offset, own=form.own,
+            )  # fmt: skip
             population = SmoothPopulation(
                 problem, space, [t.features for t in terms.values()], observed(data),
                 form.unit, mask_of_coordinates(mask, space, terms), folds,
@@ -213,9 +216,9 @@ class PopulationGAM(FittedTerms):
         edf = np.array([np.atleast_1d(self.edf_[name]) for name in self.terms_])
         free = np.where(outcome.at_end == 0, np.abs(outcome.gradient), 0.0)
         gradient = np.zeros(edf.shape[1:]) if by == "given" else free.max(axis=0, initial=0.0)
-        facts = {"strengths_by": by, "term": list(self.terms_), "edf": edf}
         self.report_ = report_of(
-            SmoothReport, self.report_, **facts, strength_gradient=gradient, at_end=outcome.at_end
+            SmoothReport, self.report_, strengths_by=by, term=list(self.terms_), edf=edf,
+            strength_gradient=gradient, at_end=outcome.at_end,
         )  # fmt: skip
 
     def _given_terms(self) -> dict[str, Term]:
@@ -226,11 +229,12 @@ class PopulationGAM(FittedTerms):
         arrays |= self._smooth.to_arrays()
         arrays |= {f"strengths.{name}": of for name, of in self.strengths_.items()}
         if self.select:
-            n_given = {name: len(term.penalties) for name, term in self._given_terms().items()}
-            more = {
-                name: term.penalties[-1] for name, term in self.terms_.items() if len(term.penalties) > n_given[name]
+            given = self._given_terms()
+            arrays |= {
+                f"free.{name}": term.penalties[-1]
+                for name, term in self.terms_.items()
+                if len(term.penalties) > len(given[name].penalties)
             }
-            arrays |= {f"free.{name}": of for name, of in more.items()}
 
     def _read_state(self, header: dict, arrays: dict) -> None:
         super()._read_state(header, arrays)
@@ -242,9 +246,3 @@ class PopulationGAM(FittedTerms):
         edf = (self._smooth.degrees[slice(*of)].sum(axis=0) for of in self._smooth.places)
         one = self.coef_.ndim == 1
         self.edf_ = {name: float(of[0]) if one else of for name, of in zip(self.terms_, edf, strict=True)}
-
-
-def problem_of(data: Training, form: StandardForm) -> PopulationProblem:
-    """Lay out data without a penalty."""
-    given = {"dtype": precision(data.X.dtype), "offset": form.offset, "own": form.own}
-    return PopulationProblem(data.X, form.Y, form.observation, NoPenalty(np.zeros(())), data.weights, **given)

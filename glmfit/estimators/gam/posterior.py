@@ -1,8 +1,9 @@
-"""Posterior of terms on grids: standard errors, and quantiles of the largest deviation of a whole curve."""
+"""Posterior of the terms of a fitted additive model, and what it gives on grids: errors and quantiles of deviations."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -12,6 +13,53 @@ from ...design import Basis, Term
 _POINTS = {1: 100, 2: 40}  # of an axis, by the number of inputs
 _OF_MORE = 12
 _NUMBERS = 100_000  # deviations at once, few enough for a cache
+_BY_TERM = ("covariance", "wide")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smooth:
+    """Terms of a fit, in coordinates in which penalties are diagonal; float64.
+
+    The coefficients of a neuron are ``turn @ coordinates[:-1]``, its predictor at features x is
+    ``(x - mean) @ turn @ coordinates[:-1] + coordinates[-1]``.
+    """
+
+    places: np.ndarray  # first and last + 1 coordinate of every term, (term, 2), in the order of `terms_`
+    turn: np.ndarray  # (feature, coordinate)
+    mean: np.ndarray  # (feature,)
+    gram: np.ndarray  # second moments of the coordinates over the rows, (coordinate, coordinate)
+    coordinates: np.ndarray  # (neuron, coordinate + 1), the intercept of centred features last
+    degrees: np.ndarray  # effective degrees of freedom: the diagonal of F, (coordinate, neuron)
+    degrees_of_tests: np.ndarray  # and that of 2 F - F F
+    scale: np.ndarray  # dispersion that multiplies the covariance, 1 for models without a scale, (neuron,)
+    # By term: posterior covariance of its coordinates and the intercept, at a scale of 1, (neuron, coordinate + 1,
+    # coordinate + 1), at the strengths of the fit, nan for neurons without a fit or the term; and the same with the
+    # uncertainty of strengths that were chosen.
+    covariance: dict[str, np.ndarray] = field(default_factory=dict)
+    wide: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays by name, as stored in a file."""
+        arrays = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            of = {f".{name}": part for name, part in value.items()} if f.name in _BY_TERM else {"": value}
+            arrays |= {f"smooth.{f.name}{name}": part for name, part in of.items()}
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Self:
+        """Undo `to_arrays`."""
+        parts: dict = {name: {} for name in _BY_TERM}
+        for name, array in arrays.items():
+            first, _, rest = name.partition(".")
+            if first == "smooth":
+                of, _, term = rest.partition(".")
+                if of in _BY_TERM:
+                    parts[of][term] = array
+                else:
+                    parts[of] = array
+        return cls(**parts)
 
 
 class Grid(NamedTuple):
@@ -122,7 +170,9 @@ class Quantiles:
         return float(ndtri(share) if np.isinf(residual_df) else stdtrit(residual_df, share))
 
     def simultaneous(self, rows: np.ndarray, covariance: np.ndarray, residual_df: float) -> float:
-        """Estimate the quantile of the largest deviation of a grid, not below that of one point."""
+        """Estimate the quantile of the largest deviation of a grid, not below that of one point; NaN without draws."""
+        if not self._n_draws:
+            return np.nan
         drawn = largest(rows, covariance, self._normals[: rows.shape[1]])
         if np.isfinite(residual_df):
             squares = np.random.default_rng([self._seed, 1]).chisquare(residual_df, self._n_draws)

@@ -75,17 +75,13 @@ class SmoothReport(FitReport):
         return [self.neuron[i] for i in np.flatnonzero(known & (self.strength_gradient > _FLAT))]
 
     def _remarks(self) -> list[str]:
-        return [*super()._remarks(), *self._strength_lines()]
-
-    def _strength_lines(self) -> list[str]:
+        lines = super()._remarks()
         known = np.isin(self.status, (Status.CONVERGED, Status.UNPROVED))
         if not self.edf[:, known].size:
-            return []
+            return lines
         middle = np.nanmedian(self.edf[:, known], axis=1)
-        lines = [
-            "median effective degrees of freedom: "
-            + ", ".join(f"{name} {edf:.1f}" for name, edf in zip(self.term, middle, strict=True))
-        ]
+        each = ", ".join(f"{name} {edf:.1f}" for name, edf in zip(self.term, middle, strict=True))
+        lines.append(f"median effective degrees of freedom: {each}")
         if self.strengths_by == "given":
             return lines
         worst = float(np.nanmax(self.strength_gradient[known], initial=0.0))

@@ -1,4 +1,12 @@
-"""Tests of whether a smooth term is needed: Wood's, with exact null distributions."""
+"""Tests of whether a smooth term is needed: Wood's, with exact null distributions.
+
+``coordinates``, ``covariance`` and ``penalty`` are those of a term: (coordinate,), their posterior covariance and the
+inverse of their prior one, (coordinate, coordinate). ``residual_df`` are the degrees of freedom on which an estimated
+scale rests, infinite for models without one.
+
+S. Wood, On p-values for smooth components of an extended generalized additive model, Biometrika 100 (2013); A simple
+test for random effects in regression models, Biometrika 100 (2013).
+"""
 
 from __future__ import annotations
 
@@ -45,34 +53,14 @@ def penalty_of(matrices, strengths: np.ndarray, turn: np.ndarray) -> tuple[np.nd
 def smooth_test(
     coordinates: np.ndarray, covariance: np.ndarray, gram: np.ndarray, df: float, residual_df: float = np.inf
 ) -> TermTest:
-    r"""Test that a term with an unpenalised part is 0 everywhere.
+    """Test that a term with an unpenalised part is 0 everywhere.
 
-    Parameters
-    ----------
-    coordinates, covariance : numpy.ndarray
-        Of the term, and their posterior covariance, (coordinate,) and (coordinate, coordinate).
-    gram : numpy.ndarray
-        Second moments of the coordinates' features over the rows, in any unit, (coordinate, coordinate).
-    df : float
-        Reference degrees of freedom: the sum of the diagonal of 2 F - F F.
-    residual_df : float
-        Degrees of freedom on which an estimated scale rests; infinite for models without a scale.
-
-    Returns
-    -------
-    TermTest
-
-    Notes
-    -----
-    With the curve at the rows ``f = R g``, R'R the second moments, and its covariance ``V = R C R'``, the statistic is
-    ``f' V^(r-) f`` with the pseudo-inverse of rank r = df: after the k = floor(r) largest eigenvalues the next counts
-    by the fraction q that is left. If the term is 0 it is distributed as a sum of squares of k - 1 normals and of two
-    with weights ``(1 + q +- sqrt(1 - q^2)) / 2``. The pseudo-inverse has two versions, which differ by the sign of an
-    eigenvector, which is arbitrary: the statistic and the p-value are the means of both.
-
-    References
-    ----------
-    S. Wood, On p-values for smooth components of an extended generalized additive model, Biometrika 100 (2013).
+    ``gram`` has the second moments of the coordinates' features over the rows, in any unit; ``df`` is the sum of the
+    diagonal of 2 F - F F. With the curve at the rows ``f = R g``, R'R the second moments, and its covariance ``V = R C
+    R'``, the statistic is ``f' V^(r-) f`` with the pseudo-inverse of rank r = df: after the k = floor(r) largest
+    eigenvalues the next counts by the fraction q that is left. If the term is 0 it is distributed as a sum of squares
+    of k - 1 normals and of two with weights ``(1 + q +- sqrt(1 - q^2)) / 2``. The pseudo-inverse has two versions,
+    which differ by the sign of an eigenvector, which is arbitrary: the statistic and the p-value are the means of both.
     """
     values, vectors = np.linalg.eigh(gram)
     root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
@@ -99,31 +87,11 @@ def shrunken_test(
 ) -> TermTest:
     """Test that a term that is shrunk as a whole is 0: a ridge, ARD, a cyclic smooth, a Fourier series.
 
-    Parameters
-    ----------
-    coordinates, covariance : numpy.ndarray
-        Of the term, and their posterior covariance, (coordinate,) and (coordinate, coordinate).
-    penalty : numpy.ndarray
-        Inverse of their prior covariance, positive definite, (coordinate, coordinate).
-    residual_df : float
-        As in `smooth_test`.
-
-    Returns
-    -------
-    TermTest
-        With the degrees of freedom of the term as reference.
-
-    Notes
-    -----
     The data alone have the precision J, which the posterior adds to that of the prior S: ``C^-1 = J + S``. The
     statistic is ``g' C^-1 g``, how much less the penalised deviance is with the term than without; if the term is 0 it
     is distributed as the sum of f_i times squares of normals, f the eigenvalues of ``C J``, the degrees of freedom of
-    every direction. Both fall to 0 together as strengths rise, so p-values stay right if a strength ran to the end
-    of its range.
-
-    References
-    ----------
-    S. Wood, A simple test for random effects in regression models, Biometrika 100 (2013).
+    every direction, whose sum is the reference. Both fall to 0 together as strengths rise, so p-values stay right if a
+    strength ran to the end of its range.
     """
     f, left, z, _ = _shrunken(coordinates, covariance, penalty)
     statistic = float(np.sum(z**2 / left))
@@ -154,25 +122,11 @@ def shrunken_test_of_several(
 ) -> TermTest:  # fmt: skip
     """Test that a term with several penalties, which shrink it as a whole, is 0: a map with ``select``, ARD.
 
-    For strengths that the data have chosen, which are not too far apart; for given ones `shrunken_test` is right.
-
-    Parameters
-    ----------
-    coordinates, covariance, penalty, residual_df :
-        As in `shrunken_test`.
-    pattern : numpy.ndarray
-        Penalty at equal strengths, in any unit, positive definite.
-
-    Returns
-    -------
-    TermTest
-
-    Notes
-    -----
-    Strengths that are chosen one by one leave free what the noise of these rows happens to need, and `shrunken_test`
-    then finds too much. This is its statistic at equal strengths t, with which the term has as many degrees of freedom:
-    ``u' (J + t P)^-1 u`` with the score ``u = C^-1 g`` and the precision ``J = C^-1 - S`` that the data alone have.
-    Without an effect u has the covariance J.
+    ``pattern`` is the penalty at equal strengths, in any unit. Strengths that the data have chosen one by one leave
+    free what the noise of these rows happens to need, and `shrunken_test`, which is right for given ones, then finds
+    too much. This is its statistic at equal strengths t, with which the term has as many degrees of freedom: ``u' (J +
+    t P)^-1 u`` with the score ``u = C^-1 g`` and the precision ``J = C^-1 - S`` that the data alone have. Without an
+    effect u has the covariance J. The strengths must not be too far apart.
     """
     f, left, z, turn = _shrunken(coordinates, covariance, penalty)
     values, vectors = np.linalg.eigh(pattern)
@@ -195,27 +149,12 @@ def shrunken_test_of_several(
 
 @one_thread_each()
 def tail(statistic: float, weights: ArrayLike, residual_df: float = np.inf) -> float:
-    r"""Compute the probability that a weighted sum of squares of normals exceeds a value.
+    """Compute the probability that a sum of squares of normals, with weights >= 0, (term,), exceeds a value.
 
-    Parameters
-    ----------
-    statistic : float
-        The value.
-    weights : array, (term,)
-        Weights >= 0.
-    residual_df : float
-        If finite, the sum is divided by an estimated scale: an independent chi-squared variable of these degrees of
-        freedom, over their number.
-
-    Returns
-    -------
-    float
-
-    Notes
-    -----
-    Exact, to a relative error below 1e-4, and below 1e-7 in the upper half, however far in the tail: the moment
-    generating function is inverted by the trapezoidal rule along a parabola through the saddle point, around the
-    branch cut, where nothing oscillates.
+    If ``residual_df`` is finite, the sum is divided by an estimated scale: an independent chi-squared variable of these
+    degrees of freedom, over their number. Exact, to a relative error below 1e-4, and below 1e-7 in the upper half,
+    however far in the tail: the moment generating function is inverted by the trapezoidal rule along a parabola through
+    the saddle point, around the branch cut, where nothing oscillates.
     """
     from scipy.optimize import brentq
     from scipy.special import chdtrc, fdtrc

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-_OF_THE_CURVE = ("curve", "standard_error", "low", "high", "low_simultaneous", "high_simultaneous")
-_OF_THE_RATE = ("rate", "rate_low", "rate_high", "rate_low_simultaneous", "rate_high_simultaneous")
+OF_THE_CURVE = ("curve", "standard_error", "low", "high", "low_simultaneous", "high_simultaneous")
+OF_THE_RATE = ("rate", "rate_low", "rate_high", "rate_low_simultaneous", "rate_high_simultaneous")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -76,7 +76,7 @@ class TermCurve(Display):
 
     def _columns(self) -> dict[str, np.ndarray]:
         """Arrays by name, without those that were not computed."""
-        columns = {name: getattr(self, name) for name in (*_OF_THE_CURVE, *_OF_THE_RATE)}
+        columns = {name: getattr(self, name) for name in (*OF_THE_CURVE, *OF_THE_RATE)}
         return {name: values for name, values in columns.items() if values is not None}
 
     def _summary(self) -> Summary:
@@ -89,17 +89,17 @@ class TermCurve(Display):
             f"{kind} {self.name!r} over {', '.join(self.inputs)}, {grid} points; "
             f"{counted(len(self.neuron), 'neuron')}; {100 * self.level:g} % intervals, {both}"
         )
-        flat = {key: getattr(self, key).reshape(-1, len(self.neuron)) for key in ("rate", "standard_error")}
-        known = np.isfinite(flat["rate"]).any(axis=0)
-        rate, error = (np.where(known, of, 0.0) for of in flat.values())
+        rate, error = (
+            pd.DataFrame(values.reshape(-1, len(self.neuron))) for values in (self.rate, self.standard_error)
+        )
+        known, highest = rate.notna().any(), rate.fillna(-np.inf).to_numpy().argmax(axis=0)
         table = {
-            "lowest rate": np.nanmin(rate, axis=0), "highest rate": np.nanmax(rate, axis=0),
-            "at": [self._at(k) if ok else "" for k, ok in zip(np.nanargmax(rate, axis=0), known, strict=True)],
-            "median error": np.nanmedian(error, axis=0),
+            "neuron": self.neuron, "lowest rate": rate.min(), "highest rate": rate.max(),
+            "at": [self._at(k) if ok else "" for k, ok in zip(highest, known, strict=True)],
+            "median error": error.median(),
         }  # fmt: skip
-        table = {key: of if key == "at" else np.where(known, of, np.nan) for key, of in table.items()}
         remark = [] if self.is_filter else ["far from the rows of the fit it is extrapolated, with a wide interval"]
-        return Summary([head], pd.DataFrame({"neuron": self.neuron, **table}), remark)
+        return Summary([head], pd.DataFrame(table), remark)
 
     def _at(self, point: int) -> str:
         """Write a point of the grid."""

@@ -9,7 +9,7 @@ import numpy as np
 from ...checks import as_numbers, shorten
 from ...design import Basis, Term
 from ...penalties.by_name import read_members
-from .masked import read_mask, read_ones
+from .masked import coordinates_within, read_mask, read_ones
 
 CHOSEN = ("marginal-likelihood", "cross-validation")
 
@@ -116,21 +116,17 @@ def mask_of_coordinates(mask: np.ndarray | None, space, terms: Mapping[str, Term
     """Find which coordinates each neuron has, bool (coordinate, neuron), from the features it has."""
     if mask is None:
         return None
-    inside = np.ones((space.n_coordinates, mask.shape[1]), bool)
     for name, place in space.places.items():
-        turn = space.turn[:, place] != 0
-        single = turn.sum(axis=0) == 1
-        for k in range(turn.shape[1]):
-            of = mask[turn[:, k]]
-            if not single[k] and np.any(of != of[:1]):
-                neuron = int(np.argmax(np.any(of != of[:1], axis=0)))
+        for column in space.turn[:, place].T:
+            of = mask[column != 0]
+            split = np.any(of != of[:1], axis=0)
+            if split.any():
                 raise ValueError(
-                    f"feature_mask leaves neuron {neuron} some features of term {name!r} and not others; a smooth term "
-                    "can be masked as a whole only. Make terms of the parts, or give them a ridge "
+                    f"feature_mask leaves neuron {np.argmax(split)} some features of term {name!r} and not others; a "
+                    "smooth term can be masked as a whole only. Make terms of the parts, or give them a ridge "
                     "(glmfit.design.Term.ridge)."
                 )
-            inside[place.start + k] = of.all(axis=0)
-    return inside
+    return coordinates_within(space.turn, mask)
 
 
 def read_neurons(given: Any, names: list[str]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,11 @@ import scipy.stats
 from ...display import Display, Summary, counted
 from ...files import DAMAGED, load_npz, save_npz
 from .models import Contribution
-from .testing import contributions_of
+from .testing import Statistics, contributions_of, pairs_of
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-
-_NAMES = ("neuron", "model", "feature", "contributions")
-_TEXTS = ("observation_model", "null", "status")
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,23 +92,29 @@ class Explanation(Display):
 
     # ---------------------------------------------------------------- contributions
 
-    def _models(self, name: str) -> np.ndarray:
-        return np.array([getattr(c, name) for c in self.contributions], int)
-
     @property
     def by_fold(self) -> np.ndarray:
         """Contributions in nats of every fold, nan where a fold cannot be scored, (contribution, fold, neuron)."""
-        return self.loss[self._models("less")] - self.loss[self._models("more")]
+        more, less = pairs_of(self.contributions).T
+        return self.loss[less] - self.loss[more]
+
+    def _over_folds(self) -> Statistics:
+        return contributions_of(self.loss, self.loss_off, self.proved, pairs_of(self.contributions))
 
     @property
     def contribution(self) -> np.ndarray:
         """Log-likelihood in nats that the larger model gains on all held-out rows, (contribution, neuron)."""
-        return contributions_of(self.loss, self.loss_off, self._models("more"), self._models("less"))[0]
+        return self._over_folds().value
 
     @property
     def off(self) -> np.ndarray:
         """Bound of how far `contribution` is from that of the exact optima, inf if none is known, in its shape."""
-        return contributions_of(self.loss, self.loss_off, self._models("more"), self._models("less"))[1]
+        return self._over_folds().off
+
+    @property
+    def is_proved(self) -> np.ndarray:
+        """Whether all fits behind a contribution are proved, bool (contribution, neuron)."""
+        return self._over_folds().proved
 
     @property
     def standard_error(self) -> np.ndarray:
@@ -140,13 +143,6 @@ class Explanation(Display):
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(null > 0, self.contribution / null, np.nan)
 
-    @property
-    def is_proved(self) -> np.ndarray:
-        """Whether all fits behind a contribution are proved, bool (contribution, neuron)."""
-        known = np.isfinite(self.by_fold)
-        both = self.proved[self._models("more")] & self.proved[self._models("less")]
-        return np.all(both | ~known, axis=1) & known.any(axis=1)
-
     def compare(self, more: str, less: str) -> pd.DataFrame:
         """Return the gain of one model over another, a row per neuron.
 
@@ -166,8 +162,7 @@ class Explanation(Display):
             if name not in self.model:
                 raise ValueError(f"{name!r} is not a model here; the models are {self.model}.")
         only = Contribution(f"{more} over {less}", "model", self.model.index(more), self.model.index(less))
-        values = {name: getattr(self, name) for name in (f.name for f in fields(self))}
-        other = Explanation(**values | {"contributions": [only]})
+        other = replace(self, contributions=[only])
         columns = {
             "nats": other.contribution[0], "standard_error": other.standard_error[0], "off": other.off[0],
             "bits_per_spike": other.bits_per_spike[0],
@@ -182,9 +177,9 @@ class Explanation(Display):
             "d2": self.d2, "p_value": self.p_value, "q_value": self.q_value, "off": self.off,
             "proved": self.is_proved, "n_draws": self.n_draws,
         }  # fmt: skip
-        return (
-            columns if self.null else {k: v for k, v in columns.items() if k not in ("p_value", "q_value", "n_draws")}
-        )
+        if not self.null:
+            del columns["p_value"], columns["q_value"], columns["n_draws"]
+        return columns
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per neuron and contribution as a pandas DataFrame."""
@@ -216,7 +211,7 @@ class Explanation(Display):
             "kind": ("contribution", [c.kind for c in self.contributions]),
             "group": ("contribution", [c.name for c in self.contributions]),
         }  # fmt: skip
-        attributes = {name: getattr(self, name) for name in _TEXTS}
+        attributes = {name: getattr(self, name) for name in ("observation_model", "null", "status")}
         return xr.Dataset(variables, coords, attributes)
 
     def _summary(self) -> Summary:
@@ -266,10 +261,10 @@ class Explanation(Display):
 
 def explanation_to_file(found: Explanation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the header (values of JSON) and the arrays."""
-    header = {name: getattr(found, name) for name in (*_NAMES, *_TEXTS)}
-    header |= {name: getattr(found, name) for name in ("n_null_fits", "n_null_proved", "n_possible_draws")}
+    header = {f.name: getattr(found, f.name) for f in fields(found)}
+    arrays = {name: header.pop(name) for name in _array_names()}
     header["contributions"] = [[c.name, c.kind, int(c.more), int(c.less)] for c in found.contributions]
-    return header, {name: getattr(found, name) for name in _array_names()}
+    return header, arrays
 
 
 def explanation_from_file(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Explanation:

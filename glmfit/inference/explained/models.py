@@ -31,12 +31,31 @@ class Contribution(NamedTuple):
     less: int
 
 
-class ModelList(NamedTuple):
-    """Models and their comparisons."""
+class ModelList:
+    """Models and their comparisons; models with the same features are one, with the first name."""
 
-    names: list[str]
-    masks: np.ndarray  # bool, (model, feature)
-    contributions: list[Contribution]
+    def __init__(self, n_features: int):
+        self.names: list[str] = []
+        self.contributions: list[Contribution] = []
+        self._n_features, self._index = n_features, {}  # of models by the bytes of their features
+
+    @property
+    def masks(self) -> np.ndarray:
+        """Features of each model, bool (model, feature)."""
+        return np.array([np.frombuffer(key, bool) for key in self._index])
+
+    def add(self, name: str, members: Iterable[int]) -> int:
+        """Add a model if it is new; return its index."""
+        mask = np.zeros(self._n_features, bool)
+        mask[list(members)] = True
+        index = self._index.setdefault(mask.tobytes(), len(self.names))
+        if index == len(self.names):
+            self.names.append(name)
+        return index
+
+    def compare(self, name: str, kind: str, more: int, less: int) -> None:
+        """Add a comparison of two models."""
+        self.contributions.append(Contribution(name, kind, more, less))
 
 
 def read_groups(groups: Any, n_features: int, names: Sequence[str] | None) -> dict[str, list[int]]:
@@ -64,67 +83,45 @@ def read_models(groups: dict[str, list[int]], n_features: int, kinds: Any, order
     reserved = [name for name in groups if name in (CONSTANT, FULL)]
     if reserved:
         raise ValueError(f"groups has a group {reserved[0]!r}, which is the name of a model; give it another name.")
-    made = _Made(n_features)
+    made = ModelList(n_features)
     constant, full = made.add(CONSTANT, []), made.add(FULL, range(n_features))
-    compared = [Contribution("all", "whole", full, constant)]
+    made.compare("all", "whole", full, constant)
     for name, members in groups.items():
         if "unique" in kinds:
             rest = np.setdiff1d(np.arange(n_features), members)
-            compared.append(Contribution(name, "unique", full, made.add(f"without {name}", rest)))
+            made.compare(name, "unique", full, made.add(f"without {name}", rest))
         if "maximal" in kinds:
-            compared.append(Contribution(name, "maximal", made.add(f"only {name}", members), constant))
+            made.compare(name, "maximal", made.add(f"only {name}", members), constant)
     if order is not None:
-        compared += _in_order(made, groups, order, constant)
+        _add_in_order(made, groups, order, constant)
     if models is not None:
-        compared += _of_user(made, groups, models, constant)
-    return ModelList(made.names, np.array(made.masks), compared)
+        _add_of_user(made, groups, models, constant)
+    return made
 
 
-class _Made:
-    """Models made so far; models with the same features are one, with the first name."""
-
-    def __init__(self, n_features: int):
-        self.names, self.masks, self._index = [], [], {}
-        self._n = n_features
-
-    def add(self, name: str, members: Iterable[int]) -> int:
-        mask = np.zeros(self._n, bool)
-        mask[list(members)] = True
-        key = mask.tobytes()
-        if key not in self._index:
-            self._index[key] = len(self.names)
-            self.names.append(name)
-            self.masks.append(mask)
-        return self._index[key]
-
-
-def _in_order(made: _Made, groups: dict, order: Any, constant: int) -> list[Contribution]:
+def _add_in_order(made: ModelList, groups: dict, order: Any, before: int) -> None:
     order = [order] if isinstance(order, str) else list(order)
     _refuse_unknown(order, groups, "order")
     if len(set(order)) < len(order):
         raise ValueError(f"order is {order!r}; each group may occur only once.")
-    compared, members, before = [], [], constant
+    members: list[int] = []
     for k, name in enumerate(order):
-        members = members + list(groups[name])
+        members += groups[name]
         after = made.add(" + ".join(order[: k + 1]), members)
-        compared.append(Contribution(name, "added", after, before))
+        made.compare(name, "added", after, before)
         before = after
-    return compared
 
 
-def _of_user(made: _Made, groups: dict, models: Any, constant: int) -> list[Contribution]:
+def _add_of_user(made: ModelList, groups: dict, models: Any, constant: int) -> None:
     if not isinstance(models, Mapping) or not models:
         raise ValueError(f"models is {models!r}; it must map names of models to lists of groups, {{name: [group]}}.")
-    compared = []
     for name, parts in models.items():
         parts = [parts] if isinstance(parts, str) else list(parts)
         _refuse_unknown(parts, groups, f"models[{name!r}]")
-        members = [k for part in parts for k in groups[part]]
-        index = made.add(str(name), members)
+        index = made.add(str(name), [k for part in parts for k in groups[part]])
         if made.names[index] not in (CONSTANT, FULL):
             made.names[index] = str(name)
-        compared.append(Contribution(str(name), "model", index, constant))
-    return compared
+        made.compare(str(name), "model", index, constant)
 
 
 def _refuse_unknown(names: list, groups: dict, what: str) -> None:

@@ -44,20 +44,18 @@ class Null(abc.ABC):
         Draws, or shifts each way.
     of : {"counts", "features", "designs"}
         What a draw moves: the counts, the features of one group while the others stay, or all features.
+    needs_all : bool
+        Whether a p-value needs all draws, or enough draws that are not below the recording.
     """
 
     n: int
     of: str = "counts"
+    needs_all = False
 
     @property
     def n_draws(self) -> int:
         """Number of draws."""
         return self.n
-
-    @property
-    def needs_all(self) -> bool:
-        """Whether a p-value needs all draws, or enough draws that are not below the recording."""
-        return False
 
     @property
     def moves_counts(self) -> bool:
@@ -120,12 +118,12 @@ class CircularShift(Null):
 
     def draws(self, rows: Rows) -> Iterator[Draw]:
         """Yield the draws, the same ones every time."""
-        rng, parts = np.random.default_rng(self.random_state), segments_of(self.within, rows, "within")
-        short = min(map(len, parts))
-        if max(map(len, parts)) < 2 * self.least:
+        rng, parts = np.random.default_rng(self.random_state), segments_of(self.within, rows)
+        lengths = [len(part) for part in parts]
+        if max(lengths) < 2 * self.least:
             raise ValueError(
-                f"least is {self.least}, and no part of the recording is longer than {max(map(len, parts))} rows (the "
-                f"shortest has {short}): nothing can be shifted that far in a circle. Give a smaller least."
+                f"least is {self.least}, and no part of the recording is longer than {max(lengths)} rows (the "
+                f"shortest has {min(lengths)}): nothing can be shifted that far in a circle. Give a smaller least."
             )
         for _ in range(self.n):
             source = np.arange(len(rows.given))
@@ -155,14 +153,13 @@ class LinearShift(Null):
 
     largest: int
     n: int = 100
+    needs_all = True
 
     def __post_init__(self):
         check_whole("largest", self.largest)
         check_whole("n", self.n)
         if self.n > self.largest:
             raise ValueError(f"n is {self.n}, more than there are shifts of whole rows up to largest={self.largest}.")
-
-    needs_all = True
 
     @property
     def n_draws(self) -> int:
@@ -194,10 +191,6 @@ class LinearShift(Null):
         """Return the p-value after all shifts, or a lower bound of it after some of them."""
         return np.minimum((n_above + 1) / (self.n + 1), 1.0)
 
-    def enough(self, level):
-        """Return the number of shifts not below the observed statistic that put the p-value above a level."""
-        return int(np.floor(level * (self.n + 1) + 1e-9))
-
 
 @dataclass(frozen=True)
 class Permutation(Null):
@@ -228,7 +221,7 @@ class Permutation(Null):
 
     def draws(self, rows: Rows) -> Iterator[Draw]:
         """Yield the draws, the same ones every time."""
-        rng, parts = np.random.default_rng(self.random_state), segments_of(self.within, rows, "within")
+        rng, parts = np.random.default_rng(self.random_state), segments_of(self.within, rows)
         if len(parts) < 2:
             raise ValueError("within has one session; there is nothing to permute. Give at least two.")
         length = min(map(len, parts))
@@ -304,23 +297,23 @@ class Counts(_Given):
         yield from (Draw(Y=array) for array in self._each(rows, "counts", rows.n_neurons))
 
 
-def segments_of(within: Any, rows: Rows, name: str) -> list[np.ndarray]:
+def segments_of(within: Any, rows: Rows) -> list[np.ndarray]:
     """List the rows of every trial or session, in their order, as indices into those of the fit; drop other rows."""
     if within is None:
         return [np.arange(len(rows.given))]
     if is_epochs(within) or are_epochs(within):
         if rows.axis is None:
-            raise ValueError(f"{name} has epochs, but neither X nor y has times; give a label per row.")
+            raise ValueError("within has epochs, but neither X nor y has times; give a label per row.")
         t, epochs = rows.axis.t[rows.given], [within] if is_epochs(within) else within
         ends = [(a, b) for some in epochs for a, b in zip(some.start, some.end, strict=True)]
         parts = [np.flatnonzero((t >= a) & (t <= b)) for a, b in ends]
     else:
         labels = np.asarray(within)
         if labels.shape != (rows.n_given,):
-            raise ValueError(f"{name} has shape {labels.shape}; it must be a label per row, ({rows.n_given},).")
+            raise ValueError(f"within has shape {labels.shape}; it must be a label per row, ({rows.n_given},).")
         labels = labels[rows.given]
         parts = [np.flatnonzero(labels == label) for label in dict.fromkeys(labels.tolist())]
     parts = [part for part in parts if len(part)]
     if not parts:
-        raise ValueError(f"{name} has no row that counts for the fit.")
+        raise ValueError("within has no row that counts for the fit.")
     return parts

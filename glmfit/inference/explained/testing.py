@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,29 +39,27 @@ class Verdicts:
     ended: np.ndarray  # neurons of which all wanted draws were evaluated, bool (neuron,)
     looked: np.ndarray  # draws evaluated of all neurons, a number
 
+    @classmethod
+    def empty(cls, n_contributions: int, n_neurons: int, n_draws: int) -> Verdicts:
+        """Return an object without results."""
+        shape = n_contributions, n_neurons
+        counts = (np.zeros(shape, int) for _ in range(4))  # above, done, loose, unproved
+        fits = (np.zeros(n_neurons, int) for _ in range(2))
+        drawn, ended = np.full((n_draws, *shape), np.nan), np.zeros(n_neurons, bool)
+        return cls(np.full(shape, np.nan), np.full(shape, np.inf), *counts, drawn, *fits, ended, np.zeros((), int))
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Return it as named arrays."""
         return {f"null/{name}": np.asarray(value) for name, value in vars(self).items()}
 
-    def all(self) -> Verdict:
-        """Return the results of all neurons."""
-        return Verdict(*(getattr(self, name) for name in Verdict._fields))
+    def of(self, n: int) -> Verdicts:
+        """Return views of the results of one neuron, without an axis for it."""
+        return Verdicts(**{name: value[..., n] if value.ndim else value for name, value in vars(self).items()})
 
-    def of(self, n: int) -> Verdict:
-        """Return views of the results of one neuron."""
-        return Verdict(*(getattr(self, name)[..., n] for name in Verdict._fields))
-
-
-class Verdict(NamedTuple):
-    """Results of the draws of one neuron, or of all."""
-
-    observed: np.ndarray
-    off: np.ndarray
-    above: np.ndarray
-    done: np.ndarray
-    loose: np.ndarray
-    unproved: np.ndarray
-    drawn: np.ndarray
+    def count(self, held: HeldOut, at: Any = ...) -> None:
+        """Count the fits of draws."""
+        self.n_fits[at] += held.n_fits
+        self.n_proved[at] += held.n_proved
 
     def take(self, k: int, wanted: np.ndarray, found: Statistics, last: bool) -> np.ndarray:
         """Store the statistics of a draw where ``wanted``; return where a tighter bound is needed.
@@ -84,70 +82,62 @@ class Verdict(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Contributions of a draw, (contribution, ...) each."""
+    """Contributions of the recording or of a draw, (contribution, ...) each."""
 
     value: np.ndarray  # nan where a model cannot be fitted
     off: np.ndarray  # bound of its distance from that of the exact optima, inf if unknown
     proved: np.ndarray  # whether the fits behind it are proved
 
-    @classmethod
-    def of(cls, held: HeldOut, pairs: np.ndarray, scale=1.0) -> Statistics:
-        """Return those that compare pairs of models, (contribution, 2)."""
-        more, less = pairs.T
-        value, off = contributions_of(held.loss / scale, held.off / scale, more, less)
-        known = np.isfinite(held.loss[less] - held.loss[more])
-        proved = np.all((held.proved[more] & held.proved[less]) | ~known, axis=1) & known.any(axis=1)
-        return cls(value, off, proved)
+
+def contributions_of(loss: np.ndarray, off: np.ndarray, proved: np.ndarray, pairs: np.ndarray) -> Statistics:
+    """Sum what the first of every pair of models, (contribution, 2), gains in loss, (model, fold, neuron), over folds.
+
+    Bounds of the losses add up; folds that cannot be scored are skipped.
+    """
+    more, less = pairs.T
+    each = loss[less] - loss[more]
+    known = np.isfinite(each)
+    some = known.any(axis=1)
+    value = np.where(some, np.sum(np.where(known, each, 0.0), axis=1), np.nan)
+    off = np.sum(np.where(known, off[less] + off[more], 0.0), axis=1)
+    return Statistics(value, off, np.all((proved[more] & proved[less]) | ~known, axis=1) & some)
+
+
+def pairs_of(contributions: list[Contribution]) -> np.ndarray:
+    """Models that contributions compare, the larger one first, (contribution, 2)."""
+    return np.array([[c.more, c.less] for c in contributions], int).reshape(-1, 2)
 
 
 class NullTest:
-    """Test that compares the contributions of groups with draws from a null.
+    """Test that compares the contributions of groups with draws from a null, at one strength of every neuron.
 
-    Parameters
-    ----------
-    scorer : Scorer
-        Scorer of the recording.
-    contributions : list of Contribution
-        Contributions to test.
-    null : Null
-        Source of the draws.
-    rows : Rows
-        Rows of the fit.
-    strength : numpy.ndarray or None
-        Strength of every neuron at which statistics are computed, (neuron,); None lets every draw choose its own, as
-        the contributions do.
-    level : float or None
-        Significance level: once a verdict at this level is known, later draws are skipped. None skips none.
-    features : list of numpy.ndarray
-        For every contribution, the features of its group, which a null of features moves, bool (feature,).
+    Without strengths every draw chooses its own, as the contributions do. Once a verdict at the level is known, later
+    draws are skipped; without a level none is.
     """
 
     def __init__(
         self, scorer: Scorer, contributions: list[Contribution], null: Null, rows: Rows, strength: np.ndarray | None,
-        level: float | None, features: list[np.ndarray],
+        level: float | None,
     ):  # fmt: skip
-        self.scorer, self.contributions, self.null, self.rows = scorer, contributions, null, rows
-        self.strength, self.level, self.features = strength, level, features
+        self.scorer, self.null, self.rows, self.strength, self.level = scorer, null, rows, strength, level
         self.used = null.used(rows)
         self._setting = scorer.setting(self.used)
         self._targets = (None,) if level is None else (*_LOOSE, None)
-        self._pairs = np.array([[c.more, c.less] for c in contributions])
+        self._pairs = pairs_of(contributions)
 
     def observe(self, told: Callable[[], None]) -> Verdicts:
         """Compute the statistics of the recording."""
-        scorer, shape = self.scorer, (len(self.contributions), self.scorer.n_neurons)
-        middle = np.arange(len(self.rows.given)) if self.used is None else self.used
-        responses = scorer.taken(middle, self.used)
-        held = self._held_out(self._setting, responses, np.ones(shape, bool), None, told)
-        value, off, proved = Statistics.of(held, self._pairs)
-        value = np.where(np.isfinite(off) | proved, value, np.nan)  # an unproved value is not compared
-        counts = (np.zeros(shape, int) for _ in range(4))  # above, done, loose, unproved
-        drawn, none = np.full((self.null.n_draws, *shape), np.nan), np.zeros(shape[1], bool)
-        return Verdicts(value, off, *counts, drawn, held.n_fits, held.n_proved, none, np.zeros((), int))
+        out = Verdicts.empty(len(self._pairs), self.scorer.n_neurons, self.null.n_draws)
+        responses = self.scorer.taken(slice(None) if self.used is None else self.used, self.used)
+        held = self._held_out(self._setting, responses, np.ones(out.off.shape, bool), None, told)
+        value, out.off, proved = self._statistics(held)
+        out.observed = np.where(np.isfinite(out.off) | proved, value, np.nan)  # an unproved value is not compared
+        out.count(held)
+        return out
 
     def run(self, verdicts: Verdicts, told: Callable[[], None]) -> Iterator[None]:
         """Evaluate the wanted draws, and yield from time to time."""
-        moved = self.null.moves_counts and self._setting.by_newton
+        moved = self.null.moves_counts and self.scorer.by_newton
         if moved and not moments_serve(self._setting.nested, self.scorer.observation, self.scorer.responses):
             yield from self._run_by_neuron(verdicts, told)
         if verdicts.ended.all():
@@ -158,12 +148,10 @@ class NullTest:
             wanted = self._wanted(verdicts.observed, verdicts.above) & ~verdicts.ended
             if not wanted.any():
                 break
-            every = verdicts.all()
             for loose in self._targets:
                 found, held = self._draw(draw, wanted, loose, told)
-                verdicts.n_fits += held.n_fits
-                verdicts.n_proved += held.n_proved
-                wanted = every.take(k, wanted, found, loose is None)
+                verdicts.count(held)
+                wanted = verdicts.take(k, wanted, found, loose is None)
                 if not wanted.any():
                     break
             verdicts.looked += 1
@@ -190,15 +178,14 @@ class NullTest:
 
     def _solve(self, verdicts: Verdicts, sources, opened: dict[int, tuple | None], told) -> dict[int, int]:
         """Let the solvers of populations decide draws that have no proof; returns the draw of each neuron after it."""
-        every, draws = verdicts.all(), {n: found for n, found in opened.items() if found is not None}
+        draws = {n: found for n, found in opened.items() if found is not None}
         for k in sorted({k for k, _ in draws.values()}):
             wanted = np.zeros(verdicts.observed.shape, bool)
             for n, (at, of) in draws.items():
                 wanted[:, n] = of & (at == k)
             held = self._held_out(self._setting, self.scorer.taken(sources[k], self.used), wanted, None, told)
-            verdicts.n_fits += held.n_fits
-            verdicts.n_proved += held.n_proved
-            every.take(k, wanted, Statistics.of(held, self._pairs), last=True)
+            verdicts.count(held)
+            verdicts.take(k, wanted, self._statistics(held), last=True)
         return {n: k + 1 for n, (k, _) in draws.items()}
 
     def _look_at(self, verdicts: Verdicts, sources: list[np.ndarray], following: dict, n: int) -> tuple | None:
@@ -210,16 +197,15 @@ class NullTest:
             wanted = self._wanted(verdict.observed, verdict.above)
             if not wanted.any():
                 return None
-            responses = scorer.one(n, source, self.used)
+            responses = scorer.taken(source, self.used, n)
             for i, loose in enumerate(self._targets):
                 some = wanted & (first <= i)
                 if not some.any():
                     continue
                 nested, among = self._setting.at(strength, loose).nested, np.unique(self._pairs[some])
                 held = nested.of_neuron(scorer.observation, responses, 0, among, shared)
-                verdicts.n_fits[n] += held.n_fits[0]
-                verdicts.n_proved[n] += held.n_proved[0]
-                found = Statistics(*(a[:, 0] for a in Statistics.of(held, self._pairs, scale)))
+                verdicts.count(held, [n])
+                found = Statistics(*(a[:, 0] for a in self._statistics(held, scale)))
                 opened = some & ~(found.proved | (np.isfinite(found.off) & np.isfinite(found.value)))
                 if loose is None and opened.any():
                     verdict.take(k, some & ~opened, found, last=True)
@@ -235,44 +221,44 @@ class NullTest:
         known = np.isfinite(observed)
         return known if self.level is None else known & (above < self.null.enough(self.level))
 
-    def _draw(self, draw: Draw, wanted: np.ndarray, loose, told):
-        scorer, setting = self.scorer, self._setting
+    def _draw(self, draw: Draw, wanted: np.ndarray, loose, told) -> tuple[Statistics, HeldOut]:
+        """Compute the statistics of a draw, and the losses behind them."""
+        scorer, setting, responses = self.scorer, self._setting, self.scorer.responses
         if draw.X is not None:
             setting = scorer.setting(self.used, draw.X)
         elif draw.Y is not None:
-            held = self._held_out(setting, scorer.standard(draw.Y), wanted, loose, told)
-            return Statistics.of(held, self._pairs), held
+            responses = scorer.standard(draw.Y)
         elif self.null.of == "features":
             return self._draw_features(draw, wanted, loose, told)
         else:
-            held = self._held_out(setting, scorer.taken(draw.source, self.used), wanted, loose, told)
-            return Statistics.of(held, self._pairs), held
-        held = self._held_out(setting, scorer.responses, wanted, loose, told)
-        return Statistics.of(held, self._pairs), held
+            responses = scorer.taken(draw.source, self.used)
+        held = self._held_out(setting, responses, wanted, loose, told)
+        return self._statistics(held), held
 
-    def _draw_features(self, draw: Draw, wanted: np.ndarray, loose, told):
+    def _draw_features(self, draw: Draw, wanted: np.ndarray, loose, told) -> tuple[Statistics, HeldOut]:
         """Move the features of one group at a time: the contributions of the others have no draw."""
         nothing = np.full(wanted.shape, np.nan), np.full(wanted.shape, np.inf), np.zeros(wanted.shape, bool)
-        out, total = Statistics(*nothing), HeldOut.empty(*self._empty())
-        groups: dict[bytes, list[int]] = {}
-        for c, mask in enumerate(self.features):
+        out, total, masks = Statistics(*nothing), self.scorer.empty(), self.scorer.masks
+        groups: dict[bytes, list[int]] = {}  # contributions by the features that only the larger model has
+        moved = masks[self._pairs[:, 0]] & ~masks[self._pairs[:, 1]]
+        for c, mask in enumerate(moved):
             groups.setdefault(mask.tobytes(), []).append(c)
         for members in groups.values():
             some = np.zeros_like(wanted)
             some[members] = wanted[members]
             if not some.any():
                 continue
-            X, mask = np.array(self.scorer.X), self.features[members[0]]
+            X, mask = np.array(self.scorer.X), moved[members[0]]
             X[:, mask] = self.scorer.X[draw.source][:, mask]
             held = self._held_out(self.scorer.setting(None, X), self.scorer.responses, some, loose, told)
-            for one, found in zip(out, Statistics.of(held, self._pairs), strict=True):
+            for one, found in zip(out, self._statistics(held), strict=True):
                 one[members] = found[members]
             total.n_fits += held.n_fits
             total.n_proved += held.n_proved
         return out, total
 
-    def _empty(self) -> tuple[int, int, int]:
-        return len(self.scorer.masks), self.scorer.n_held, self.scorer.n_neurons
+    def _statistics(self, held: HeldOut, scale: float = 1.0) -> Statistics:
+        return contributions_of(held.loss / scale, held.off / scale, held.proved, self._pairs)
 
     def _held_out(self, setting: Setting, responses, wanted: np.ndarray, loose, told) -> HeldOut:
         """Compute the losses of the models that contributions compare, for the neurons where they are wanted."""
@@ -280,21 +266,11 @@ class NullTest:
         def among(n: int) -> np.ndarray:
             return np.unique(self._pairs[wanted[:, n]])
 
-        neurons = np.flatnonzero(wanted.any(axis=0))
-        if self.strength is None:
-            return self.scorer.held_out(setting.at(None, loose), responses, neurons, among, told)
-        out = HeldOut.empty(*self._empty())
-        for strength in np.unique(self.strength[neurons]):
-            some = neurons[self.strength[neurons] == strength]
-            found = self.scorer.held_out(setting.at(strength, loose), responses, some, among, told)
-            for name, value in vars(found).items():
-                getattr(out, name)[..., some] = value[..., some]
+        neurons, out = np.flatnonzero(wanted.any(axis=0)), self.scorer.empty()
+        parts = [(None, neurons)]
+        if self.strength is not None:
+            tried = self.strength[neurons]
+            parts = [(strength, neurons[tried == strength]) for strength in np.unique(tried)]
+        for strength, some in parts:
+            out.put(some, self.scorer.held_out(setting.at(strength, loose), responses, some, told, among))
         return out
-
-
-def contributions_of(loss: np.ndarray, off: np.ndarray, more, less) -> tuple[np.ndarray, np.ndarray]:
-    """Sum differences of losses (model, fold, neuron) over folds; (contribution, neuron) both, nan without any fold."""
-    each = loss[less] - loss[more]
-    known = np.isfinite(each)
-    value = np.where(known.any(axis=1), np.sum(np.where(known, each, 0.0), axis=1), np.nan)
-    return value, np.sum(np.where(known, off[less] + off[more], 0.0), axis=1)

@@ -30,14 +30,14 @@ class Work:
     ):
         self.scorer, self.nested, self.rows = scorer, nested, rows
         self.null, self.null_strength, self.level = null, null_strength, level
-        facts = {} if checkpoint is None else _facts(scorer, nested, null, null_strength, level)
-        self.file = None if checkpoint is None else Checkpoint(checkpoint, facts)
-        n = scorer.n_neurons
-        self.held = HeldOut.empty(len(nested.masks), scorer.n_held, n)
-        self.known = np.zeros(n, bool)
+        self.held, self.known = scorer.empty(), np.zeros(scorer.n_neurons, bool)
         self.verdicts: Verdicts | None = None
-        self.strength = np.full(n, np.nan)
-        self._restore()
+        self.strength = np.full(scorer.n_neurons, np.nan)
+        self.file = None
+        if checkpoint is not None:
+            self.file = Checkpoint(checkpoint, _facts(scorer, nested, null, null_strength, level))
+            if (arrays := self.file.load()) is not None:
+                self._restore(arrays)
 
     def run(self, verbose: bool) -> bool:
         """Do the remaining work; return True after Ctrl-C."""
@@ -58,12 +58,10 @@ class Work:
     def _score(self, bar: ProgressBar) -> None:
         setting = self.scorer.setting()
         left = np.flatnonzero(~self.known)
-        size = _CHUNK if setting.by_newton and not self.scorer.observation.is_quadratic else max(len(left), 1)
+        size = _CHUNK if self.scorer.by_newton and not self.scorer.observation.is_quadratic else max(len(left), 1)
         for start in range(0, len(left), size):
             some = left[start : start + size]
-            found = self.scorer.held_out(setting, self.scorer.responses, some, told=bar.advance)
-            for name, value in vars(found).items():
-                getattr(self.held, name)[..., some] = value[..., some]
+            self.held.put(some, self.scorer.held_out(setting, self.scorer.responses, some, bar.advance))
             self.known[some] = True
             self._note()
 
@@ -72,25 +70,17 @@ class Work:
             self.null_strength, self.scorer.strengths, self.held.chosen, np.isfinite(self.held.loss)
         )
         at = None if self.null_strength == "chosen" else self.strength
-        features = [self._features_of(c) for c in self.nested.contributions]
-        given = self.nested.contributions, self.null, self.rows, at, self.level, features
-        test = NullTest(self.scorer, *given)
+        test = NullTest(self.scorer, self.nested.contributions, self.null, self.rows, at, self.level)
         self.verdicts = self.verdicts or test.observe(bar.advance)
         for _ in test.run(self.verdicts, bar.advance):
             self._note()
 
-    def _features_of(self, contribution) -> np.ndarray:
-        """Features that the larger model has and the smaller one lacks, bool (feature,)."""
-        masks = self.nested.masks
-        return masks[contribution.more] & ~masks[contribution.less]
-
     def result(self, data: Training, features: list[str], observation_model: str, interrupted: bool) -> Explanation:
         """Assemble the results."""
-        scorer, held, shape = self.scorer, self.held, (len(self.nested.contributions), self.scorer.n_neurons)
-        v, null = self.verdicts, self.null
-        nothing = np.full(shape, np.nan)
-        p = nothing
-        if v is not None:
+        scorer, held, null, compared = self.scorer, self.held, self.null, self.nested.contributions
+        v = self.verdicts or Verdicts.empty(len(compared), scorer.n_neurons, 0)
+        p = np.full(v.observed.shape, np.nan)
+        if null is not None:
             ended = (v.done == null.n_draws) | (self.level is not None and v.above >= null.enough(self.level or 1.0))
             said = np.isfinite(v.observed) & (ended if null.needs_all else v.done > 0)
             p = np.where(said, null.p_value(v.above, v.done), np.nan)
@@ -98,37 +88,29 @@ class Work:
         chosen = np.where(fitted, scorer.strengths[held.chosen], np.nan)
         return Explanation(
             neuron=list(data.neuron_names), model=self.nested.names, feature=features,
-            contributions=self.nested.contributions, members=self.nested.masks,
+            contributions=compared, members=self.nested.masks,
             loss=held.loss, loss_off=held.off, strengths=scorer.strengths, strength=chosen, gap=held.gap,
-            proved=held.proved, saturated=scorer.saturated(scorer.responses, scorer.number, scorer.weights),
-            n_spikes=scorer.spikes(data, scorer.number), n_fits=held.n_fits, n_proved=held.n_proved,
-            p_value=p, q_value=false_discovery_rate(p, [c.kind for c in self.nested.contributions]),
-            statistic=nothing if v is None else v.observed,
-            null_statistic=np.full((0, *shape), np.nan) if v is None else v.drawn,
-            null_strength=self.strength,
-            n_draws=np.zeros(shape, int) if v is None else v.done,
-            n_loose=np.zeros(shape, int) if v is None else v.loose,
-            n_unproved_draws=np.zeros(shape, int) if v is None else v.unproved,
-            n_null_fits=0 if v is None else int(v.n_fits.sum()),
-            n_null_proved=0 if v is None else int(v.n_proved.sum()),
+            proved=held.proved, saturated=scorer.saturated(),
+            n_spikes=scorer.spikes(data), n_fits=held.n_fits, n_proved=held.n_proved,
+            p_value=p, q_value=false_discovery_rate(p, [c.kind for c in compared]),
+            statistic=v.observed, null_statistic=v.drawn, null_strength=self.strength,
+            n_draws=v.done, n_loose=v.loose, n_unproved_draws=v.unproved,
+            n_null_fits=int(v.n_fits.sum()), n_null_proved=int(v.n_proved.sum()),
             n_possible_draws=0 if null is None else null.n_draws, observation_model=observation_model,
             null=_name(null), status="interrupted" if interrupted else "complete",
         )  # fmt: skip
 
     def _note(self) -> None:
-        if self.file is None:
-            return
-        arrays = {f"held/{name}": value for name, value in vars(self.held).items()}
-        arrays |= {"known": self.known}
-        self.file.save(arrays | ({} if self.verdicts is None else self.verdicts.arrays()))
+        if self.file is not None:
+            arrays = {f"held/{name}": value for name, value in vars(self.held).items()} | {"known": self.known}
+            self.file.save(arrays if self.verdicts is None else arrays | self.verdicts.arrays())
 
-    def _restore(self) -> None:
-        arrays = None if self.file is None else self.file.load()
-        if arrays is None:
-            return
-        self.held = HeldOut(**{k.removeprefix("held/"): a for k, a in arrays.items() if k.startswith("held/")})
-        self.known = arrays["known"]
-        null = {k.removeprefix("null/"): a for k, a in arrays.items() if k.startswith("null/")}
+    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+        held, null = (
+            {name.removeprefix(of): array for name, array in arrays.items() if name.startswith(of)}
+            for of in ("held/", "null/")
+        )
+        self.held, self.known = HeldOut(**held), arrays["known"]
         if null:
             null.setdefault("unproved", np.zeros_like(null["done"]))  # of a file of an earlier state
             self.verdicts = Verdicts(**null)
