@@ -20,10 +20,11 @@ from ..engine.metric import plain_basis, spectral_basis
 from ..engine.problem import Evaluation, Params
 from ..engine.tiles import MANY_CLASSES, sums_over_tiles, tiles_of
 from ..penalties import NoPenalty, Penalty, Ridge
-from .class_gap import SoftmaxGap, certify_gap
+from .class_gap import certify_gap
 from .class_rows import ClassData, dense_rows, row_products, sparse_rows
 from .contrast_rows import ContrastRows
 from .coordinates import Coordinates, coordinates_of
+from .log_linear import LogLinearGap
 
 _SCORES = 4_000_000  # scores in memory at a time
 _AT_ONCE = 1 << 18  # scores that a pass processes at a time
@@ -291,7 +292,7 @@ class SoftmaxProblem:
         objective, (coef, intercept), *_ = self.sums_at(params)
         return Evaluation(objective, coef + self.strength * params.coef, intercept)
 
-    def certify_gap(self, params: Params) -> SoftmaxGap:
+    def certify_gap(self, params: Params) -> LogLinearGap:
         """Bound F - F* at any parameters, by weak duality; see :func:`certify_gap`."""
         return certify_gap(self, params)
 

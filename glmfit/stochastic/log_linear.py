@@ -58,7 +58,7 @@ class QuadraticBound(NamedTuple):
 
 
 class LogLinearGap(NamedTuple):
-    """Distance from the optimum.
+    """Distance from the optimum, also of a softmax model.
 
     Attributes
     ----------
