@@ -22,7 +22,7 @@ from ..engine.tiles import MANY_CLASSES, sums_over_tiles, tiles_of
 from ..penalties import NoPenalty, Penalty, Ridge
 from .class_gap import certify_gap
 from .class_rows import ClassData, dense_rows, row_products, sparse_rows
-from .contrast_rows import ContrastRows
+from .contrast_rows import ROTATED, ContrastRows
 from .coordinates import Coordinates, coordinates_of
 from .log_linear import LogLinearGap
 
@@ -35,7 +35,6 @@ _OF_ROWS = (
     "offset", "basis", "totals", "class_totals", "counts", "null_objective", "saturated_loss", "_mean_sizes",
     "class_sums", "first_pairs",
 )  # fmt: skip
-_ROTATED = 2048  # features up to which eigenvectors are worth their cost
 
 
 class Pairs(NamedTuple):
@@ -122,7 +121,7 @@ class SoftmaxProblem:
     def basis_by(self, weight: np.ndarray):
         """Return the basis over the rows with given weights (row,)."""
         weight = weight / weight.mean()
-        if scipy.sparse.issparse(self.X) or self.n_features > _ROTATED:
+        if scipy.sparse.issparse(self.X) or self.n_features > ROTATED:
             return plain_basis(self.X, weight, self.fit_intercept)
         weight = None if np.all(weight == weight[0]) else weight
         return spectral_basis(self.X, weight, centred=self.fit_intercept)

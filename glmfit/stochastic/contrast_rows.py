@@ -18,7 +18,7 @@ from ..engine.exact.quadratic import minimise
 from ..engine.problem import Params
 from ..engine.tiles import tiles_of
 
-_ROTATED = 2048  # features up to which eigenvectors are worth their cost
+ROTATED = 2048  # features up to which eigenvectors are worth their cost
 _FACTORS, _NUMBERS = 128, 1 << 21  # rank-one factors, and numbers in them, at a time
 _PARAMETERS = 5000  # whose square matrix takes 200 MB
 _AT_ONCE = 4_000_000  # numbers in memory for some rows
@@ -54,7 +54,7 @@ class ContrastRows:
             self.variance = np.maximum(square - self._mean**2, 0.0)
             return
         self._rows = np.asarray(X, np.float64) - self._mean
-        if X.shape[1] > _ROTATED:
+        if X.shape[1] > ROTATED:
             self.variance = weight @ self._rows**2
             return
         variance, self._rotation = np.linalg.eigh(self._rows.T @ (weight[:, None] * self._rows))
