@@ -146,15 +146,15 @@ class SoftmaxProblem:
         rows = layout(coordinates.rows(self.X, self.dtype), self.fit_intercept, self.dtype)
         places = self.pairs.label, self.pairs.row, np.arange(self.n_pairs), self.first_pairs
         label, row, index, first = (jax.device_put(a.astype(np.int32)) for a in places)
-        numbers = self.pairs.weight, self.totals, *(() if self.offset is None else (self.offset,))
         largest, mean = float(self.totals.max()), float(self.totals.mean())
         if not (largest < _LARGEST and mean > 1 / _LARGEST):
             raise ValueError(
                 f"counts of rows times weights have mean {mean:.2g} and maximum {largest:.2g}; to sample classes "
                 f"they must lie between {1 / _LARGEST:.0e} and {_LARGEST:.0e}. Multiply all of them by one factor."
             )
-        weight, total, *offset = (jax.device_put(a.astype(self.dtype)) for a in numbers)
-        return ClassData(rows, label, row, weight, index, offset[0] if offset else None, first, total)
+        numbers = self.pairs.weight, self.totals, self.offset  # perhaps None
+        weight, total, offset = jax.tree.map(lambda a: jax.device_put(a.astype(self.dtype)), numbers)
+        return ClassData(rows, label, row, weight, index, offset, first, total)
 
     @cached_property
     def totals(self) -> np.ndarray:
