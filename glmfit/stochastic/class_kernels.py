@@ -130,30 +130,25 @@ def take_steps(data, weights: Weights, order, negatives, span: Span, visit, solv
     # The ridge shrinks all coefficients in every step, by the scales. An implicit step starts from weights already
     # shrunk; an explicit one uses the old ones throughout.
     shrink = shrink_of(span, solver)
-
-    def visited(t, V, u, scale, shrunk, pairs=None):
-        chosen, drawn, pairs = jax.tree.map(lambda of_steps: of_steps[t], (order, negatives, pairs))
-        chosen = t if order is None else chosen
-        pairs = pairs_of(data, span, chosen) if pairs is None else pairs
-        scales = (shrunk, scale) if solver.implicit else (scale, shrunk)
-        return visit(Visit(data, span, solver, chosen, drawn, *scales, pairs), V, u)
-
-    if n_steps is None:
-
-        def step(t, carry):
-            V, u, scale = carry
-            return *visited(t, V, u, scale, scale / shrink), scale / shrink
-
-        return Weights(*jax.lax.fori_loop(span.start, span.stop, step, tuple(weights)))
-    pairs = None if visit is counts else pairs_of(data, span, order)  # for all steps by one kernel each
+    known = n_steps is not None  # then a scale follows from the number of its step, and is not carried
+    first, last = (0, n_steps) if known else (span.start, span.stop)
+    pairs = pairs_of(data, span, order) if known and visit is not counts else None  # for all steps by one kernel each
 
     def scale_at(t):
         return weights.scale / shrink ** jnp.asarray(t, shrink.dtype)
 
-    def known_step(t, carry):
-        return visited(t, *carry, scale_at(t), scale_at(t) / shrink, pairs)
+    def step(t, carry):
+        V, u, *carried = carry
+        scale, shrunk = (scale_at(t), scale_at(t) / shrink) if known else (carried[0], carried[0] / shrink)
+        chosen, drawn, own = jax.tree.map(lambda of_steps: of_steps[t], (order, negatives, pairs))
+        chosen = t if order is None else chosen
+        own = pairs_of(data, span, chosen) if own is None else own
+        scales = (shrunk, scale) if solver.implicit else (scale, shrunk)
+        V, u = visit(Visit(data, span, solver, chosen, drawn, *scales, own), V, u)
+        return (V, u) if known else (V, u, shrunk)
 
-    return Weights(*jax.lax.fori_loop(0, n_steps, known_step, tuple(weights[:2])), scale_at(n_steps))
+    end = jax.lax.fori_loop(first, last, step, weights[: 2 if known else 3])
+    return Weights(*end, scale_at(n_steps)) if known else Weights(*end)
 
 
 def pairs_of(data, span: Span, at):
