@@ -140,8 +140,8 @@ class _JointWalk(Position):
         # Largest eigenvalue of any block's Hessian.
         start = np.random.default_rng([self.seed, 3, self.n_metrics]).normal(size=(self.v.size, 1))
         start = (start / np.linalg.norm(start)).astype(view.dtype)
-        spectra = view.kernels[2](self.rows, self.v, None, self.metric, start, n_steps=_SMOOTH_STEPS)
-        alpha, beta = (np.asarray(a)[..., 0].T for a in spectra[:2])
+        *spectra, _ = view.kernels[2](self.rows, self.v, None, self.metric, start, n_steps=_SMOOTH_STEPS)
+        alpha, beta = (np.asarray(a)[..., 0].T for a in spectra)
         largest = np.max(bound_largest_eigenvalue(alpha, beta, self.v.size, 1e-3 / self.rows.n_blocks))
         self.largest = max(float(largest), 1e-12)
         self.step = min(1 / (3 * self.largest), self.limit)

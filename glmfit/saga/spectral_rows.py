@@ -197,20 +197,13 @@ def largest_change(rows: Rows, p):
     return jax.lax.scan(block, jnp.zeros(p.shape[1], p.dtype), (rows.Z, rows.weight))[0]
 
 
-class BlockSpectra(NamedTuple):
-    """Lanczos coefficients of every block's smoothness matrix, and the worst row."""
-
-    alpha: jax.Array  # (block, step, neuron)
-    beta: jax.Array
-    row: jax.Array  # (neuron,) max_t w_t curvature_bound_t z_t'M z_t, and the ridge
-
-
 @partial(jit, static_argnames="n_steps")
-def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: int) -> BlockSpectra:
+def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: int):
     """Run Lanczos on ``R' ((1/b) Z_B' diag(curvature bound) Z_B + ridge) R`` for all blocks and neurons.
 
     The bound holds if eta stays within ``radius`` of its value at ``anchor``. For a loss given as code, it is the
-    curvature there, of all columns together: ``start`` stacks them, and there is no worst row.
+    curvature there, of all columns together: ``start`` stacks them, and there is no worst row. Returns the coefficients
+    alpha and beta, (block, step, neuron), and of the worst row ``w curvature_bound z'M z`` with the ridge, (neuron,).
     """
     by_code = rows.by_code
     start = start if by_code else jnp.broadcast_to(start, anchor.shape)
@@ -235,7 +228,7 @@ def block_spectra(rows: Rows, anchor, radius, metric: Metric, start, n_steps: in
 
     row, (alpha, beta) = jax.lax.scan(block, jnp.zeros(anchor.shape[1], anchor.dtype), rows.blocks)
     # The ridge leaves the intercept alone, so the centre does not enter.
-    return BlockSpectra(alpha, beta, row + jnp.max(rows.ridge * metric.scale, axis=0))
+    return alpha, beta, row + jnp.max(rows.ridge * metric.scale, axis=0)
 
 
 @partial(jit, static_argnames="subsets", donate_argnames=("v", "table", "mean_gradient", "memory"))

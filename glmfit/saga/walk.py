@@ -4,7 +4,7 @@ What is fitted to the rows is another matter; docs/theory/spectral_basis.md has 
 """
 
 import math
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -201,27 +201,20 @@ class Position:
         self.epoch += 1
 
 
-class Smoothness(NamedTuple):
-    """Certified smoothness in a metric, per neuron."""
-
-    full: np.ndarray
-    block: np.ndarray
-    row: np.ndarray
-
-
 def certify_smoothness(view: SpectralView, rows: Rows, v, radius, metric, n_steps, failure_probability, seed, number):
     """Bound the smoothness of every neuron's blocks, ridge included, if eta stays within ``radius`` of its value at v.
 
-    Any metric will do; the closer its curvature to the one at v, the better the constants.
+    Any metric will do; the closer its curvature to the one at v, the better the constants. Returns those of all rows
+    together, of the worst block and of the worst row, (neuron,) each.
     """
     start = view.random_column(seed, number)
-    spectra = block_spectra(rows, v, radius.astype(view.dtype), metric, start, n_steps=n_steps)
-    alpha, beta = (np.moveaxis(np.asarray(a), 1, 0) for a in spectra[:2])
+    *spectra, row = block_spectra(rows, v, radius.astype(view.dtype), metric, start, n_steps=n_steps)
+    alpha, beta = (np.moveaxis(np.asarray(a), 1, 0) for a in spectra)
     share = failure_probability / (rows.n_blocks * view.n_neurons)
     block = bound_largest_eigenvalue(alpha, beta, view.basis.rank + 1, share)
-    row = np.asarray(spectra.row, np.float64) * (1 + 1e-5)
+    row = np.asarray(row, np.float64) * (1 + 1e-5)
     full = block.mean(axis=0)  # a bound of the whole: the largest eigenvalue is convex
-    return Smoothness(full, block.max(axis=0), np.maximum(row, full))
+    return full, block.max(axis=0), np.maximum(row, full)
 
 
 class Walk(Position):
@@ -268,17 +261,16 @@ class Walk(Position):
         solver, rows, number = self.solver, self.rows, self.n_certificates + 1
         self.n_certificates = number
         share = solver.failure_probability / (number * (number + 1))  # adds up to the whole over all certificates
-        fresh = certify_smoothness(
+        L, L_b, L_max = certify_smoothness(
             self.view, rows, self.v, self.radius, self.metric, solver.lanczos_steps, share, self.seed, 2 * number
         )
         if solver.sampling == "subsets":
-            L_b = batch_smoothness(fresh.full, fresh.row, rows.n_rows, rows.batch_size)
-            step = subset_step(L_b, fresh.row, 0.0, rows.n_rows, rows.batch_size)
+            L_b = batch_smoothness(L, L_max, rows.n_rows, rows.batch_size)
+            step = subset_step(L_b, L_max, 0.0, rows.n_rows, rows.batch_size)
         else:
-            L_b = fresh.block
             step = partition_step(L_b, 0.0, rows.n_rows, rows.batch_size)
         step = np.minimum(solver.step_scale * step, solver.step_limit)
-        found = {"anchor": self.kept[0], "step": step, "L": fresh.full, "L_max": fresh.row, "L_b": L_b}
+        found = {"anchor": self.kept[0], "step": step, "L": L, "L_max": L_max, "L_b": L_b}
         for name, new in found.items():
             setattr(self, name, np.where(renew, new, getattr(self, name)))
 

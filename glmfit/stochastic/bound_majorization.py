@@ -21,9 +21,8 @@ from ..engine.result import LoopOptions, Solution
 from ..engine.tiles import a_twentieth
 from ..numerics import seed_of
 from ..threads import small_blas
-from .bound_descent import BoundDescent
 from .contrast_rows import SurrogateSum
-from .log_linear import LogLinear
+from .log_linear import BoundDescent, LogLinear
 
 _LEFT = 0.5  # of the gradient's norm: the next bound is more useful than the minimum of this one
 _NOTHING, _PATIENCE = 1e-13, 20  # the same for exact steps; maximum products per parameter

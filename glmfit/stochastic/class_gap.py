@@ -1,11 +1,10 @@
 """Distance of a softmax model from the optimum: a bound by weak duality. Derivation: docs/theory/softmax_gap.md."""
 
-from typing import NamedTuple
-
 import numpy as np
 import scipy.special
 
 from ..engine.problem import Params
+from .log_linear import LogLinearGap
 
 GAP_THEOREM = "weak duality of the ridge-penalised softmax problem (docs/theory/softmax_gap.md, Proposition 1)"
 KINKS_THEOREM = "weak duality at residuals that the penalty allows (docs/theory/softmax_gap.md, Proposition 3)"
@@ -16,16 +15,7 @@ _SHORT = 1e-13  # of residuals: norms of large groups round
 _LONGEST = 10.0  # factor of a step, of a class that is rare except where it is certain
 
 
-class SoftmaxGap(NamedTuple):
-    """Distance from the optimum."""
-
-    objective: float  # F
-    bound: float  # proved upper bound of F - F*; infinite if some coefficients have no penalty
-    gradient_norm: float  # of F, over coefficients and intercepts
-    theorem: str  # that the bound rests on
-
-
-def certify_gap(problem, params: Params) -> SoftmaxGap:
+def certify_gap(problem, params: Params) -> LogLinearGap:
     """Bound F - F* of a `SoftmaxProblem` at any parameters by a feasible point of the dual, in one to four passes.
 
     The point is the model's own probabilities, mixed with just enough of a fixed distribution that the expected count
@@ -37,7 +27,7 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
     objective, slope = sums.objective, sums.gradient.coef + problem.strength * params.coef
     norm = float(np.sqrt(np.sum(slope**2) + np.sum(sums.gradient.intercept**2)))
     if not problem.penalty.penalises_all or not np.isfinite(objective):
-        return SoftmaxGap(objective, np.inf, norm, "none: without a penalty nothing bounds the distance")
+        return LogLinearGap(objective, np.inf, norm, "none: without a penalty nothing bounds the distance")
     value, rounding, drop = _dual(problem, params, sums)
     bound = max(objective - value, 0.0) + rounding
     for _ in range(_SETTLING_STEPS):
@@ -52,7 +42,7 @@ def certify_gap(problem, params: Params) -> SoftmaxGap:
         if not np.isfinite(value):
             break
         bound = min(bound, max(objective - value, 0.0) + rounding + more)
-    return SoftmaxGap(objective, bound, norm, GAP_THEOREM if problem.penalty.smooth else KINKS_THEOREM)
+    return LogLinearGap(objective, bound, norm, GAP_THEOREM if problem.penalty.smooth else KINKS_THEOREM)
 
 
 def _settling_step(problem, sums) -> np.ndarray:

@@ -72,11 +72,7 @@ class Visit(NamedTuple):
     negatives: Any  # drawn for them
     read: Any  # scales at which scores are taken
     write: Any  # scales at which rows are added
-    pairs: Any = None  # what `of_pairs` returns, if it was looked up before
-
-    def of_pairs(self):
-        """Row, label, place of the auxiliary variable, and length of the step of each pair."""
-        return pairs_of(self.data, self.span, self.chosen) if self.pairs is None else self.pairs
+    pairs: Any  # row, label, place of the auxiliary variable, and length of the step of each pair
 
     def pace(self, c):
         """Step of the auxiliary variables of rows whose step is c."""
@@ -134,33 +130,29 @@ def take_steps(data, weights: Weights, order, negatives, span: Span, visit, solv
     # The ridge shrinks all coefficients in every step, by the scales. An implicit step starts from weights already
     # shrunk; an explicit one uses the old ones throughout.
     shrink = shrink_of(span, solver)
-
-    def visited(t, V, u, scale, shrunk, pairs=None):
-        chosen, drawn, pairs = jax.tree.map(lambda of_steps: of_steps[t], (order, negatives, pairs))
-        chosen = t if order is None else chosen
-        scales = (shrunk, scale) if solver.implicit else (scale, shrunk)
-        return visit(Visit(data, span, solver, chosen, drawn, *scales, pairs), V, u)
-
-    if n_steps is None:
-
-        def step(t, carry):
-            V, u, scale = carry
-            return *visited(t, V, u, scale, scale / shrink), scale / shrink
-
-        return Weights(*jax.lax.fori_loop(span.start, span.stop, step, tuple(weights)))
-    pairs = None if visit is counts else pairs_of(data, span, order)  # for all steps by one kernel each
+    known = n_steps is not None  # then a scale follows from the number of its step, and is not carried
+    first, last = (0, n_steps) if known else (span.start, span.stop)
+    pairs = pairs_of(data, span, order) if known and visit is not counts else None  # for all steps by one kernel each
 
     def scale_at(t):
         return weights.scale / shrink ** jnp.asarray(t, shrink.dtype)
 
-    def known_step(t, carry):
-        return visited(t, *carry, scale_at(t), scale_at(t) / shrink, pairs)
+    def step(t, carry):
+        V, u, *carried = carry
+        scale, shrunk = (scale_at(t), scale_at(t) / shrink) if known else (carried[0], carried[0] / shrink)
+        chosen, drawn, own = jax.tree.map(lambda of_steps: of_steps[t], (order, negatives, pairs))
+        chosen = t if order is None else chosen
+        own = pairs_of(data, span, chosen) if own is None else own
+        scales = (shrunk, scale) if solver.implicit else (scale, shrunk)
+        V, u = visit(Visit(data, span, solver, chosen, drawn, *scales, own), V, u)
+        return (V, u) if known else (V, u, shrunk)
 
-    return Weights(*jax.lax.fori_loop(0, n_steps, known_step, tuple(weights[:2])), scale_at(n_steps))
+    end = jax.lax.fori_loop(first, last, step, weights[: 2 if known else 3])
+    return Weights(*end, scale_at(n_steps)) if known else Weights(*end)
 
 
 def pairs_of(data, span: Span, at):
-    """Look up what `Visit.of_pairs` returns."""
+    """Look up the pairs of a visit, or of several."""
     return data.row[at], data.label[at], data.auxiliary[at], span.c * data.weight[at]
 
 
@@ -181,7 +173,7 @@ def look_up(data, order, negatives):
 
 def one_row(at: Visit, V, u):
     """Visit a row that was looked up, with its own negatives."""
-    i, classes, k, c = at.of_pairs()
+    i, classes, k, c = at.pairs
     s = at.data.rows.score(V, i, classes, at.read)
     s = s if at.data.offset is None else s + at.data.offset[at.chosen]
     old, log_a = at.auxiliary(u, k), at.log_weights(len(classes))
@@ -189,32 +181,36 @@ def one_row(at: Visit, V, u):
     return at.data.rows.add(V, i, classes, step.amount, at.write), at.moved(u, k, old, step)
 
 
-def _mean_step(at: Visit, V, u, i, k, c, classes, log_a, target, score=None, add=None):
+def _step_of_batch(at: Visit, V, u, i, k, c, classes, log_a, target=None, shared=False):
     """Take the mean of the rows' own steps, given the places of their auxiliary variables, and their classes.
 
-    The mean of proximal steps is firmly nonexpansive, hence stable for any step size.
+    The mean of proximal steps is firmly nonexpansive, hence stable for any step size. An explicit step of rows that
+    share negatives is that of their mean loss.
     """
     rows, n = at.data.rows, len(i)
-    s = at.offset((score or rows.scores)(V, i, classes, at.read), i, classes)
+    scores, add = (rows.scores_shared, rows.add_shared) if shared else (rows.scores, rows.add)
+    s = at.offset(scores(V, i, classes, at.read), i, classes)
+    if shared and not at.solver.implicit:
+        n, c = 1, c / n
     old = at.auxiliary(u, k)
     tau = c if at.solver.auxiliary_step is None else n * at.pace(c)  # of which the mean takes one part in n
     step = jax.vmap(at.solver.step)(c, tau, log_a, s, target, at.mobility(i), old)
-    return (add or rows.add)(V, i, classes, step.amount / n, at.write), at.moved(u, k, old, step, n)
+    return add(V, i, classes, step.amount / n, at.write), at.moved(u, k, old, step, n)
 
 
 def averaged(at: Visit, V, u):
     """Visit rows with negatives of their own, (row, negative)."""
-    i, y, k, c = at.of_pairs()
+    i, y, k, c = at.pairs
     classes = jnp.concatenate([at.negatives, y[:, None]], axis=1)
     log_a = jnp.broadcast_to(at.log_weights(classes.shape[1]), classes.shape)
-    return _mean_step(at, V, u, i, k, c, classes, log_a, None)
+    return _step_of_batch(at, V, u, i, k, c, classes, log_a)
 
 
 def all_classes(at: Visit, V, u):
     """Visit rows with all classes."""
-    i, y, k, c = at.of_pairs()
+    i, y, k, c = at.pairs
     target = jax.nn.one_hot(y, V.shape[0], dtype=V.dtype)
-    return _mean_step(at, V, u, i, k, c, ALL, jnp.zeros_like(target), target)
+    return _step_of_batch(at, V, u, i, k, c, ALL, jnp.zeros_like(target), target)
 
 
 def support_of(data, i, width: int):
@@ -240,27 +236,19 @@ def counts(at: Visit, V, u):
     log_a = jnp.concatenate([jnp.where(support < n_classes, 0.0, -jnp.inf).astype(V.dtype), log_a], axis=1)
     classes = jnp.minimum(jnp.concatenate([support, drawn], axis=1), n_classes - 1)
     target = jnp.concatenate([target, jnp.zeros((n, m), V.dtype)], axis=1)
-    return _mean_step(at, V, u, i, i, at.span.c * data.total[i], classes, log_a, target)
+    return _step_of_batch(at, V, u, i, i, at.span.c * data.total[i], classes, log_a, target)
 
 
 def shared(at: Visit, V, u):
-    """Visit rows with shared negatives, (negative,) distinct: two matrix products.
-
-    An explicit step is that of the whole batch; implicit steps are averaged.
-    """
-    (i, y, k, c), rows = at.of_pairs(), at.data.rows
+    """Visit rows with shared negatives, (negative,) distinct: two matrix products."""
+    i, y, k, c = at.pairs
     classes = jnp.column_stack([jnp.broadcast_to(at.negatives, (len(y), len(at.negatives))), y])
     n_classes = classes.shape[1]
     log_a = jnp.broadcast_to(at.log_weights(n_classes), classes.shape)
     if not at.solver.hits:  # a row's own label among them does not count
         negative = jnp.arange(n_classes) < n_classes - 1
         log_a = jnp.where((classes == y[:, None]) & negative[None], -jnp.inf, log_a)
-    if at.solver.implicit:
-        return _mean_step(at, V, u, i, k, c, classes, log_a, None, rows.scores_shared, rows.add_shared)
-    s = at.offset(rows.scores_shared(V, i, classes, at.read), i, classes)
-    c, old = c / len(y), at.auxiliary(u, k)
-    step = jax.vmap(at.solver.step, (0, 0, 0, 0, None, None, 0))(c, at.pace(c), log_a, s, None, 0.0, old)
-    return rows.add_shared(V, i, classes, step.amount, at.write), at.moved(u, k, old, step)
+    return _step_of_batch(at, V, u, i, k, c, classes, log_a, shared=True)
 
 
 COUPLED = {"jacobi": jacobi_ascent, "dual": dual_ascent, "newton": newton_cg}
@@ -268,7 +256,7 @@ COUPLED = {"jacobi": jacobi_ascent, "dual": dual_ascent, "newton": newton_cg}
 
 def coupled(at: Visit, V, u):
     """Visit rows with shared negatives, (negative,) distinct, by the exact proximal step of the whole batch."""
-    (i, y, k, c), negative, rows, n_classes = at.of_pairs(), at.negatives, at.data.rows, V.shape[0]
+    (i, y, k, c), negative, rows, n_classes = at.pairs, at.negatives, at.data.rows, V.shape[0]
     # The classes touched, each once; the rest of the list names a class that does not exist.
     touched = jnp.unique(jnp.concatenate([y, negative]), size=len(y) + len(negative), fill_value=n_classes)
     drawn = jnp.any(touched[:, None] == negative[None], axis=1)

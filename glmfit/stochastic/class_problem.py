@@ -20,10 +20,11 @@ from ..engine.metric import plain_basis, spectral_basis
 from ..engine.problem import Evaluation, Params
 from ..engine.tiles import MANY_CLASSES, sums_over_tiles, tiles_of
 from ..penalties import NoPenalty, Penalty, Ridge
-from .class_gap import SoftmaxGap, certify_gap
+from .class_gap import certify_gap
 from .class_rows import ClassData, dense_rows, row_products, sparse_rows
-from .contrast_rows import ContrastRows
+from .contrast_rows import ROTATED, ContrastRows
 from .coordinates import Coordinates, coordinates_of
+from .log_linear import LogLinearGap
 
 _SCORES = 4_000_000  # scores in memory at a time
 _AT_ONCE = 1 << 18  # scores that a pass processes at a time
@@ -34,7 +35,6 @@ _OF_ROWS = (
     "offset", "basis", "totals", "class_totals", "counts", "null_objective", "saturated_loss", "_mean_sizes",
     "class_sums", "first_pairs",
 )  # fmt: skip
-_ROTATED = 2048  # features up to which eigenvectors are worth their cost
 
 
 class Pairs(NamedTuple):
@@ -121,7 +121,7 @@ class SoftmaxProblem:
     def basis_by(self, weight: np.ndarray):
         """Return the basis over the rows with given weights (row,)."""
         weight = weight / weight.mean()
-        if scipy.sparse.issparse(self.X) or self.n_features > _ROTATED:
+        if scipy.sparse.issparse(self.X) or self.n_features > ROTATED:
             return plain_basis(self.X, weight, self.fit_intercept)
         weight = None if np.all(weight == weight[0]) else weight
         return spectral_basis(self.X, weight, centred=self.fit_intercept)
@@ -146,15 +146,15 @@ class SoftmaxProblem:
         rows = layout(coordinates.rows(self.X, self.dtype), self.fit_intercept, self.dtype)
         places = self.pairs.label, self.pairs.row, np.arange(self.n_pairs), self.first_pairs
         label, row, index, first = (jax.device_put(a.astype(np.int32)) for a in places)
-        numbers = self.pairs.weight, self.totals, *(() if self.offset is None else (self.offset,))
         largest, mean = float(self.totals.max()), float(self.totals.mean())
         if not (largest < _LARGEST and mean > 1 / _LARGEST):
             raise ValueError(
                 f"counts of rows times weights have mean {mean:.2g} and maximum {largest:.2g}; to sample classes "
                 f"they must lie between {1 / _LARGEST:.0e} and {_LARGEST:.0e}. Multiply all of them by one factor."
             )
-        weight, total, *offset = (jax.device_put(a.astype(self.dtype)) for a in numbers)
-        return ClassData(rows, label, row, weight, index, offset[0] if offset else None, first, total)
+        numbers = self.pairs.weight, self.totals, self.offset  # perhaps None
+        weight, total, offset = jax.tree.map(lambda a: jax.device_put(a.astype(self.dtype)), numbers)
+        return ClassData(rows, label, row, weight, index, offset, first, total)
 
     @cached_property
     def totals(self) -> np.ndarray:
@@ -291,7 +291,7 @@ class SoftmaxProblem:
         objective, (coef, intercept), *_ = self.sums_at(params)
         return Evaluation(objective, coef + self.strength * params.coef, intercept)
 
-    def certify_gap(self, params: Params) -> SoftmaxGap:
+    def certify_gap(self, params: Params) -> LogLinearGap:
         """Bound F - F* at any parameters, by weak duality; see :func:`certify_gap`."""
         return certify_gap(self, params)
 

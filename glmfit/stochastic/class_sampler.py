@@ -129,14 +129,11 @@ class ClassSampler(ScheduledSolver):
 
     def ridge(self, problem) -> np.ndarray:
         """Strength of the ridge of every column, 0 for the intercept's, in terms of what is visited."""
-        return self.strength(problem) * self._units(problem)
+        return super().ridge(problem) * self._units(problem)
 
     def _units(self, problem) -> np.ndarray:
         """Return what the ridge of every column is multiplied by, (column,)."""
         return np.append(self.coordinates(problem).units, np.zeros(int(problem.fit_intercept)))
-
-    def longest_step(self, problem) -> float:
-        return math.inf if self.implicit else 1 / max(np.max(self.ridge(problem), initial=0.0), 1e-300)
 
     def update(self, problem, state: SamplerState, c: float, share: float) -> SamplerState:
         number, data = problem.dtype.type, problem.class_data(self.basis, self.implicit)

@@ -91,7 +91,7 @@ class ImplicitSGD(ClassSampler):
             target = shares_of(target, score)
             push, after = implicit_counts(tau, log_a, score, target, mobility, u)
             return Step(c * target - share * push, u, after)
-        push, pull, after = implicit_step(tau, log_a[:-1], score[:-1] - score[-1], mobility, mobility, u)
+        push, pull, after = implicit_step(tau, log_a[:-1], score[:-1] - score[-1], mobility, u)
         return Step.of_pair(share * push, share * pull, u, after)
 
     def _visit(self, n: int) -> Callable:

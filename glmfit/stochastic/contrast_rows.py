@@ -17,8 +17,9 @@ from ..bounds import softmax_bound
 from ..engine.exact.quadratic import minimise
 from ..engine.problem import Params
 from ..engine.tiles import tiles_of
+from .coordinates import Coordinates
 
-_ROTATED = 2048  # features up to which eigenvectors are worth their cost
+ROTATED = 2048  # features up to which eigenvectors are worth their cost
 _FACTORS, _NUMBERS = 128, 1 << 21  # rank-one factors, and numbers in them, at a time
 _PARAMETERS = 5000  # whose square matrix takes 200 MB
 _AT_ONCE = 4_000_000  # numbers in memory for some rows
@@ -46,35 +47,31 @@ class ContrastRows:
         self.n_parameters = self.shape[0] * self.shape[1]
         X, weight = problem.X, problem.totals / problem.totals.sum()
         # Without intercepts nothing could compensate for a shift.
-        self._mean = np.asarray(X.T @ weight, np.float64).ravel() * problem.fit_intercept
-        self._rotation = None
+        mean, rotation = np.asarray(X.T @ weight, np.float64).ravel() * problem.fit_intercept, None
         if scipy.sparse.issparse(X):
             self._rows = X
-            square = np.asarray(X.multiply(X).T @ weight, np.float64).ravel()
-            self.variance = np.maximum(square - self._mean**2, 0.0)
-            return
-        self._rows = np.asarray(X, np.float64) - self._mean
-        if X.shape[1] > _ROTATED:
-            self.variance = weight @ self._rows**2
-            return
-        variance, self._rotation = np.linalg.eigh(self._rows.T @ (weight[:, None] * self._rows))
+            variance = np.asarray(X.multiply(X).T @ weight, np.float64).ravel() - mean**2
+        else:
+            self._rows = np.asarray(X, np.float64) - mean
+            if X.shape[1] > ROTATED:
+                variance = weight @ self._rows**2
+            else:
+                variance, rotation = np.linalg.eigh(self._rows.T @ (weight[:, None] * self._rows))
+                self._rows = self._rows @ rotation
         self.variance = np.maximum(variance, 0.0)
-        self._rows = self._rows @ self._rotation
+        self._coordinates = Coordinates(mean, rotation, np.ones(len(mean)))
 
     def to_vector(self, params: Params) -> np.ndarray:
         """Map coefficients (feature, class) and intercepts to one vector."""
-        coef = np.asarray(params.coef, np.float64)
-        v = coef if self._rotation is None else self._rotation.T @ coef
-        if self.problem.fit_intercept:
-            v = np.vstack([v, params.intercept + self._mean @ coef])
+        v, intercept = self._coordinates.inside(params)
+        v = np.vstack([v, intercept]) if self.problem.fit_intercept else v
         return (self.contrasts @ v.T).ravel()
 
     def to_params(self, theta: np.ndarray) -> Params:
         """Map a vector back to parameters, without the shift common to all classes."""
-        v, d = theta.reshape(self.shape).T @ self.contrasts, len(self._mean)
-        coef = v[:d] if self._rotation is None else self._rotation @ v[:d]
-        intercept = v[d] - self._mean @ coef if self.problem.fit_intercept else np.zeros(self.problem.n_classes)
-        return Params(coef, intercept)
+        v, d = theta.reshape(self.shape).T @ self.contrasts, self.problem.n_features
+        intercept = v[d] if self.problem.fit_intercept else np.zeros(self.problem.n_classes)
+        return self._coordinates.outside(Params(v[:d], intercept))
 
     def scores(self, z: np.ndarray, theta: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Scores of some rows, given their columns, (row, class)."""
@@ -83,7 +80,7 @@ class ContrastRows:
 
     def visit(self, theta: np.ndarray, rows: np.ndarray) -> RowBatch:
         """Evaluate some rows; cost: rows times columns times classes."""
-        d, z, totals = len(self._mean), self.columns(rows), self.problem.totals[rows]
+        d, z, totals = self.problem.n_features, self.columns(rows), self.problem.totals[rows]
         scores = self.scores(z, theta, rows)
         p = np.exp(scores - scores.max(axis=1, keepdims=True))
         residual = (totals / p.sum(axis=1))[:, None] * p
@@ -95,9 +92,9 @@ class ContrastRows:
 
     def columns(self, rows: np.ndarray) -> np.ndarray:
         """Features of some rows, and a 1 if there is an intercept, (row, column)."""
-        d, z = len(self._mean), np.ones((len(rows), self.shape[1]))
+        d, z = self.problem.n_features, np.ones((len(rows), self.shape[1]))
         if scipy.sparse.issparse(self._rows):
-            z[:, :d] = -self._mean
+            z[:, :d] = -self._coordinates.mean
             place, column, value = _entries(self._rows, rows)
             z[place, column] += value
         else:

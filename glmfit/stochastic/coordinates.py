@@ -6,7 +6,7 @@ The ridge stays the user's: ``|W|^2 = sum_j |V_j|^2 / size_j^2``, a number per c
 Derivation: docs/theory/class_coordinates.md.
 """
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -21,26 +21,11 @@ _ROUNDS = 20  # maximum rounds of down-weighting rows
 
 
 class Coordinates(NamedTuple):
-    """Origin, directions and units in which features are measured.
+    """Origin, directions and units in which features are measured."""
 
-    Attributes
-    ----------
-    mean : numpy.ndarray
-        Origin, (feature,).
-    directions : numpy.ndarray or scipy.sparse.csr_array, optional
-        Orthonormal, (feature, column); None for the features themselves.
-    size : numpy.ndarray
-        Units, (column,).
-    """
-
-    mean: np.ndarray
-    directions: np.ndarray | scipy.sparse.csr_array | None
-    size: np.ndarray
-
-    @classmethod
-    def raw(cls, n_features: int) -> Self:
-        """Features as they are."""
-        return cls(np.zeros(n_features), None, np.ones(n_features))
+    mean: np.ndarray  # origin, (feature,)
+    directions: np.ndarray | scipy.sparse.csr_array | None  # orthonormal, (feature, column); None: the features
+    size: np.ndarray  # units, (column,)
 
     @property
     def units(self) -> np.ndarray:
@@ -86,7 +71,7 @@ def coordinates_of(problem, basis: str, robust: bool) -> Coordinates:
     for nearly all of a variance: implicit steps need not be short along them.
     """
     if basis == "raw":
-        return Coordinates.raw(problem.n_features)
+        return Coordinates(np.zeros(problem.n_features), None, np.ones(problem.n_features))
     floor = problem.strength * problem.n_classes / problem.totals.mean()
     found, of_rows = _parts(problem, problem.basis), None
     for _ in range(_ROUNDS if robust else 1):

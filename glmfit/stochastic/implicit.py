@@ -9,7 +9,7 @@ Derivations and error bounds: docs/theory/implicit_sgd.md. Arguments of the func
 - log_a: logarithm of the weight of each class, a number or (class,); -inf excludes one;
 - delta or score: scores, relative to the label's or absolute, at weights already shrunk by the ridge, (class,);
 - target: shares of the label or counts, (class,), summing to 1;
-- mobility: of each class, a number or (class,): squared norm of the row in the metric of the step, 0 if frozen;
+- mobility: squared norm of the row in the metric of the step, a number, 0 if the weights are frozen;
 - u or v: the auxiliary variable before the step.
 """
 
@@ -125,13 +125,13 @@ class Alike(NamedTuple):
 
     @classmethod
     def of(cls, level, mobility):
-        """Find those of levels (class,); of several mobilities take the largest, which pushes least."""
+        """Find those of levels (class,)."""
         top = jnp.max(level)
         share = jnp.exp(level - jnp.where(top > -jnp.inf, top, 0.0))
         total, square = jnp.sum(share), jnp.sum(share * share)
         log_total = jnp.where(total > 0, top + jnp.log(total), -jnp.inf)
         log_number = jnp.where(total > 0, 2 * jnp.log(total) - jnp.log(square), 0.0)
-        return cls(log_total - log_number, log_number, jnp.max(mobility), log_total)
+        return cls(log_total - log_number, log_number, mobility, log_total)
 
     def pushes(self, t):
         """Sum of their pushes, and minus its slope."""
@@ -144,7 +144,7 @@ class Alike(NamedTuple):
         return self.log_total - self.mobility * pull - jnp.log(pull)
 
 
-def _climb(newton, lowest, alike: Alike, level, mobility):
+def _climb(newton, lowest, alike: Alike, level):
     """Solve a concave increasing equation by Newton's method from the left, first for classes that are alike.
 
     ``newton(t, pull, slope)`` takes a step, given the sum of the pushes at t and minus its slope. ``lowest`` is left of
@@ -152,7 +152,7 @@ def _climb(newton, lowest, alike: Alike, level, mobility):
     """
 
     def of_row(t):
-        p, moved = p_of(level - t, mobility)
+        p, moved = p_of(level - t, alike.mobility)
         return newton(t, jnp.sum(p), jnp.sum(p / (1 + moved)))
 
     def solve(lowest, n_alike, finish):
@@ -190,11 +190,11 @@ def known_number(newton, start):
     return start
 
 
-def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
+def implicit_step(c, log_a, delta, mobility, u) -> Impulse:
     """Minimise ``c (v + exp(-v) + sum_k a_k exp(delta_k - v)) + (v - u)^2 / 2`` plus half the weights' squared change.
 
-    With ``t = v + mobility_label * pull`` the pushes are ``log p_k + mobility_k p_k =
-    log(c a_k) + delta_k - t``, and the remaining equation is ``v + c (1 - exp(-v)) = u + pull``.
+    With ``t = v + mobility * pull`` the pushes are ``log p_k + mobility p_k = log(c a_k) + delta_k - t``, and the
+    remaining equation is ``v + c (1 - exp(-v)) = u + pull``.
     """
     level = log_of(c, delta) + log_a + delta
     lowest = jnp.minimum(u, 0.0)
@@ -209,10 +209,10 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
         return slope * (v - inside) - jnp.expm1(-inside), slope
 
     def newton(t, pull, slope):
-        v = t - mobility_label * pull
+        v = t - mobility * pull
         rise, e = relaxed(v)
         value = c * rise + v - u - pull
-        return t - value / ((1 + c * e) * (1 + mobility_label * slope) + slope)
+        return t - value / ((1 + c * e) * (1 + mobility * slope) + slope)
 
     # v is at least what it would be without a push, and at most what the scores would have it. All weight on a single
     # class pushes less than the row does: from its largest pull follows a t on the left.
@@ -220,29 +220,19 @@ def implicit_step(c, log_a, delta, mobility, mobility_label, u) -> Impulse:
     alike = Alike.of(level, mobility)
     highest = jnp.maximum(jnp.logaddexp(0.0, alike.log_total - log_of(c, delta)), u)
     upper = jnp.maximum(c * -jnp.expm1(-highest) + highest - u, 0.0)
-    alone = p_of(alike.log_total - least, alike.mobility + mobility_label)[0]
+    alone = p_of(alike.log_total - least, 2 * mobility)[0]
     most = jnp.maximum(jnp.minimum(upper, alone), limits(delta).smallest)
-    start = jnp.maximum(least, alike.together(most))
-    if jnp.ndim(mobility):  # unlike ones: each push is at most what it would be alone
-        each = p_of(level - least, mobility + mobility_label)[0]
-        start = jnp.maximum(start, _apart(level, mobility, each, jnp.minimum(upper, jnp.sum(each))))
-    t = _climb(newton, start, alike, level, mobility)
+    t = _climb(newton, jnp.maximum(least, alike.together(most)), alike, level)
     p = p_of(level - t, mobility)[0]
     pull = jnp.sum(p)
-    v = t - mobility_label * pull
+    v = t - mobility * pull
     # Take the expression for v whose terms cancel less.
-    better = (jnp.abs(u) + pull) / (1 + c * safe_exp(-v)) < jnp.abs(t) + mobility_label * pull
+    better = (jnp.abs(u) + pull) / (1 + c * safe_exp(-v)) < jnp.abs(t) + mobility * pull
     return Impulse(p, pull, jnp.where(better, hsolve(c, u + pull), v))
 
 
-def _apart(level, mobility, each, most):
-    """Bound the root from the left, given the most that each class pushes and that all do together."""
-    most = jnp.maximum(most, limits(level).smallest)
-    return jax.nn.logsumexp(level - mobility * jnp.minimum(each, most)) - jnp.log(most)
-
-
-def _balance(level, mobility, alike: Alike, most, wanted):
-    """Return the pushes of ``log p_k + mobility_k p_k = level_k - z`` with the wanted sum at z, and z.
+def _balance(level, alike: Alike, most, wanted):
+    """Return the pushes of ``log p_k + mobility p_k = level_k - z`` with the wanted sum at z, and z.
 
     All weight on a single class pushes at most ``most``; ``wanted`` returns the value and slope of the sum at z.
     """
@@ -253,10 +243,8 @@ def _balance(level, mobility, alike: Alike, most, wanted):
         return jnp.where(slope > 0, z + (pushed - total) / jnp.where(slope > 0, slope, 1.0), z)
 
     lowest = alike.together(jnp.maximum(most, limits(level).smallest))
-    if jnp.ndim(mobility):
-        lowest = jnp.maximum(lowest, _apart(level, mobility, most, most))
-    z = _climb(newton, lowest, alike, level, mobility)
-    return p_of(level - z, mobility)[0], z
+    z = _climb(newton, lowest, alike, level)
+    return p_of(level - z, alike.mobility)[0], z
 
 
 def implicit_counts(c, log_a, score, target, mobility, v):
@@ -267,14 +255,14 @@ def implicit_counts(c, log_a, score, target, mobility, v):
     """
     level = log_of(c, score) + log_a + score + mobility * c * target
     alike = Alike.of(level, mobility)
-    alone = p_of(alike.log_total - v + c, alike.mobility + 1)[0]  # the root itself for a single class
-    return _balance(level, mobility, alike, alone, lambda z: (z - v + c, 1.0))
+    alone = p_of(alike.log_total - v + c, mobility + 1)[0]  # the root itself for a single class
+    return _balance(level, alike, alone, lambda z: (z - v + c, 1.0))
 
 
 def softmax_prox(c, score, target, mobility):
     """Proximal step of ``c (logsumexp(s) - sum_k target_k s_k)`` over all classes: pushes (class,), which sum to c."""
     level = log_of(c, score) + score + mobility * c * target
-    return _balance(level, mobility, Alike.of(level, mobility), c, lambda z: (c, 0.0))[0]
+    return _balance(level, Alike.of(level, mobility), c, lambda z: (c, 0.0))[0]
 
 
 class Batch(NamedTuple):
@@ -291,7 +279,7 @@ class Batch(NamedTuple):
 def _solve_row(batch: Batch, i, base, mobility):
     """Solve a row with the others' pushes fixed: its pushes, balanced by the label's, and its auxiliary variable."""
     label = batch.label[i]
-    step = implicit_step(batch.c[i], batch.log_a[i], base - base[label], mobility, mobility, batch.u[i])
+    step = implicit_step(batch.c[i], batch.log_a[i], base - base[label], mobility, batch.u[i])
     return step.push.at[label].add(-step.pull), step.u
 
 

@@ -182,10 +182,6 @@ class LabelChains(LogLinear):
         transitions = np.einsum("itj,itk->ijk", of_label[:, :-1], of_label[:, 1:])
         return np.concatenate([weights.reshape(len(X), -1), transitions.reshape(len(X), -1)], axis=1)
 
-    def _loss(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient, _ = self._loss_bound(theta, "given")
-        return value, gradient
-
     def _loss_bound(self, theta: np.ndarray, order: str) -> tuple[float, np.ndarray, np.ndarray]:
         value, gradient, curvature = 0.0, np.zeros_like(theta), np.zeros((len(theta), len(theta)))
         for X, labels, weight in self._tiles():

@@ -3,12 +3,14 @@ r"""Log-linear models: each row has one outcome of a finite set, whose probabili
 F(theta) = (1/N) sum_i c_i [ log sum_y h_i(y) exp(theta'f_i(y)) - log h_i(y_i) - theta'f_i(y_i) ]
            + sum_j strength_j theta_j^2 / 2
 
-What majorization requires of such an objective, and bounds of its gap: docs/theory/bound_majorization.md.
+What majorization requires of such an objective, bounds of its gap, and its descent along quadratic bounds:
+docs/theory/bound_majorization.md.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,10 @@ from numpy.typing import ArrayLike
 from ..bounds import gap_bound
 from ..bounds.log_partition import ORDERS
 from ..checks import as_numbers, check_choice, shorten
+from ..compilation import Clock
+from ..display import ProgressBar
+from ..engine.result import History, LoopOptions, Solution, stopping_target
+from ..status import Status
 
 RIDGE_THEOREM = (
     "strong convexity of a ridge on every parameter: F - F* <= sum_j g_j^2 / (2 strength_j) "
@@ -26,8 +32,11 @@ HESSIAN_THEOREM = (
     "generalised self-concordance of log-partition functions, from the whole Hessian "
     "(docs/theory/bound_majorization.md, Proposition 6)"
 )
-_ROUNDING = 64 * float(np.finfo(float).eps)
+_EPS = float(np.finfo(float).eps)
+_ROUNDING = 64 * _EPS
 _LARGEST = 1e100  # feature, whose square and sums of squares are far from overflow
+_AIM, _TIGHTER = 0.5, 0.3  # of the target: a lower estimate triggers a proof; factor after one
+_PROOFS = 4  # without a bound, after which a fit ends unproved
 _FLAT = 1e-13  # share of the largest curvature, at unit diagonal, that counts as none
 
 
@@ -58,7 +67,7 @@ class QuadraticBound(NamedTuple):
 
 
 class LogLinearGap(NamedTuple):
-    """Distance from the optimum.
+    """Distance from the optimum, also of a softmax model.
 
     Attributes
     ----------
@@ -88,9 +97,9 @@ class LogLinear(ABC):
     def _loss_bound(self, theta: np.ndarray, order: str) -> tuple[float, np.ndarray, np.ndarray]:
         """Return value, gradient and the bound's curvature of F without its ridge."""
 
-    @abstractmethod
     def _loss(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """Return value and gradient of F without its ridge."""
+        return self._loss_bound(theta, "given")[:2]
 
     @property
     @abstractmethod
@@ -198,6 +207,74 @@ class LogLinear(ABC):
                 f"{self.n_parameters} finite numbers."
             )
         return theta
+
+
+class BoundDescent:
+    """One fit of a log-linear model, by ``relaxation`` times the steps to the minima of its bounds.
+
+    F never rises, so a bound of the gap holds for all later steps.
+    """
+
+    def __init__(self, problem: LogLinear, options: LoopOptions, relaxation: float, order: str):
+        self.problem, self.options, self.relaxation, self.order = problem, options, relaxation, order
+        self.history, self.clock, self.passes = History(), Clock(), 0
+        self.status, self.gap, self.is_bound, self.target = Status.MAX_EPOCHS, np.nan, False, np.nan
+        self.objective, self.epoch, self.aim, self.proofs = np.nan, 0, _AIM, 0
+
+    def run(self, start=None) -> Solution:
+        """Fit until it is converged or the budget is spent."""
+        problem, most = self.problem, self.options.max_epochs
+        theta = np.zeros(problem.n_parameters) if start is None else problem.read_parameters(start)
+        bar = ProgressBar(f"fitting {problem.n_rows} rows", most, "epoch", self.options.verbose)
+        try:
+            while not self._ends(problem.bound(theta, self.order)):
+                theta, self.epoch = theta + self.relaxation * self._way, self.epoch + 1
+                bar.advance()
+                if self.options.callback is not None:
+                    with self.clock.paused():
+                        self.options.callback(self.epoch, self.clock.seconds, theta, None)
+            bar.finish(self.status != Status.MAX_EPOCHS)
+        finally:
+            bar.close()
+        numbers = {
+            "status": int(self.status), "gap": self.gap, "gap_is_bound": self.is_bound, "target": self.target,
+            "objective": self.objective, "null_objective": problem.null_objective, "epochs": self.epoch,
+        }  # fmt: skip
+        return Solution(
+            params=theta, **{name: np.array([number]) for name, number in numbers.items()},
+            row_evals=self.passes * problem.n_rows, history=self.history.arrays(), seconds_run=self.clock.seconds,
+            seconds_compile=0.0, solver_name="BoundMajorization",
+        )  # fmt: skip
+
+    def _ends(self, at: QuadraticBound) -> bool:
+        """Judge the current parameters; return whether the fit ends."""
+        self.passes, self.objective = self.passes + 1, at.value
+        (self._way, estimate), last = bound_minimum(at), self.epoch >= self.options.max_epochs
+        one, rounding = np.ones(1), 2 * self.problem.rounding_of(at.theta, at.value)
+        asked = SimpleNamespace(null_objective=self.problem.null_objective * one, n_rows=self.problem.n_rows)
+        self.target = float(stopping_target(asked, at.value * one, self.options, rounding * one)[0])
+        # No further step will lower F by more than its rounding.
+        stuck = self.relaxation * (2 - self.relaxation) * estimate <= _EPS * abs(at.value)
+        if not self.is_bound:
+            self.gap = estimate
+        if estimate <= self.aim * self.target or stuck or last:
+            self._prove(at.theta, estimate, stuck, last)
+        row_evals, known = self.passes * self.problem.n_rows, np.full(1, self.is_bound)
+        self.history.add(self.epoch, row_evals, self.clock.seconds, at.value * one, self.gap * one, known)
+        return last or self.status != Status.MAX_EPOCHS
+
+    def _prove(self, theta: np.ndarray, estimate: float, stuck: bool, last: bool) -> None:
+        """Bound the gap, and set the status if that ends the fit."""
+        bound = self.problem.certify_gap(theta).bound
+        self.passes, self.proofs, self.aim = self.passes + 1, self.proofs + 1, self.aim * _TIGHTER
+        if np.isfinite(bound):  # of two bounds the smaller one
+            self.gap, self.is_bound = min(bound, self.gap) if self.is_bound else bound, True
+        if self.is_bound and self.gap <= self.target:
+            self.status = Status.CONVERGED
+        elif not self.is_bound and estimate <= self.target and (stuck or last or self.proofs >= _PROOFS):
+            self.status = Status.UNPROVED
+        elif stuck:
+            self.status = Status.PRECISION_FLOOR
 
 
 def add_products(curvature: np.ndarray, factors: np.ndarray, weight: np.ndarray) -> None:

@@ -23,11 +23,6 @@ class _Block(NamedTuple):
     log_weights: np.ndarray  # less that of the observed outcome, (row, outcome)
     weight: np.ndarray  # c_i / N, (row,)
 
-    def tiles(self) -> "Iterator[_Block]":
-        """Yield some rows at a time."""
-        size = max(1, AT_ONCE // self.features[0].size)
-        return (_Block(*(a[tile] for a in self)) for tile in tiles_of(len(self.weight), size))
-
 
 class LogLinearProblem(LogLinear):
     """Log-linear model whose outcomes are listed, row by row, with a ridge; for `BoundMajorization`.
@@ -82,8 +77,10 @@ class LogLinearProblem(LogLinear):
             self._blocks.append(_Block(f - f[at, y][:, None], h - h[at, y][:, None], weight[some]))
 
     def _tiles(self) -> Iterator[_Block]:
+        """Yield some rows at a time."""
         for block in self._blocks:
-            yield from block.tiles()
+            size = max(1, AT_ONCE // block.features[0].size)
+            yield from (_Block(*(a[tile] for a in block)) for tile in tiles_of(len(block.weight), size))
 
     def _loss(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = 0.0, np.zeros_like(theta)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
+import numpy as np
 
 from ..checks import check_positive, check_real, check_whole
 from ..compilation import Clock
@@ -93,8 +94,8 @@ class ScheduledSolver(ABC):
     def n_steps(self, problem) -> int:
         """Return the number of steps per epoch."""
 
-    def strength(self, problem) -> float:
-        """Strength of the ridge in terms of what is visited: a row of counts may be several visits."""
+    def ridge(self, problem) -> float | np.ndarray:
+        """Strength of the ridge, perhaps per column, in terms of what is visited: a row of counts may be several."""
         return problem.strength * problem.n_rows / self.n_visits(problem)
 
     def visit_weight(self, problem) -> float:
@@ -103,7 +104,9 @@ class ScheduledSolver(ABC):
 
     def longest_step(self, problem) -> float:
         """Smallest c that is too long for any data: an explicit step on the ridge then reverses coefficients."""
-        return 1 / max(self.strength(problem), 1e-300) if self.has_step and not self.implicit else math.inf
+        if self.implicit or not self.has_step:
+            return math.inf
+        return 1 / max(np.max(self.ridge(problem), initial=0.0), 1e-300)
 
     def known_step(self, problem) -> float | None:
         """First step of the schedule that suits any data, if there is one."""

@@ -50,23 +50,20 @@ class _Trials:
         order = rng.permutation(problem.n_rows)
         chosen = order[: max(_ROWS_PER_CLASS * problem.n_classes, _LEAST_ROWS)]
         most = max(_MOST_SCORES // problem.n_classes, 1)
-        self.solver, self.key, self.by_objective = solver, key, judge == "objective"
-        if self.by_objective:  # over all rows of a fit, or as many as are quickly evaluated
+        self.solver, self.key = solver, key
+        if judge == "objective":  # over all rows of a fit, or as many as are quickly evaluated
             judging = order[-min(most, problem.n_rows) :]
         else:
             n = min(max(1, int(_HELD_OUT * len(chosen))), most)
             judging, chosen = chosen[:n], chosen[n:]
         self.tried = problem if len(chosen) == problem.n_rows else problem.subset(chosen)
-        self.judging = problem.subset(judging)
+        judging = problem.subset(judging)
+        self._value = judging.objective if judge == "objective" else judging.loss
         usual = int(np.clip(_MOST_STEPS // self.tried.n_rows, _LEAST_EPOCHS, _MOST_EPOCHS))
         self.epochs = epochs or min(usual, max(schedule.epochs, 1))
         self.decay = schedule.decay ** (schedule.epochs / self.epochs)
         self.start, self.found = self.tried.null_params(), {}
         self.floor = self._value(self.start)
-
-    def _value(self, params) -> float:
-        judging = self.judging
-        return judging.objective(params) if self.by_objective else judging.loss(params)
 
     def loss(self, step: float) -> float:
         """Judge a step; each is tried once."""

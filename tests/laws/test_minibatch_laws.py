@@ -121,7 +121,7 @@ def test_orthogonal_rows_are_solved_one_by_one(name, x64, rng):
     for i in range(len(batch.c)):
         delta = batch.base[i] - batch.base[i, batch.label[i]]
         mobility = batch.mobility[i, i]
-        one = implicit.implicit_step(batch.c[i], batch.log_a[i], delta, mobility, mobility, batch.u[i])
+        one = implicit.implicit_step(batch.c[i], batch.log_a[i], delta, mobility, batch.u[i])
         np.testing.assert_allclose(G[i].at[batch.label[i]].set(0), one.push, atol=1e-9)
         np.testing.assert_allclose(u[i], one.u, atol=1e-9)
 
@@ -134,7 +134,7 @@ def test_the_first_dual_sweep_is_a_sequence_of_single_steps(x64, rng):
     for i in range(len(batch.c)):
         y, mobility = int(batch.label[i]), batch.mobility[i, i]
         step = implicit.implicit_step(
-            batch.c[i], batch.log_a[i], jnp.asarray(scores[i] - scores[i, y]), mobility, mobility, batch.u[i]
+            batch.c[i], batch.log_a[i], jnp.asarray(scores[i] - scores[i, y]), mobility, batch.u[i]
         )
         push = np.array(step.push)
         push[y] = -step.pull

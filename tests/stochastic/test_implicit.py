@@ -125,19 +125,16 @@ def test_log1p_sum_exp(x64):
 def test_the_start_from_equal_classes_is_near_and_its_bound_lies_on_the_left(uneven, rng, x64):
     """The bound is below the root; for equal classes, or a single one, it is the root itself."""
     n, m = 300, 20
-    level, mobility = uneven * rng.normal(size=(n, m)) + rng.uniform(-4, 8, (n, 1)), np.exp(2 * rng.normal(size=(n, 1)))
+    level, mobility = uneven * rng.normal(size=(n, m)) + rng.uniform(-4, 8, (n, 1)), np.exp(2 * rng.normal(size=n))
     level[::3, 1:] = -np.inf
     t = rng.uniform(-3, 6, n)
     alike = jax.vmap(implicit.Alike.of)(level, mobility)
-    pull = np.asarray(jnp.sum(implicit.p_of(level - t[:, None], mobility)[0], axis=1))
+    pull = np.asarray(jnp.sum(implicit.p_of(level - t[:, None], mobility[:, None])[0], axis=1))
     of_alike = np.asarray(jax.vmap(implicit.Alike.pushes)(alike, t)[0])
     same = slice(None) if uneven == 0 else slice(None, None, 3)
     np.testing.assert_allclose(of_alike[same], pull[same], rtol=1e-10)
     assert np.all(np.asarray(jax.vmap(implicit.Alike.together)(alike, pull)) <= t + 1e-9)
     assert np.all(of_alike <= pull * (1 + 1e-9))
-    unlike = mobility * rng.uniform(0, 1, (n, m))
-    less = np.asarray(jax.vmap(lambda level, rho, t: implicit.Alike.of(level, rho).pushes(t)[0])(level, unlike, t))
-    assert np.all(less <= np.asarray(jnp.sum(implicit.p_of(level - t[:, None], unlike)[0], axis=1)) * (1 + 1e-9))
     assert np.median(np.abs(np.log(of_alike / pull))) < 1
 
 
@@ -156,9 +153,9 @@ def test_a_count_step_with_almost_no_push_follows_the_pull_of_the_variable(dtype
 @pytest.mark.thorough
 def test_a_row_without_negatives_pushes_nothing(x64):
     none = jnp.full(4, -jnp.inf)
-    for alike in (implicit.Alike.of(none, 0.5), implicit.Alike.of(none, jnp.ones(4))):
-        assert float(alike.pushes(0.3)[0]) == 0 and float(alike.log_total) == -np.inf
-    step = implicit.implicit_step(2.0, none, jnp.zeros(4), 0.5, 0.5, jnp.asarray(1.0))
+    alike = implicit.Alike.of(none, 0.5)
+    assert float(alike.pushes(0.3)[0]) == 0 and float(alike.log_total) == -np.inf
+    step = implicit.implicit_step(2.0, none, jnp.zeros(4), 0.5, jnp.asarray(1.0))
     assert not np.any(step.push) and float(step.pull) == 0
     assert float(step.u) == pytest.approx(float(implicit.hsolve(jnp.asarray(2.0), jnp.asarray(1.0))), abs=1e-9)
 
@@ -169,12 +166,12 @@ def test_a_known_number_of_steps_suffices(dtype, monkeypatch, rng, x64):
     """GPUs take a fixed number of steps, without a test: ordinary numbers give the same, absurd ones finite results."""
     n, m = 200, 20
     c, mobility = np.exp(rng.normal(size=n)), np.exp(rng.normal(size=n))
-    numbers = c, rng.normal(size=(n, m)), 2 * rng.normal(size=(n, m)), mobility, mobility, np.exp(rng.normal(size=n))
-    absurd = 1e3 * c, numbers[1], 40 * numbers[2], 1e3 * mobility, 1e3 * mobility, numbers[5]
+    numbers = c, rng.normal(size=(n, m)), 2 * rng.normal(size=(n, m)), mobility, np.exp(rng.normal(size=n))
+    absurd = 1e3 * c, numbers[1], 40 * numbers[2], 1e3 * mobility, numbers[4]
 
     def solve(of):
         of = [np.asarray(a, dtype) for a in of]
-        counts = of[0], of[1], of[2], np.eye(m, dtype=dtype)[np.arange(n) % m], of[3], of[5]
+        counts = of[0], of[1], of[2], np.eye(m, dtype=dtype)[np.arange(n) % m], of[3], of[4]
         return [*jax.vmap(implicit.implicit_step)(*of), *jax.vmap(implicit.implicit_counts)(*counts)]
 
     wanted = solve(numbers)
