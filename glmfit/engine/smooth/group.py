@@ -166,15 +166,13 @@ class Group:
     def _packed(self, some) -> np.ndarray:
         """Pack inverses of Hessians for leverages, (pair, fit)."""
         back, pack = self.of.back, self.of.parts[0].pack
-        return np.concatenate(
-            in_chunks(lambda of: pack(back @ self.inverse[some[of]] @ back.T), len(some)), axis=1
-        )  # fmt: skip
+        packed = in_chunks(lambda of: pack(back @ self.inverse[some[of]] @ back.T).T, len(some))
+        return np.ascontiguousarray(packed.T)
 
     def _optimum(self, model: Quadratic, some) -> tuple[np.ndarray, np.ndarray]:
         """Optima of quadratic models at the strengths of some fits, and inverses of their Hessians."""
         strengths = np.exp(self.rho[some])
-        found = in_chunks(lambda of: optimum(model.take(of), self.space, strengths[of])[:2], len(some))
-        return tuple(np.concatenate(part) for part in zip(*found, strict=True))
+        return in_chunks(lambda of: optimum(model.take(of), self.space, strengths[of])[:2], len(some))
 
     def _penalty(self, some, at) -> np.ndarray:
         """Penalties of parameters (fit, coordinate + 1) at the strengths of some fits, (fit,)."""
@@ -274,7 +272,7 @@ class Group:
             sizes = np.sum((turn @ self.inverse[some[of]]) * turn, axis=2)
             return np.sqrt(np.maximum(sizes, 0.0)), is_definite(A[of])
 
-        sizes, definite = (np.concatenate(of) for of in zip(*in_chunks(part, len(some)), strict=True))
+        sizes, definite = in_chunks(part, len(some))
         longest = np.max([rows.longest(sizes.T * (1 + _INFLATED)) for rows in self.of.parts], axis=0)
         return A, np.where(definite, longest**2, np.inf)
 
@@ -328,9 +326,7 @@ class Group:
             diagonal = np.einsum("nii->ni", F)
             return diagonal, 2 * diagonal - np.einsum("nij,nji->ni", F, F)
 
-        outcome.degrees[:, fits], outcome.degrees_of_tests[:, fits] = (
-            np.concatenate(of).T for of in zip(*in_chunks(part, len(some)), strict=True)
-        )
+        outcome.degrees[:, fits], outcome.degrees_of_tests[:, fits] = (of.T for of in in_chunks(part, len(some)))
         covariances = outcome.covariance, self.inverse[some]
         wide = covariances[1]
         outcome.scale[fits] = self.scale[some]

@@ -148,7 +148,7 @@ class SmoothPopulation:
             half = (whole.reshape(-1, whole.shape[2]) @ back).reshape(*whole.shape[:2], -1)
             return back.T @ half
 
-        H = np.concatenate(in_chunks(turned, len(fits))) if hessian else None
+        H = in_chunks(turned, len(fits)) if hessian else None
         if hessian:  # what rounding leaves of features that do not vary for a neuron
             i = np.arange(H.shape[1])
             H[:, i, i] = np.maximum(H[:, i, i], 0.0)
