@@ -34,9 +34,9 @@ _DEFINITE = 1e-6  # least diagonal of the Cholesky factor of a scaled Hessian th
 class Group:
     """Some fits of a population; arguments are those of `SmoothPopulation.fit`, which they fill in."""
 
-    def __init__(self, population, fits, strengths, options, outcome, verdicts, bar):
+    def __init__(self, population, fits, strengths, options, outcome, bar):
         self.of, self.fits, self.choose = population, fits, strengths is None
-        self.options, self.outcome, self.verdicts, self.bar = options, outcome, verdicts, bar
+        self.options, self.outcome, self.bar = options, outcome, bar
         self.space, self.observation, self.parts = population.space, population.problem.observation, population.parts
         n, p = len(fits), self.space.n_coordinates
         cheap = population.problem.n_rows * p < _CHEAP
@@ -75,8 +75,8 @@ class Group:
             left = np.union1d(active, near)
             left = left[self.n_proofs[left] == 0]  # the others are concluded
             fits = self.fits[left]
-            self.verdicts.objective[fits] = self.objective[left] / self.of.per_row[fits]
-            self.verdicts.gap[fits] = 0.5 * self.gain[left] / self.of.per_row[fits]
+            self.outcome.objective[fits] = self.objective[left] / self.of.per_row[fits]
+            self.outcome.gap[fits] = 0.5 * self.gain[left] / self.of.per_row[fits]
             self._write(left)
 
     def _start(self) -> np.ndarray:
@@ -114,7 +114,7 @@ class Group:
         self.n_rounds[active] += 1
         self.exact[active[self.n_rounds[active] > _MANY]] = True
         self.objective[self.exact & ~was_exact] = np.inf  # in single precision it may be too low
-        self.verdicts.rounds[self.fits[active]] += 1
+        self.outcome.rounds[self.fits[active]] += 1
         return near
 
     def _step(self, some, model: Quadratic, loss: np.ndarray) -> np.ndarray:
@@ -155,7 +155,7 @@ class Group:
         """Compute losses, gradients and Hessians; stores the bend of the Hessians, and the scale of responses."""
         packed, fits = self._packed(some) if bend else None, self.fits[some]
         looks = [self.of.sums(rows, self.at[some], fits, dtype, packed) for rows in self.parts]
-        loss, gradient, H, square = (sum(parts[1:], parts[0]) for parts in list(zip(*looks, strict=True))[:4])
+        loss, gradient, square, H = (sum(parts[1:], parts[0]) for parts in list(zip(*looks, strict=True))[:4])
         if bend:
             self.is_bent[some], self.bend[some] = True, sum(look.bend for look in looks)
         if self.observation.has_scale:  # Pearson's statistic estimates it
@@ -300,7 +300,7 @@ class Group:
                 )
                 + rounding
             )
-        self.verdicts.rounds[fits] += 1
+        self.outcome.rounds[fits] += 1
         target = stopping_target(self.of.problem, objective / per_row, self.options, rounding / per_row, fits)
         known = np.isfinite(found)
         reached = known & (found / per_row <= target)
@@ -347,9 +347,8 @@ class Group:
                     kept[name][fits[~self.inside[some][:, place].any(axis=1)]] = np.nan
         self._write(some)
         objective, gap, known, reached = self.judged[:, some]
-        verdicts = self.verdicts
-        verdicts.objective[fits], verdicts.gap[fits], verdicts.proved[fits] = objective, gap, known.astype(bool)
-        verdicts.status[fits] = np.where(reached, int(Status.CONVERGED), int(Status.UNPROVED))
+        outcome.objective[fits], outcome.gap[fits], outcome.proved[fits] = objective, gap, known.astype(bool)
+        outcome.status[fits] = np.where(reached, int(Status.CONVERGED), int(Status.UNPROVED))
         self.bar.advance(int(np.sum(self.n_proofs[some] == 1)))
 
     def _write(self, some) -> None:
