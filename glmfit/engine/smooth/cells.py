@@ -48,22 +48,11 @@ class Sums(NamedTuple):
 
 
 class Rows:
-    """Rows of a population, features ``(x - shift) / scale`` and an intercept; weights are those of single responses.
+    """Rows of a population, all or ``only`` some: features ``(x - shift) / scale`` and an intercept.
 
-    Parameters
-    ----------
-    X : numpy.ndarray
-        Features, (time, feature).
-    Y : numpy.ndarray
-        Responses, (time, neuron).
-    observation : Observation
-        Loss, with a constant of self-concordance.
-    shift, scale : numpy.ndarray
-        (feature,); a shift other than 0 only for features that are hardly ever 0.
-    groups : sequence of array of int
-        Features whose zeros may coincide: those of the terms.
-    weights, own, offset : numpy.ndarray, optional
-        Row weights (time,), weights of responses (time, neuron), known part of the predictor (time, 1 or neuron).
+    A shift other than 0 is only for features that are hardly ever 0. ``groups`` are features whose zeros may coincide:
+    those of the terms. Weights are those of rows (time,), ``own`` those of responses (time, neuron), and offsets are
+    (time, 1 or neuron).
     """
 
     def __init__(
@@ -141,20 +130,10 @@ class Rows:
         self, at: np.ndarray, fits: np.ndarray, hessian: bool = False, leverage: np.ndarray | None = None,
         dtype: Any = np.float32,
     ) -> Sums:  # fmt: skip
-        """Add up losses, gradients, Hessians, and products of third derivatives and leverages.
+        """Add up losses, gradients, on request Hessians, and products of third derivatives and leverages.
 
-        Parameters
-        ----------
-        at : numpy.ndarray
-            Parameters (feature + 1, fit), intercepts last.
-        fits : numpy.ndarray
-            Neuron of every fit, (fit,).
-        hessian : bool
-            Whether to compute Hessians.
-        leverage : numpy.ndarray, optional
-            Packed inverses of Hessians (pair, fit), for leverages.
-        dtype : dtype
-            Of products; sums over tiles are float64.
+        Parameters ``at`` are (feature + 1, fit), intercepts last, and ``fits`` (fit,) the neurons. Leverages are by
+        packed inverses of Hessians (pair, fit). ``dtype`` is that of products; sums over tiles are float64.
         """
         with np.errstate(over="ignore"):
             at = at.astype(dtype)
@@ -195,31 +174,32 @@ class Rows:
         with np.errstate(over="ignore"):
             change, size = change.astype(np.float32), np.abs(change).astype(np.float32)
 
-        def tiles(items):
-            most = np.zeros(change.shape[1])
-            for cell, some in items:
-                x, of = cell.x[:, some], cell.columns
-                moved = x.T @ change[of]
-                moved = np.maximum(moved, 0) if upwards else np.abs(moved)
-                moved += (4 * (len(of) + 4) * _SINGLE) * (np.abs(x).max(axis=1) @ size[of])
-                most = np.maximum(most, moved.max(axis=0))
-            return most
+        def of_tile(x, columns):
+            moved = x.T @ change[columns]
+            moved = np.maximum(moved, 0) if upwards else np.abs(moved)
+            moved += (4 * (len(columns) + 4) * _SINGLE) * (np.abs(x).max(axis=1) @ size[columns])
+            return moved.max(axis=0)
 
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.max(self._each(tiles, change.shape[1]), axis=0) * (1 + 1e-6)
+            return self._largest(of_tile, change.shape[1]) * (1 + 1e-6)
 
     def longest(self, size: np.ndarray) -> np.ndarray:
         """Bound the norms of all rows by the norms of the features' units, (feature + 1, fit): the largest, (fit,)."""
         with np.errstate(over="ignore"):
             size = np.abs(size).astype(np.float32) * np.float32(1 + 1e-6)
+        longest = self._largest(lambda x, columns: (np.abs(x).T @ size[columns]).max(axis=0), size.shape[1])
+        return longest * (1 + 4 * self.n_columns * _SINGLE)
+
+    def _largest(self, of_tile, n_fits: int) -> np.ndarray:
+        """Find the largest number above 0 that a function of features and their columns returns for a tile, (fit,)."""
 
         def tiles(items):
-            most = np.zeros(size.shape[1])
+            most = np.zeros(n_fits)
             for cell, some in items:
-                most = np.maximum(most, (np.abs(cell.x[:, some]).T @ size[cell.columns]).max(axis=0))
+                most = np.maximum(most, of_tile(cell.x[:, some], cell.columns))
             return most
 
-        return np.max(self._each(tiles, size.shape[1]), axis=0) * (1 + 4 * self.n_columns * _SINGLE)
+        return np.max(self._each(tiles, n_fits), axis=0)
 
     def total_weights(self) -> np.ndarray:
         """Sum the weights of every neuron's responses, (neuron,)."""

@@ -52,25 +52,12 @@ class Outcome:
 
 
 class SmoothPopulation:
-    """Data and penalties of a population.
+    """Data in standard form and penalties of a population.
 
-    Parameters
-    ----------
-    problem : PopulationProblem
-        Data in standard form.
-    space : Coordinates
-        Penalties.
-    groups : sequence of sequence of int
-        Features of every term.
-    n_observed : numpy.ndarray
-        Responses that a mean loss stands for, (neuron,) or a number.
-    unit : numpy.ndarray
-        Mean loss of the population in units of the problem's, (neuron,).
-    inside : numpy.ndarray, optional
-        Which coordinates each neuron has, bool (coordinate, neuron).
-    folds : tuple of numpy.ndarray, optional
-        Rows to fit and rows to score in every fold, bool (time, fold). Strengths are then chosen by the loss of the
-        latter, and otherwise by marginal likelihood.
+    ``groups`` are the features of every term, ``n_observed`` (neuron,) the responses that a mean loss stands for,
+    ``unit`` (neuron,) the mean loss in units of the problem's, and ``inside`` bool (coordinate, neuron) which
+    coordinates each neuron has. ``folds`` are rows to fit and rows to score in every fold, bool (time, fold): strengths
+    are then chosen by the loss of the latter, and otherwise by marginal likelihood.
     """
 
     def __init__(
