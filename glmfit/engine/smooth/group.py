@@ -6,7 +6,8 @@ from ...bounds import gap_bound
 from ...status import Status
 from ..problem import Params
 from ..result import stopping_target
-from .evidence import FLOOR, SINGLE_FLOOR, Quadratic, optimum, times, with_penalty
+from ..small_systems import solve_bounded, times
+from .evidence import FLOOR, SINGLE_FLOOR, Quadratic, optimum, with_penalty
 from .search import derivatives, free_of_bounds, improve, in_chunks, range_of_strengths, with_uncertain_strengths
 
 _ROUGH, _SETTLED = 0.1, (5e-3, 3e-4)  # nats: gradient of the criterion by log strengths, far away and near
@@ -290,7 +291,7 @@ class Group:
         per_row, params = self.of.per_row[fits], Params(*self.space.plain(at))
         rounding = self.of.problem.rounding_of(params, objective / per_row, fits) * per_row
         rounding += _ROUNDING * np.abs(np.einsum("ni,ni->n", np.abs(pull), np.abs(at[:, :-1])))
-        step, squared = _solve(A[left], self.inverse[which], gradient)
+        step, squared = solve_bounded(A[left], self.inverse[which], gradient)
         constant = self.observation.constant
         with np.errstate(over="ignore", invalid="ignore"):
             growth = np.exp(constant * self.of.furthest(at - anchor[left])) * (1 + _INFLATED)
@@ -375,12 +376,3 @@ def is_definite(matrices: np.ndarray) -> np.ndarray:
         except np.linalg.LinAlgError:
             fine[k] = False
     return fine
-
-
-def _solve(A, inverse, gradient) -> tuple[np.ndarray, np.ndarray]:
-    """Solve A x = g for many fits by rounded inverses; also returns bounds of g'A^-1 g, inf if there is none."""
-    x = times(inverse, gradient)
-    x = x + times(inverse, gradient - times(A, x))
-    left = gradient - times(A, x)
-    squared = np.einsum("ni,ni->n", x, gradient + left) + 2 * np.abs(np.einsum("ni,ni->n", left, times(inverse, left)))
-    return x, np.where(squared >= 0, squared * (1 + 1e-4), np.inf)
