@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..tiles import tiles_of
-from .blocks import Blocks
+from .blocks import Blocks, tiles_within
 from .response import Response
 
 _NUMBERS = 1 << 17  # of a tile of predictors
@@ -43,22 +43,11 @@ class Survey(NamedTuple):
 
 
 class Neuron:
-    """Rows of one neuron.
+    """Rows of one neuron, whose responses are in the order of the blocks.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        Features.
-    response : Response
-        Responses in the order of the blocks.
-    sets : numpy.ndarray
-        Sets of blocks that are fitted, bool (set, block); the first set has all blocks.
-    size : numpy.ndarray
-        Weight of the rows of every block, by which a strength is multiplied, (block,).
-    least : float
-        Strength of the weakest ridge.
-    many : bool
-        Whether many fits follow, so that it pays to copy rows in the order that suits the responses.
+    ``sets`` are those of the blocks that are fitted, bool (set, block); the first has all. ``size`` (block,) is the
+    weight of the rows of every block, by which a strength is multiplied, and ``least`` the strength of the weakest
+    ridge. If ``many`` fits follow, it pays to copy rows in the order that suits the responses.
     """
 
     def __init__(
@@ -106,7 +95,7 @@ class Neuron:
     def largest(self, members, change: np.ndarray) -> np.ndarray:
         """Return the largest change of a predictor, regardless of weights, by changes (fit, member)."""
         coef, most = np.ascontiguousarray(change.T), np.zeros(len(change))
-        for rows in tiles_of(self.blocks.n_rows, min(max(_NUMBERS // len(change), 256), 4096)):
+        for rows in _tiles(slice(0, self.blocks.n_rows), len(change)):
             most = np.maximum(most, np.abs(self._columns(rows, members) @ coef).max(axis=0))
         return most * (1 + 1e-12)
 
@@ -211,8 +200,7 @@ def losses_of(blocks: Blocks, response: Response, at: np.ndarray, over: np.ndarr
 
 
 def _tiles(block: slice, n_fits: int) -> list[slice]:
-    size = min(max(_NUMBERS // max(n_fits, 1), 256), 4096)
-    return [slice(i, min(i + size, block.stop)) for i in range(block.start, block.stop, size)]
+    return tiles_within(block, min(max(_NUMBERS // max(n_fits, 1), 256), 4096))
 
 
 def _leverage(z: np.ndarray, turn: np.ndarray, slack: float) -> tuple[np.ndarray, np.ndarray]:
