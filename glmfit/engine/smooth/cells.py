@@ -14,17 +14,17 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ...observations import Observation, PoissonExp, PoissonSoftplus
+from ...numerics import few_nonzero
+from ...observations import Observation, PoissonExp
 from ...observations.poisson import Poisson
-from ...threads import Workers, n_cores
-from ..tiles import weighted
+from ...threads import Workers, n_cores, scratch
+from ..tiles import column_sums, weighted
 
 _NUMBERS = 1 << 19  # products of pairs, or predictors, of a tile
 _OVERHEAD = 256  # rows: cost of a cell in addition to its rows
 _MOST_BYTES = 5e8  # of features in double precision, and of products of pairs, that are kept
 _FEW_FITS = 8  # below, Hessians are formed one by one
 _SINGLE = 2.0**-24
-_LIMIT = np.float32(40.0)  # of predictors in exponents; beyond, the softplus is linear or an exponential
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +220,7 @@ class Rows:
         rows = cell.rows[some]
         every = len(fits) == self.n_neurons and np.array_equal(fits, np.arange(self.n_neurons))
         y = self.Y[rows] if every else self.Y[rows][:, fits]
-        y = y.astype(x.dtype, copy=False)
+        y = np.ascontiguousarray(y, x.dtype)
         w = None if self.weights is None else self.weights[rows, None].astype(x.dtype)
         if self.own is not None:
             own = (self.own[rows] if every else self.own[rows][:, fits]).astype(x.dtype)
@@ -232,21 +232,14 @@ class Rows:
         return y, w, eta
 
     def _losses(self, y, eta, w, curved: bool, bent: bool):
-        """Compute summed losses (fit,), slopes, curvatures and third derivatives, (row, fit), of some rows.
-
-        In single precision this uses as few function evaluations per number as possible.
-        """
+        """Compute summed losses (fit,), slopes, curvatures and third derivatives, (row, fit), of some rows."""
         of = self.observation
-        if isinstance(of, PoissonExp):
-            rate = np.exp(eta)
-            if w is None:
-                return _column_sums(rate, None) - np.einsum("ij,ij->j", y, eta), rate - y, rate, rate
-            return _column_sums(rate - y * eta, w), rate - y, rate, rate
-        if isinstance(of, PoissonSoftplus) and eta.dtype == np.float32:
-            return _softplus(y, eta, w, bent)
-        value, slope = of.loss_and_derivative(y, eta)
-        curvature = of.curvature(y, eta) if curved else None
-        return _column_sums(value, w), slope, curvature, of.curvature_slope(y, eta) if bent else None
+        loss, slope, bend = (scratch(eta.shape, eta.dtype, name) for name in ("loss", "slope", "bend"))
+        of.evaluate_into(y, eta, slope, bend if curved else None, loss, few_nonzero(y) if of.skips_zeros else None)
+        third = None
+        if bent:  # with the exponential all derivatives are the rate
+            third = bend if curved and isinstance(of, PoissonExp) else of.curvature_slope(y, eta)
+        return _column_sums(loss, w), slope, bend, third
 
     def _items(self, n_fits: int, pairs: bool) -> list[tuple[Cell, slice]]:
         items = []
@@ -262,25 +255,6 @@ class Rows:
         with Workers() as workers:
             n = min(len(items), n_cores())
             return list(workers.each(tiles, [items[i::n] for i in range(n)]))
-
-
-def _softplus(y, eta, w, bent: bool):
-    """Compute summed losses and three derivatives with the softplus; counts enter only where they are not 0."""
-    u = np.exp(np.clip(eta, -_LIMIT, _LIMIT))
-    f, q = np.log1p(u) + np.maximum(eta - _LIMIT, 0), 1 / (1 + u)
-    s = u * q
-    at = np.nonzero(y)
-    count, r = y[at], s[at] / f[at]
-    q_at = q[at]
-    loss = f.copy()
-    loss[at] -= count * (np.log(f[at]) + np.minimum(eta[at] + _LIMIT, 0))
-    slope, curvature = s.copy(), s * q
-    slope[at] -= count * r
-    third = curvature * (q - s) if bent else None
-    if bent:
-        third[at] += count * r * (curvature[at] - (r - q_at) * (2 * r - q_at))
-    curvature[at] += count * np.maximum(r * (r - q_at), 0)
-    return _column_sums(loss, w), slope, curvature, third
 
 
 def _pairs(x: np.ndarray) -> np.ndarray:
@@ -320,7 +294,7 @@ def _times(values: np.ndarray, w: np.ndarray | None) -> np.ndarray:
 
 def _column_sums(values: np.ndarray, w: np.ndarray | None) -> np.ndarray:
     """Weighted sums over rows, (fit,)."""
-    return np.ones(len(values), values.dtype) @ _times(values, w)
+    return column_sums(_times(values, w))
 
 
 def _cells(X, groups: Sequence, shift: np.ndarray, only: np.ndarray | None) -> list[np.ndarray]:
