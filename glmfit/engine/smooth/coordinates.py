@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg
 
 from ...threads import one_thread_each
 from ..tiles import rows_at_once, sums_over_tiles
@@ -43,7 +44,7 @@ class Coordinates:
         self.places: dict[str | None, slice] = {}  # coordinates of every term; None for features in no term
         self.free_parts: dict[str, np.ndarray] = {}  # the last penalty of a term, among its features
         self._taken = np.zeros((X.shape[1], 0))  # directions without a penalty so far
-        turns, weights_of, at = [np.zeros((X.shape[1], 0))], [], 0
+        turns, weights_of, at = [np.zeros((X.shape[1], 0))], [np.zeros((0, 0))], 0
         for name, (of, matrices) in [*terms.items(), *([(None, (rest, ()))] if len(rest) else [])]:
             turn, weight, mixed = self._of_term(np.asarray(of, int), [_as_diagonal(m) for m in matrices])
             self.places[name] = place = slice(at, at + turn.shape[1])
@@ -62,11 +63,7 @@ class Coordinates:
             turns.append(turn)
             at = place.stop
         self.turn = np.concatenate(turns, axis=1)  # (feature, coordinate)
-        self.diagonal = np.zeros((len(self.term_of), at))  # of the penalties that are not mixed
-        first = 0
-        for weight, place in zip(weights_of, self.places.values(), strict=True):
-            self.diagonal[first : first + len(weight), place] = weight
-            first += len(weight)
+        self.diagonal = scipy.linalg.block_diag(*weights_of)  # (penalty, coordinate), 0 for those that are mixed
         self.gram = self.turn.T @ self._covariance @ self.turn  # second moments of the coordinates
 
     def _of_term(self, of: np.ndarray, matrices) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:

@@ -223,9 +223,8 @@ class Group:
         scale = self.scale[some]
         if not np.any(scale != 1):
             return model, np.zeros((len(some), 1))
-        return model._replace(
-            hessian=model.hessian / scale[:, None, None], z=model.z / scale[:, None], bend=model.bend
-        ), np.log(scale)[:, None]  # fmt: skip
+        scaled = model._replace(hessian=model.hessian / scale[:, None, None], z=model.z / scale[:, None])
+        return scaled, np.log(scale)[:, None]
 
     # ---------------------------------------------------------------- at the end
 
