@@ -1,7 +1,8 @@
 """Rows in blocks: the folds of a cross-validation, each a run of rows, and the sets of blocks that are fitted."""
 
+import copy
 import itertools
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -47,11 +48,13 @@ class Blocks:
         kept = self._kept.get(np.dtype(dtype))
         return self._make(rows).astype(dtype, copy=False) if kept is None else kept[rows]
 
-    def kept(self, order: np.ndarray | None) -> dict | None:
-        """Copy all rows in another order within the blocks, by dtype; None where rows are not kept."""
-        if order is None or not self._kept:
-            return self._kept or None
-        return {dtype: rows[order] for dtype, rows in self._kept.items()}
+    def reordered(self, order: np.ndarray) -> Self:
+        """Return these rows in another order within the blocks, (row,)."""
+        other = copy.copy(self)
+        other.order, other.in_order = self.order[order], False
+        other.weights = None if self.weights is None else self.weights[order]
+        other._kept = {dtype: rows[order] for dtype, rows in self._kept.items()}
+        return other
 
     @property
     def are_kept(self) -> bool:

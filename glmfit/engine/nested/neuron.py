@@ -53,10 +53,10 @@ class Neuron:
     def __init__(
         self, blocks: Blocks, response: Response, sets: np.ndarray, size: np.ndarray, least: float, many: bool = True
     ):
-        self.blocks, self.sets = blocks, sets
         order = response.best_order(blocks.slices) if many and blocks.are_kept else None
+        self.blocks = blocks if order is None else blocks.reordered(order)
         self.response = response if order is None else response.take(order)
-        self._kept = blocks.kept(order)
+        self.sets = sets
         self.size = sets @ size  # (set,)
         self.ridge = np.append(1 / blocks.scale**2, 0.0)  # of strength 1 and one row
         self.least = least
@@ -138,11 +138,11 @@ class Neuron:
         blocks, p = self.blocks, self.blocks.n_columns
         hessian, gradient = np.zeros((blocks.n_blocks, p, p)), np.zeros((blocks.n_blocks, p))
         loss = np.zeros(blocks.n_blocks)
-        eta = np.concatenate([self._rows(rows) @ at for rows in tiles_of(blocks.n_rows)])
+        eta = np.concatenate([self.blocks.rows(rows) @ at for rows in tiles_of(blocks.n_rows)])
         curvature = self.response.curvature(eta, least)
         for k, block in enumerate(blocks.slices):
             for rows in _tiles(block, p):
-                z = self._rows(rows)
+                z = self.blocks.rows(rows)
                 part, slope = self.response.loss_and_slope(rows, eta[rows, None].copy())
                 loss[k] += part[0]
                 gradient[k] += slope[:, 0] @ z
@@ -163,7 +163,7 @@ class Neuron:
         """Bound the squared norm of every row in new coordinates: in single precision if that is accurate enough."""
         for dtype, unit in ((np.float32, 2.0**-24), (np.float64, 2.0**-53)):
             turned, slack = turn.T.astype(dtype), (len(turn) + 16) * unit * np.linalg.norm(turn)
-            parts = [_leverage(self._rows(rows, dtype), turned, slack) for rows in tiles_of(self.blocks.n_rows)]
+            parts = [_leverage(self.blocks.rows(rows, dtype), turned, slack) for rows in tiles_of(self.blocks.n_rows)]
             size, off = (np.concatenate(of) for of in zip(*parts, strict=True))
             if off.max() <= _ROUGH * size.max():
                 break
@@ -180,11 +180,8 @@ class Neuron:
         pull = base.pull if more == least else base.pull * grown
         return base._replace(loss=loss[0], gradient=gradient[0], pull=pull, block=base.block * grown.max())
 
-    def _rows(self, rows: slice, dtype=np.float64) -> np.ndarray:
-        return self.blocks.rows(rows, dtype) if self._kept is None else self._kept[np.dtype(dtype)][rows]
-
     def _columns(self, rows: slice, members, dtype=np.float64) -> np.ndarray:
-        z = self._rows(rows, dtype)
+        z = self.blocks.rows(rows, dtype)
         return z if members is None else np.take(z, members, axis=1)
 
 
