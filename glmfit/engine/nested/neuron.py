@@ -170,14 +170,18 @@ class Neuron:
         return (size + off) ** 2
 
     def anchor_like(self, base: Anchor) -> Anchor:
-        """Return an anchor with the least Hessian that was formed for other responses, at the same model."""
+        """Return an anchor with the least Hessian that was formed for other responses, at the same model.
+
+        Its pull is in the order of the rows as given: that of a neuron depends on the responses.
+        """
         every = np.ones((1, self.blocks.n_blocks), bool)
         loss, gradient = self.gradients(None, base.at[None], every, loss=True, dtype=np.float32)
         # At a constant model the curvature is that of a response of 0, plus a constant times the response.
         observation, eta, y = self.response.observation, np.array(base.at[-1]), self.response.y
         least, more = (float(observation.curvature(np.array(of), eta)) for of in (0.0, 1.0))
         grown = 1 + (more / least - 1) * y
-        pull = base.pull if more == least else base.pull * grown
+        pull = base.pull[self.blocks.order]
+        pull = pull if more == least else pull * grown
         return base._replace(loss=loss[0], gradient=gradient[0], pull=pull, block=base.block * grown.max())
 
     def _columns(self, rows: slice, members, dtype=np.float64) -> np.ndarray:

@@ -239,7 +239,8 @@ def _first(neuron: Neuron, at: np.ndarray, shared: dict | None) -> Anchor:
     key = float(at[-1])
     if key not in shared:
         shared.clear()
-        shared[key] = neuron.anchor(at, least=True)
+        anchor = neuron.anchor(at, least=True)
+        shared[key] = anchor._replace(pull=anchor.pull[np.argsort(neuron.blocks.order)])
     return neuron.anchor_like(shared[key])
 
 
