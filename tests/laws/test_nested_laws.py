@@ -11,9 +11,12 @@ from oracles import responses
 import glmfit.threads as threads
 from glmfit import PopulationGLM, PopulationGLMCV
 from glmfit.engine.nested import models as fits_module
-from glmfit.engine.nested.blocks import Blocks
+from glmfit.engine.nested.blocks import Blocks, sets_of_blocks
 from glmfit.engine.nested.moments import Moments
+from glmfit.engine.nested.neuron import Neuron
+from glmfit.engine.nested.response import Response
 from glmfit.engine.nested.search import Nested, Responses
+from glmfit.engine.nested.search import _first as first_anchor
 from glmfit.inference import CircularShift, Counts, Designs, LinearShift, Permutation, explain
 from glmfit.inference.explained import work as work_module
 from glmfit.inference.explained.nulls import Rows
@@ -575,6 +578,21 @@ def test_each_trial_is_shifted_circularly_within_itself():
             shift = (draw.source[part][0] - part.start) % (part.stop - part.start)
             assert 4 <= shift <= part.stop - part.start - 4
             np.testing.assert_array_equal(np.sort(draw.source[part]), np.arange(100)[part])
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_hessian_shared_by_draws_belongs_to_the_same_rows_whatever_their_order(many, rng):
+    X, y = rng.normal(size=(120, 3)), rng.poisson(0.4, size=120).astype(float)
+    blocks, shared, at = Blocks(X, np.arange(120) * 3 // 120, 3), {}, np.array([0.0, 0.0, 0.0, -0.7])
+    found = []
+    for draw in (y, np.roll(y, 31)):
+        response = Response.of(PoissonSoftplus(), draw)
+        neuron = Neuron(blocks, response, sets_of_blocks(3, 3, False), np.full(3, 40.0), 1e-3, many)
+        pull = first_anchor(neuron, at, shared).pull
+        curvature, by_row = neuron.response.curvature(np.full(120, at[-1])), np.empty(120)
+        by_row[neuron.blocks.order] = pull / curvature  # the leverages, which do not depend on the responses
+        found.append(by_row)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
 
 
 # ---------------------------------------------------------------- false positives

@@ -146,7 +146,7 @@ class ClassRows(HostRows):
 
         ``curve(rows, change)`` turns changes of scores, (class, row), into those of residuals, possibly in place.
         """
-        coef, base = p[:-1].astype(self.dtype), self._base(p).astype(self.dtype)
+        coef, base = self._rounded(p)
 
         def tile(rows):
             change = self._room(rows.stop - rows.start)
@@ -287,9 +287,6 @@ class LeanClassRows(ClassRows):
 
     def _changes(self, rows: slice) -> np.ndarray:
         return self._product(rows, *self._there)
-
-    def _rounded(self, at) -> tuple[np.ndarray, np.ndarray]:
-        return at[:-1].astype(self.dtype), self._base(at).astype(self.dtype)
 
     def _product(self, rows: slice, coef, base) -> np.ndarray:
         out = self._room(len(self.totals[rows]))

@@ -50,17 +50,16 @@ class DeviceRows(HostRows):
 
     # ---------------------------------------------------------------- small arrays, there and back
 
-    def spread(self, values, fill: float = 0.0, dtype=None) -> np.ndarray:
+    def spread(self, values: np.ndarray, dtype=None) -> np.ndarray:
         """Put values of each fit, (..., fit), into its column on the devices."""
-        values = np.asarray(values)
-        out = np.full((*values.shape[:-1], self.width), fill, self.dtype if dtype is None else dtype)
+        out = np.zeros((*values.shape[:-1], self.width), self.dtype if dtype is None else dtype)
         out[..., self.columns] = values
         return out
 
     def stack(self, values) -> np.ndarray:
         """Lay out slopes, parameters or values of features as columns, (column, fit) of all fits there."""
         out = np.zeros((self.n_columns, self.width), self.dtype)
-        out[: len(values), self.columns] = values
+        out[: len(values)] = self.spread(values)
         return out
 
     def unstack(self, columns) -> np.ndarray:

@@ -4,8 +4,9 @@ The rows contain a one for the intercept, so that a pass needs only one product.
 """
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, Self
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -84,15 +85,18 @@ class Layout:
 
     def put(self, array: np.ndarray, width: int | None = None, at=None, dtype=None) -> jax.Array:
         """Lay out a copy of an array (row, ...), padded with zeros; its columns come first, or at ``at``."""
-        width = array.shape[1] if width is None else width
-        whole = np.zeros((math.prod(self.shape), width), self.dtype if dtype is None else dtype)
         columns = slice(array.shape[1]) if at is None else at
 
-        def fill(rows):
+        def fill(whole, rows):
             whole[rows, columns] = array[rows]
 
-        list(over_tiles(fill, self.n_rows, max(ROWS_OF_A_TILE, _NUMBERS // width)))
-        return self._lay(whole)
+        return self._lay(self._filled(array.shape[1] if width is None else width, dtype, fill)[0])
+
+    def _filled(self, width: int, dtype, fill: Callable[[np.ndarray, slice], Any]) -> tuple[np.ndarray, bool]:
+        """Fill zeros (row, width), tile by tile, up to where ``fill(whole, rows)`` is False; return whether none is."""
+        whole = np.zeros((math.prod(self.shape), width), self.dtype if dtype is None else dtype)
+        size = max(ROWS_OF_A_TILE, _NUMBERS // width)
+        return whole, not any(found is False for found in over_tiles(partial(fill, whole), self.n_rows, size))
 
     def pieces(self, X: np.ndarray) -> tuple[jax.Array, ...]:
         """Lay out features as few arrays of whole blocks: on one device, rows that fill theirs are not copied first."""
@@ -112,17 +116,16 @@ class Layout:
 
     def put_counts(self, Y: np.ndarray, neurons: np.ndarray, width: int | None = None, dtype=None) -> jax.Array:
         """Lay out the responses of some neurons, in the smallest integers that hold counts; others in ``dtype``."""
-        width, other = len(neurons) if width is None else width, np.dtype(self.dtype if dtype is None else dtype)
-        every = np.array_equal(neurons, np.arange(Y.shape[1]))
-        for dtype in (np.dtype(np.uint8), np.dtype(np.uint16), other):
-            whole = np.zeros((math.prod(self.shape), width), dtype)
+        width, every = len(neurons) if width is None else width, np.array_equal(neurons, np.arange(Y.shape[1]))
 
-            def fill(rows, whole=whole):
-                y, into = Y[rows] if every else Y[rows][:, neurons], whole[rows, : len(neurons)]
-                np.copyto(into, y, casting="unsafe")
-                return np.array_equal(into, y)
+        def fill(whole, rows):
+            y, into = Y[rows] if every else Y[rows][:, neurons], whole[rows, : len(neurons)]
+            np.copyto(into, y, casting="unsafe")
+            return np.array_equal(into, y)
 
-            if all(over_tiles(fill, self.n_rows, max(ROWS_OF_A_TILE, _NUMBERS // width))) or dtype == other:
+        for kind in (np.uint8, np.uint16, dtype):
+            whole, fits = self._filled(width, kind, fill)
+            if fits:
                 break
         return self._lay(whole)
 
@@ -144,15 +147,13 @@ class Layout:
         """Centred features, then 1: one copy serves all groups of fits."""
         if self._x is None:
             n = rows.X.shape[1]
-            whole = np.zeros((math.prod(self.shape), filled_up(n + 1)), self.dtype)
 
-            def fill(piece):
+            def fill(whole, piece):
                 counts = 1.0 if rows.weights is None else (rows.weights[piece] > 0).any(axis=1, keepdims=True)
                 whole[piece, :n] = np.where(counts, rows.X[piece] - rows.mean, 0)
                 whole[piece, n] = np.ravel(counts)
 
-            list(over_tiles(fill, self.n_rows))
-            self._x = self._lay(whole)
+            self._x = self._lay(self._filled(filled_up(n + 1), None, fill)[0])
         return self._x
 
 

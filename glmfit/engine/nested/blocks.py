@@ -1,12 +1,13 @@
 """Rows in blocks: the folds of a cross-validation, each a run of rows, and the sets of blocks that are fitted."""
 
+import copy
 import itertools
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from ..metric import rough_standard
-from ..tiles import tiles_of
+from ..tiles import ROWS_OF_A_TILE, tiles_of
 
 _MOST_BYTES = 2e9  # of standardised features that are kept; if there are more, every tile is computed again
 
@@ -14,17 +15,8 @@ _MOST_BYTES = 2e9  # of standardised features that are kept; if there are more, 
 class Blocks:
     """Standardised features and a column of ones, (row, feature + 1), rows of a block together.
 
-    Parameters
-    ----------
-    X : numpy.ndarray
-        Features, (time, feature), finite.
-    number : numpy.ndarray
-        Block of every row, 0 to n_blocks - 1, integer (time,); ``n_blocks`` for rows that are in none, which count in
-        every fit.
-    n_blocks : int
-        How many blocks are held out, at least 2.
-    weights : numpy.ndarray, optional
-        Row weights, (time,), positive.
+    ``number`` (time,) is the block of every row, of which ``n_blocks`` are held out; it is ``n_blocks`` for rows that
+    are in none, which count in every fit. Row weights are positive.
     """
 
     def __init__(self, X: np.ndarray, number: np.ndarray, n_blocks: int, weights: np.ndarray | None = None):
@@ -56,11 +48,13 @@ class Blocks:
         kept = self._kept.get(np.dtype(dtype))
         return self._make(rows).astype(dtype, copy=False) if kept is None else kept[rows]
 
-    def kept(self, order: np.ndarray | None) -> dict | None:
-        """Copy all rows in another order within the blocks, by dtype; None where rows are not kept."""
-        if order is None or not self._kept:
-            return self._kept or None
-        return {dtype: rows[order] for dtype, rows in self._kept.items()}
+    def reordered(self, order: np.ndarray) -> Self:
+        """Return these rows in another order within the blocks, (row,)."""
+        other = copy.copy(self)
+        other.order, other.in_order = self.order[order], False
+        other.weights = None if self.weights is None else self.weights[order]
+        other._kept = {dtype: rows[order] for dtype, rows in self._kept.items()}
+        return other
 
     @property
     def are_kept(self) -> bool:
@@ -82,6 +76,11 @@ class Blocks:
         """Return coefficients (feature, fit) and intercepts (fit,) of the features as they were given."""
         coef = (at[:, :-1] / self.scale).T
         return coef, at[:, -1] - self.mean @ coef
+
+
+def tiles_within(block: slice, size: int = ROWS_OF_A_TILE) -> list[slice]:
+    """Slices of the rows of a block."""
+    return [slice(i, min(i + size, block.stop)) for i in range(block.start, block.stop, size)]
 
 
 def sets_of_blocks(n_held: int, n_blocks: int, pairs: bool) -> np.ndarray:

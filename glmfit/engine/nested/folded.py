@@ -33,7 +33,7 @@ def held_out_by_solvers(
         out.n_fits += np.isfinite(intercept).sum(axis=(0, 1))
         out.n_proved += proved.sum(axis=(0, 1))
         for n in range(N):
-            _score(nested, run, model, n, coef[..., n], intercept[..., n], out)
+            run.score(model, n, coef[..., n], intercept[..., n], out)
         at = nested.singles()[:, None], np.arange(N)
         chosen = out.chosen[model]
         out.gap[model], out.proved[model] = gap[chosen, *at], proved[chosen, *at]
@@ -113,6 +113,28 @@ class _Runs:
         y, weights, _, offset = self.responses.in_order(self.nested.blocks, n)
         return Response.of(self.observation, y, weights, offset)
 
+    def score(self, model: int, n: int, coef, intercept, out: HeldOut) -> None:
+        """Compute losses of one neuron: of the pairs, which choose the strengths, and of the blocks at these."""
+        nested, blocks = self.nested, self.nested.blocks
+        K, S, response = nested.n_held, len(nested.strengths), self.response(n)
+        there = np.array([response.weights is None or response.weights[block].any() for block in blocks.slices])
+
+        def losses(s, sets):
+            at = blocks.standard(coef[s, sets].T, intercept[s, sets])
+            return losses_of(blocks, response, at, ~nested.sets[sets])
+
+        chosen, pairs = np.full(K, S - 1), nested.pairs()
+        pairs = pairs[self.usable[pairs, n]]
+        if len(pairs):
+            sets = np.repeat(pairs, S)
+            loss = losses(np.tile(np.arange(S), len(pairs)), sets)
+            chosen = best_of(nested.totals(loss, sets, there, 1))[0]
+        out.chosen[model, :, n] = chosen
+        held = np.flatnonzero(self.usable[nested.singles(), n] & there[:K])
+        if len(held):
+            loss = losses(chosen[held], nested.singles()[held])
+            out.loss[model, held, n] = loss[np.arange(len(held)), held]
+
 
 def _solver(problem):
     if problem.observation.is_quadratic and problem.penalty.smooth and problem.own is None:
@@ -120,23 +142,3 @@ def _solver(problem):
     if not problem.penalty.smooth:
         return ProximalNewton()
     return ConjugateGradients() if problem.penalty.penalises_all or problem.basis.is_resolved else Newton()
-
-
-def _score(nested: Nested, run: _Runs, model: int, n: int, coef, intercept, out: HeldOut) -> None:
-    """Compute losses of one neuron: of the pairs, which choose the strengths, and of the blocks at these strengths."""
-    blocks, K, S = nested.blocks, nested.n_held, len(nested.strengths)
-    response = run.response(n)
-    there = np.array([response.weights is None or response.weights[block].any() for block in blocks.slices])
-    chosen = np.full(K, S - 1)
-    if S > 1:
-        pairs = nested.pairs()[run.usable[nested.pairs(), n]]
-        sets, s = np.repeat(pairs, S), np.tile(np.arange(S), len(pairs))
-        at = blocks.standard(coef[s, sets].T, intercept[s, sets])
-        loss = losses_of(blocks, response, at, ~nested.sets[sets])
-        chosen = best_of(nested.totals(loss, sets, there, 1))[0] if len(pairs) else chosen
-    out.chosen[model, :, n] = chosen
-    held = np.flatnonzero(run.usable[nested.singles(), n] & there[:K])
-    if len(held):
-        sets = nested.singles()[held]
-        at = blocks.standard(coef[chosen[held], sets].T, intercept[chosen[held], sets])
-        out.loss[model, held, n] = losses_of(blocks, response, at, ~nested.sets[sets])[np.arange(len(held)), held]

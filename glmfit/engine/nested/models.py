@@ -4,12 +4,15 @@ Two passes suffice for most fits: one in single precision after a step from the 
 precision that proves the result of the next step. Theory: docs/theory/nested_models.md.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .nearness import Nearness, solve, squared_norm, times
+from ...bounds import gap_bound
+from ..small_systems import solve, solve_bounded, times
+from ..tiles import tiles_of
 from .neuron import LEVELS, Anchor, Neuron
 
 _CLOSE, _FAR_AWAY = 30.0, 300.0  # nats: where the Hessian serves what is near the optimum, or leads there
@@ -19,12 +22,10 @@ _SLOW, _FAR = 0.15, 1.2  # contraction of a step, and log growth of a Hessian, f
 _RENEWALS, _GROUPS = 8, 8  # times that unproved fits get nearer Hessians, and how many at a time
 _NOTHING = 1e-300  # share of a Hessian that rounding makes of none
 _MOVED = 0.3  # bound of the change of predictors above which it is worth measuring
-_OF_FITS = "at", "ahead", "bound", "proved", "radius", "bend"
 _NUMBERS = 4e6  # of Hessians that are held at a time
 
 
-@dataclass
-class Leads:
+class Leads(NamedTuple):
     """Unfinished fits to all blocks, one for every model and strength, (lead,) each, and what is known there."""
 
     model: np.ndarray
@@ -37,8 +38,7 @@ class Leads:
     bend: np.ndarray  # likewise, (lead, block)
 
 
-@dataclass
-class Fits:
+class Fits(NamedTuple):
     """Fits to sets of blocks, (fit,) each; objectives are in nats."""
 
     at: np.ndarray  # (fit, member)
@@ -48,38 +48,31 @@ class Fits:
     radius: np.ndarray  # bound of the distance from the optimum, in the norm of a lower bound of the Hessian
     bend: np.ndarray  # bound of the Hessian of every block, in units of that lower bound, (fit, block)
     inverse: np.ndarray | None  # of that lower bound, (fit, member, member)
-    seen: tuple[np.ndarray, np.ndarray] | None  # losses and gradients of all blocks, if these were evaluated
+    loss: np.ndarray | None  # of all blocks, if these were evaluated, (fit, block)
+    gradient: np.ndarray | None  # of that, (fit, block, member)
 
 
 class Models:
     """Some models of one neuron.
 
-    Parameters
-    ----------
-    neuron : Neuron
-        Its rows.
-    masks : numpy.ndarray
-        Columns of each model, bool (model, column); the column of ones is in all of them.
-    anchors : list of Anchor
-        Models whose Hessians are known, at least one; more are added where they pay.
-    most : int
-        How many more may be added before some fit cannot be proved without them.
-    loose : bool
-        Whether targets are so loose that a step from the nearest anchor may suffice.
+    ``masks`` are the columns of each model, bool (model, column); the column of ones is in all of them. ``anchors`` are
+    models whose Hessians are known, at least one; up to ``most`` are added where they pay, and more where some fit
+    cannot be proved without them. If targets are ``loose``, a step from the nearest anchor may suffice.
     """
 
     def __init__(self, neuron: Neuron, masks: np.ndarray, anchors: list[Anchor], most: int = 8, loose: bool = False):
         union = masks.any(axis=0)
         self.neuron, self.anchors, self.masks = neuron, anchors, masks[:, union]
         self.inside = np.flatnonzero(union)
-        self._members = None if union.all() else self.inside
+        self.members = None if union.all() else self.inside
         self._ridge = neuron.ridge[self.inside]
         self.constant = neuron.response.observation.constant
         self._new, self._loose = 0 if loose else most, loose
 
     # ---------------------------------------------------------------- systems of equations
 
-    def _whole(self, at: np.ndarray) -> np.ndarray:
+    def whole(self, at: np.ndarray) -> np.ndarray:
+        """Parameters of all columns, 0 outside of the members."""
         whole = np.zeros((*at.shape[:-1], self.neuron.blocks.n_columns))
         whole[..., self.inside] = at
         return whole
@@ -93,7 +86,7 @@ class Models:
         for a in np.unique(anchor):
             some = anchor == a
             known = self.anchors[a].hessians
-            known = known if self._members is None else known[:, self.inside[:, None], self.inside]
+            known = known if self.members is None else known[:, self.inside[:, None], self.inside]
             out[some] = known[sets[some]]
         return out
 
@@ -116,20 +109,15 @@ class Models:
             H = known.hessians[0]
             right = (H @ known.at - known.gradient.sum(axis=0))[self.inside] * mask
             minimiser = solve(self._systems(model, np.full(n, a), zero, ridge), right)
-            away = self._whole(minimiser) - known.at
-            distance = np.einsum("li,li->l", away @ H, away)
+            distance = _distance(known, self.whole(minimiser))
             nearer = distance < best
             which[nearer], at[nearer], best[nearer] = a, minimiser[nearer], distance[nearer]
         return which, at
 
     def _nearest_of(self, at: np.ndarray) -> np.ndarray:
         """Find the anchor nearest to each of some models, (model,)."""
-        whole = self._whole(at)
-        distances = []
-        for known in self.anchors:
-            away = whole - known.at
-            distances.append(np.einsum("li,li->l", away @ known.hessians[0], away))
-        return np.argmin(distances, axis=0)
+        whole = self.whole(at)
+        return np.argmin([_distance(known, whole) for known in self.anchors], axis=0)
 
     # ---------------------------------------------------------------- fits to all blocks
 
@@ -160,7 +148,7 @@ class Models:
     def _survey(self, leads: Leads, which: np.ndarray) -> None:
         for a in np.unique(leads.anchor[which]):
             some = which[leads.anchor[which] == a]
-            found = self.neuron.survey(self._members, leads.at[some], self.anchors[a])
+            found = self.neuron.survey(self.members, leads.at[some], self.anchors[a])
             for name, value in found._asdict().items():
                 getattr(leads, name)[some] = value
 
@@ -180,14 +168,14 @@ class Models:
             for _ in range(_HALVES):
                 after = at - length * step
                 every = np.ones((1, neuron.blocks.n_blocks), bool)
-                there = neuron.losses(self._members, after[None], every).sum() + ridge @ after**2 / 2
+                there = neuron.losses(self.members, after[None], every).sum() + ridge @ after**2 / 2
                 if there <= here - 1e-4 * length * 2 * left:
                     break
                 length /= 2
             else:
                 return
             at = after
-            known = neuron.anchor(self._whole(at))
+            known = neuron.anchor(self.whole(at))
             self.anchors.append(known)
 
     def _approach(self, leads: Leads) -> None:
@@ -198,7 +186,7 @@ class Models:
         active = np.arange(n)  # those that are not near yet
         for _ in range(_ROUNDS):
             here, every = leads.at[active], np.ones((len(active), neuron.blocks.n_blocks), bool)
-            g = neuron.gradients(self._members, here, every, dtype=np.float32)[1].sum(axis=1) + ridge[active] * here
+            g = self._gradient(here, every) + ridge[active] * here
             model = leads.model[active]
             g *= self.masks[model]
             bad = ~np.isfinite(g).all(axis=1)
@@ -225,7 +213,7 @@ class Models:
         """Form a Hessian at the middle one of some leads; returns those that it is nearer to."""
         self._new -= 1
         middle = which[len(which) // 2]
-        self.anchors.append(self.neuron.anchor(self._whole(leads.at[middle])))
+        self.anchors.append(self.neuron.anchor(self.whole(leads.at[middle])))
         nearest = self._nearest_of(leads.at[which])
         changed = which[nearest != leads.anchor[which]]
         leads.anchor[which] = nearest
@@ -261,25 +249,23 @@ class Models:
             some, first = np.unique(lead[left], return_index=True)
             for one, at in zip(some[:_GROUPS], fits.at[left[first[:_GROUPS]]], strict=True):
                 leads.at[one], leads.anchor[one] = at, len(self.anchors)
-                self.anchors.append(self.neuron.anchor(self._whole(at)))
+                self.anchors.append(self.neuron.anchor(self.whole(at)))
             self._survey(leads, some[:_GROUPS])
             left = left[np.isin(lead[left], some[:_GROUPS])]
             # A step from there may lead too far: where it starts is looked at first.
             again = self._fit_all(leads, lead[left], sets[left], target[left], keep, leads.at[lead[left]])
-            for name in (*_OF_FITS, *(("inverse",) if keep else ())):
-                getattr(fits, name)[left] = getattr(again, name)
+            for whole, part in zip(fits, again, strict=True):
+                if whole is not None:
+                    whole[left] = part
         return fits
 
     def _fit_all(self, leads: Leads, lead, sets, target, keep: bool, start: Any = None) -> Fits:
         most = max(int(_NUMBERS / len(self.inside) ** 2), 16)
-        parts = [slice(i, i + most) for i in range(0, len(lead), most)]
-        starts = [None if start is None else start[part] for part in parts]
-        each = zip(parts, starts, strict=True)
-        fits = [self._fit(leads, lead[part], sets[part], target[part], keep, near) for part, near in each]
-        joined = {name: np.concatenate([getattr(f, name) for f in fits]) for name in _OF_FITS}
-        inverse = np.concatenate([f.inverse for f in fits]) if keep else None
-        seen = None if fits[0].seen is None else tuple(map(np.concatenate, zip(*(f.seen for f in fits), strict=True)))
-        return Fits(**joined, inverse=inverse, seen=seen)
+        each = []
+        for some in tiles_of(len(lead), most):
+            near = None if start is None else start[some]
+            each.append(self._fit(leads, lead[some], sets[some], target[some], keep, near))
+        return Fits(*(None if parts[0] is None else np.concatenate(parts) for parts in zip(*each, strict=True)))
 
     def _fit(self, leads: Leads, lead, sets, target, keep: bool, at: Any) -> Fits:
         neuron, n, anchor, model = self.neuron, len(lead), leads.anchor[lead], leads.model[lead]
@@ -289,30 +275,31 @@ class Models:
         inverse = np.linalg.inv(H)
         reach, share = (self._of_sets(name, anchor, sets) for name in ("reach_squared", "share"))
         start = leads.at[lead]
-        target = np.maximum(target, 4 * neuron.rounding(self._whole(start)))
+        target = np.maximum(target, 4 * neuron.rounding(self.whole(start)))
         if at is None:
             g = mask * (np.einsum("nk,nki->ni", train.astype(float), leads.gradient[lead]) + ridge * start)
             at = start - times(inverse, g)
             if not self._loose:
-                g = mask * (self._gradient(at, train, np.float32) + ridge * at)
+                g = mask * (self._gradient(at, train) + ridge * at)
                 at = at - times(inverse, g)
         at = np.where(np.isfinite(at).all(axis=1, keepdims=True), at, start)
         near = Nearness(self, leads, lead, sets, reach, H, start)
         # Steps that lead away are halved. For each fit: its best point, the next one, and the length of the step.
         best, ahead, length, active = at.copy(), at.copy(), np.ones(n), np.arange(n)
         # The first pass may be the last, so it also evaluates the other blocks, which are to be scored.
-        seen = (np.zeros(train.shape), np.zeros((*train.shape, at.shape[1]))) if keep and self._loose else None
+        seen = None, None
+        if keep and self._loose:
+            seen = np.zeros(train.shape), np.zeros((*train.shape, at.shape[1]))
         for _ in range(_STEPS):
-            here, over = at[active], train[active] if seen is None else np.ones((len(active), train.shape[1]), bool)
-            found = self.neuron.gradients(self._members, here, over, loss=seen is not None)
+            here, over = at[active], train[active] | (seen[0] is not None)
+            found = self.neuron.gradients(self.members, here, over, loss=seen[0] is not None)
             of_train = np.einsum("nk,nki->ni", train[active].astype(float), found[1])
             g = mask[active] * (of_train + ridge[active] * here)
-            step = times(inverse[active], g)
-            decrement, step = squared_norm(H[active], inverse[active], g, step)
+            step, decrement = solve_bounded(H[active], inverse[active], g)
             better = decrement < near.decrement[active]
             some = active[better]
             best[some], ahead[some], length[some] = here[better], (here - step)[better], 1.0
-            if seen is not None:
+            if seen[0] is not None:
                 seen[0][some], seen[1][some] = (of[better] for of in found)
             length[active[~better]] /= 2
             near.look(some, here[better], decrement[better])
@@ -328,18 +315,11 @@ class Models:
             more = np.exp(self.constant * (near.moved + radius * np.sqrt(growth * reach)))
             bend = leads.bend[lead] * (more * growth / share)[:, None]
         inverse = inverse * (growth[:, None, None] * mask[:, :, None]) if keep else None
-        return Fits(best, ahead, bound, bound <= target, radius, bend, inverse, seen)
+        return Fits(best, ahead, bound, bound <= target, radius, bend, inverse, *seen)
 
-    def _gradient(self, at, train, dtype=np.float64) -> np.ndarray:
-        return self.neuron.gradients(self._members, at, train, dtype=dtype)[1].sum(axis=1)
-
-    def rounding(self, at: np.ndarray) -> np.ndarray:
-        """Allow for the rounding of objectives at some models, (model, member)."""
-        return self.neuron.rounding(self._whole(at))
-
-    def largest(self, change: np.ndarray) -> np.ndarray:
-        """Return the largest change of a predictor by changes of parameters, (fit, member)."""
-        return self.neuron.largest(self._members, change)
+    def _gradient(self, at: np.ndarray, over: np.ndarray) -> np.ndarray:
+        """Gradients of the loss of blocks ``over``, bool (fit, block), in single precision, (fit, member)."""
+        return self.neuron.gradients(self.members, at, over, dtype=np.float32)[1].sum(axis=1)
 
     def improvement(self, leads: Leads, lead: np.ndarray, sets: np.ndarray) -> np.ndarray:
         """Compute how much lower the objective of sets is at leads than at the first anchor, in nats, (fit,)."""
@@ -349,13 +329,63 @@ class Models:
 
     def losses(self, at: np.ndarray, over: np.ndarray) -> np.ndarray:
         """Losses of blocks ``over``, bool (fit, block), of models (fit, member); nan elsewhere."""
-        return np.where(over, self.neuron.losses(self._members, at, over), np.nan)
+        return np.where(over, self.neuron.losses(self.members, at, over), np.nan)
 
     def score(self, fits: Fits, over: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Losses of blocks ``over``, bool (fit, block), and how far those of the optima may be from them."""
-        loss, gradient = fits.seen or self.neuron.gradients(self._members, fits.at, over, loss=True)
+        loss, gradient = fits.loss, fits.gradient
+        if loss is None:
+            loss, gradient = self.neuron.gradients(self.members, fits.at, over, loss=True)
         norm = np.sqrt(np.maximum(np.einsum("nki,nij,nkj->nk", gradient, fits.inverse, gradient, optimize=True), 0.0))
         with np.errstate(over="ignore", invalid="ignore"):
             off = norm * fits.radius[:, None] + fits.bend * fits.radius[:, None] ** 2 / 2
         off = np.where(np.isnan(off), np.inf, off)  # infinitely loose bounds times a loss that does not change
         return np.where(over, loss, np.nan), np.where(over, off, np.nan)
+
+
+class Nearness:
+    """Known distance of some fits from their optima, by the Hessians of their anchors, (fit,) each."""
+
+    def __init__(self, models: Models, leads: Leads, lead, sets, reach, H, start):
+        self._models, self._leads, self._lead, self._sets = models, leads, lead, sets
+        self._reach, self._H, self._start = reach, H, start
+        self.decrement, self.moved, self.bound, self.radius, self.growth = np.full((5, len(lead)), np.inf)
+
+    def look(self, some: np.ndarray, at: np.ndarray, decrement: np.ndarray) -> None:
+        """Store where some fits are; predictors have moved no more than their reach allows."""
+        away = at - self._start[some]
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = np.sqrt(self._reach[some] * np.einsum("ni,ni->n", away, times(self._H[some], away)))
+        self.decrement[some], self.moved[some] = decrement, moved
+        self._bound(some, at)
+
+    def look_again(self, at: np.ndarray, some: np.ndarray) -> None:
+        """Measure how far predictors of some fits have actually moved."""
+        if len(some):
+            self.moved[some] = self._models.neuron.largest(self._models.members, at[some] - self._start[some])
+            self._bound(some, at[some])
+
+    def _bound(self, some: np.ndarray, at: np.ndarray) -> None:
+        models, constant = self._models, self._models.constant
+        with np.errstate(over="ignore", invalid="ignore"):
+            log = models.log_growth(self._leads, self._lead[some], self._sets[some], self.moved[some])
+            growth = np.exp(log)
+            rounding = models.neuron.rounding(models.whole(at))
+            known = growth * (self.decrement[some] + 2 * rounding), growth * self._reach[some]
+            self.bound[some] = gap_bound(*known, True, constant) + rounding
+            self.radius[some], self.growth[some] = _radius(*known, constant), growth
+
+
+def _distance(anchor: Anchor, at: np.ndarray) -> np.ndarray:
+    """Squared distance of models (model, column) from an anchor, by its Hessian, (model,)."""
+    away = at - anchor.at
+    return np.einsum("li,li->l", away @ anchor.hessians[0], away)
+
+
+def _radius(decrement_squared, reach_squared, constant) -> np.ndarray:
+    """Bound of the distance from the optimum in the norm of a Hessian, inf if there is none."""
+    if constant == 0:
+        return np.sqrt(decrement_squared)
+    reach = constant * np.sqrt(reach_squared)
+    q = reach * np.sqrt(decrement_squared)
+    return np.where(q < 1, -np.log1p(-np.minimum(q, 1 - 1e-12)) / reach, np.inf) * (1 + 1e-9)

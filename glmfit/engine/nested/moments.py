@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...threads import small_blas
-from ..tiles import tiles_of
+from .blocks import tiles_within
 from .search import HeldOut, Nested, Responses, best_of
 
 _EPS = np.finfo(float).eps
@@ -35,7 +35,7 @@ class Moments:
         p = blocks.n_columns
         self.gram = np.zeros((blocks.n_blocks, p, p))
         for gram, block in zip(self.gram, blocks.slices, strict=True):
-            for rows in _tiles(block):
+            for rows in tiles_within(block):
                 z = blocks.rows(rows)
                 gram += z.T @ (z if blocks.weights is None else z * blocks.weights[rows, None])
         self._factors: dict = {}
@@ -56,12 +56,10 @@ class Moments:
         """Held-out losses of all neurons; in units of half a squared residual."""
         nested, blocks = self.nested, self.nested.blocks
         Y = blocks.take(np.asarray(responses.Y, np.float64))
-        cross, square = (
-            np.zeros((blocks.n_blocks, blocks.n_columns, Y.shape[1])),
-            np.zeros((blocks.n_blocks, Y.shape[1])),
-        )
+        cross = np.zeros((blocks.n_blocks, blocks.n_columns, Y.shape[1]))
+        square = np.zeros((blocks.n_blocks, Y.shape[1]))
         for k, block in enumerate(blocks.slices):
-            for rows in _tiles(block):
+            for rows in tiles_within(block):
                 y = Y[rows]
                 wy = y if blocks.weights is None else y * blocks.weights[rows, None]
                 cross[k] += blocks.rows(rows).T @ wy
@@ -131,7 +129,3 @@ class Moments:
 def moments_serve(nested: Nested, observation, responses: Responses) -> bool:
     """Whether all neurons are normal responses with the same rows."""
     return observation.is_quadratic and responses.own is None and responses.offset is None
-
-
-def _tiles(block: slice) -> list[slice]:
-    return [slice(block.start + t.start, block.start + t.stop) for t in tiles_of(block.stop - block.start)]

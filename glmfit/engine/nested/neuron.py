@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..tiles import tiles_of
-from .blocks import Blocks
+from .blocks import Blocks, tiles_within
 from .response import Response
 
 _NUMBERS = 1 << 17  # of a tile of predictors
@@ -43,31 +43,20 @@ class Survey(NamedTuple):
 
 
 class Neuron:
-    """Rows of one neuron.
+    """Rows of one neuron, whose responses are in the order of the blocks.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        Features.
-    response : Response
-        Responses in the order of the blocks.
-    sets : numpy.ndarray
-        Sets of blocks that are fitted, bool (set, block); the first set has all blocks.
-    size : numpy.ndarray
-        Weight of the rows of every block, by which a strength is multiplied, (block,).
-    least : float
-        Strength of the weakest ridge.
-    many : bool
-        Whether many fits follow, so that it pays to copy rows in the order that suits the responses.
+    ``sets`` are those of the blocks that are fitted, bool (set, block); the first has all. ``size`` (block,) is the
+    weight of the rows of every block, by which a strength is multiplied, and ``least`` the strength of the weakest
+    ridge. If ``many`` fits follow, it pays to copy rows in the order that suits the responses.
     """
 
     def __init__(
         self, blocks: Blocks, response: Response, sets: np.ndarray, size: np.ndarray, least: float, many: bool = True
     ):
-        self.blocks, self.sets = blocks, sets
         order = response.best_order(blocks.slices) if many and blocks.are_kept else None
+        self.blocks = blocks if order is None else blocks.reordered(order)
         self.response = response if order is None else response.take(order)
-        self._kept = blocks.kept(order)
+        self.sets = sets
         self.size = sets @ size  # (set,)
         self.ridge = np.append(1 / blocks.scale**2, 0.0)  # of strength 1 and one row
         self.least = least
@@ -106,7 +95,7 @@ class Neuron:
     def largest(self, members, change: np.ndarray) -> np.ndarray:
         """Return the largest change of a predictor, regardless of weights, by changes (fit, member)."""
         coef, most = np.ascontiguousarray(change.T), np.zeros(len(change))
-        for rows in tiles_of(self.blocks.n_rows, min(max(_NUMBERS // len(change), 256), 4096)):
+        for rows in _tiles(slice(0, self.blocks.n_rows), len(change)):
             most = np.maximum(most, np.abs(self._columns(rows, members) @ coef).max(axis=0))
         return most * (1 + 1e-12)
 
@@ -149,11 +138,11 @@ class Neuron:
         blocks, p = self.blocks, self.blocks.n_columns
         hessian, gradient = np.zeros((blocks.n_blocks, p, p)), np.zeros((blocks.n_blocks, p))
         loss = np.zeros(blocks.n_blocks)
-        eta = np.concatenate([self._rows(rows) @ at for rows in tiles_of(blocks.n_rows)])
+        eta = np.concatenate([self.blocks.rows(rows) @ at for rows in tiles_of(blocks.n_rows)])
         curvature = self.response.curvature(eta, least)
         for k, block in enumerate(blocks.slices):
             for rows in _tiles(block, p):
-                z = self._rows(rows)
+                z = self.blocks.rows(rows)
                 part, slope = self.response.loss_and_slope(rows, eta[rows, None].copy())
                 loss[k] += part[0]
                 gradient[k] += slope[:, 0] @ z
@@ -174,28 +163,29 @@ class Neuron:
         """Bound the squared norm of every row in new coordinates: in single precision if that is accurate enough."""
         for dtype, unit in ((np.float32, 2.0**-24), (np.float64, 2.0**-53)):
             turned, slack = turn.T.astype(dtype), (len(turn) + 16) * unit * np.linalg.norm(turn)
-            parts = [_leverage(self._rows(rows, dtype), turned, slack) for rows in tiles_of(self.blocks.n_rows)]
+            parts = [_leverage(self.blocks.rows(rows, dtype), turned, slack) for rows in tiles_of(self.blocks.n_rows)]
             size, off = (np.concatenate(of) for of in zip(*parts, strict=True))
             if off.max() <= _ROUGH * size.max():
                 break
         return (size + off) ** 2
 
     def anchor_like(self, base: Anchor) -> Anchor:
-        """Return an anchor with the least Hessian that was formed for other responses, at the same model."""
+        """Return an anchor with the least Hessian that was formed for other responses, at the same model.
+
+        Its pull is in the order of the rows as given: that of a neuron depends on the responses.
+        """
         every = np.ones((1, self.blocks.n_blocks), bool)
         loss, gradient = self.gradients(None, base.at[None], every, loss=True, dtype=np.float32)
         # At a constant model the curvature is that of a response of 0, plus a constant times the response.
         observation, eta, y = self.response.observation, np.array(base.at[-1]), self.response.y
         least, more = (float(observation.curvature(np.array(of), eta)) for of in (0.0, 1.0))
         grown = 1 + (more / least - 1) * y
-        pull = base.pull if more == least else base.pull * grown
+        pull = base.pull[self.blocks.order]
+        pull = pull if more == least else pull * grown
         return base._replace(loss=loss[0], gradient=gradient[0], pull=pull, block=base.block * grown.max())
 
-    def _rows(self, rows: slice, dtype=np.float64) -> np.ndarray:
-        return self.blocks.rows(rows, dtype) if self._kept is None else self._kept[np.dtype(dtype)][rows]
-
     def _columns(self, rows: slice, members, dtype=np.float64) -> np.ndarray:
-        z = self._rows(rows, dtype)
+        z = self.blocks.rows(rows, dtype)
         return z if members is None else np.take(z, members, axis=1)
 
 
@@ -211,8 +201,7 @@ def losses_of(blocks: Blocks, response: Response, at: np.ndarray, over: np.ndarr
 
 
 def _tiles(block: slice, n_fits: int) -> list[slice]:
-    size = min(max(_NUMBERS // max(n_fits, 1), 256), 4096)
-    return [slice(i, min(i + size, block.stop)) for i in range(block.start, block.stop, size)]
+    return tiles_within(block, min(max(_NUMBERS // max(n_fits, 1), 256), 4096))
 
 
 def _leverage(z: np.ndarray, turn: np.ndarray, slack: float) -> tuple[np.ndarray, np.ndarray]:

@@ -1,15 +1,16 @@
 """Responses of one neuron: the loss of its rows and the slope, for many fits at once.
 
-Losses are evaluated in the memory of the predictors, with as few function evaluations per number as possible. With log
-links and the logistic link the response enters as a factor of the predictor; with the softplus link it enters only in
-rows with spikes.
+With the softplus link, losses are evaluated in the memory of the predictors, and the response enters only in rows with
+spikes: faster than by `Observation.evaluate_into`, which does not know that all fits have the same responses.
 """
 
 from typing import Self
 
 import numpy as np
 
-from ...observations import Bernoulli, Gamma, Observation, PoissonExp, PoissonSoftplus
+from ...observations import Bernoulli, Observation, PoissonExp, PoissonSoftplus
+from ...threads import scratch
+from ..tiles import weigh
 
 _LIMIT = {np.dtype(np.float64): 690.0, np.dtype(np.float32): 80.0}  # of exponents
 
@@ -17,8 +18,8 @@ _LIMIT = {np.dtype(np.float64): 690.0, np.dtype(np.float32): 80.0}  # of exponen
 class Response:
     """Responses y (row,) of one neuron, with weights and a known part of the predictor, (row,) each or None.
 
-    ``slope`` and ``loss_and_slope`` overwrite the predictors eta (row, fit) of some rows with the derivatives of the
-    loss, times weights.
+    ``slope`` and ``loss_and_slope`` may overwrite the predictors eta (row, fit) of some rows; derivatives are times
+    weights, in memory that the next call uses again.
     """
 
     def __init__(self, observation: Observation, y, weights=None, offset=None):
@@ -27,7 +28,7 @@ class Response:
     @staticmethod
     def of(observation: Observation, y, weights=None, offset=None) -> "Response":
         """Return the fastest implementation of this loss."""
-        kind = _KINDS.get(type(observation), Response)
+        kind = _Softplus if isinstance(observation, PoissonSoftplus) else Response
         return kind(observation, np.asarray(y, np.float64), weights, offset)
 
     def best_order(self, blocks: list[slice]) -> np.ndarray | None:
@@ -42,20 +43,15 @@ class Response:
 
     def slope(self, rows: slice, eta: np.ndarray) -> np.ndarray:
         """Compute the derivatives of the loss of some rows."""
-        y, eta = self._y(rows, eta), self._known(rows, eta)
-        return self._weighted(rows, self._slope(y, eta) if _is_ordinary(eta) else Response._slope(self, y, eta))
+        return self._weighted(rows, self._slope(self._y(rows, eta), self._known(rows, eta)))
 
     def loss(self, rows: slice, eta: np.ndarray) -> np.ndarray:
         """Sum the losses of some rows, (fit,)."""
-        w = np.ones(len(eta)) if self.weights is None else self.weights[rows]
-        y, eta = self._y(rows, eta), self._known(rows, eta)
-        return self._loss(y, eta, w) if _is_ordinary(eta) else Response._both(self, y, eta, w)[0]
+        return self._loss(self._y(rows, eta), self._known(rows, eta), self._weights(rows))
 
     def loss_and_slope(self, rows: slice, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Sum the losses of some rows, (fit,), and return their derivatives."""
-        w = np.ones(len(eta)) if self.weights is None else self.weights[rows]
-        y, eta = self._y(rows, eta), self._known(rows, eta)
-        loss, slope = self._both(y, eta, w) if _is_ordinary(eta) else Response._both(self, y, eta, w)
+        loss, slope = self._both(self._y(rows, eta), self._known(rows, eta), self._weights(rows))
         return loss, self._weighted(rows, slope)
 
     def curvature(self, eta: np.ndarray, least: bool = False) -> np.ndarray:
@@ -71,7 +67,10 @@ class Response:
         """Sum the second derivatives of the loss of some rows, (fit,)."""
         eta = self._known(rows, eta)
         c = np.asarray(self.observation.curvature(self.y[rows, None], eta), np.float64)
-        return _total(np.ones(len(c)) if self.weights is None else self.weights[rows], c)
+        return _total(self._weights(rows), c)
+
+    def _weights(self, rows: slice) -> np.ndarray:
+        return np.ones(rows.stop - rows.start) if self.weights is None else self.weights[rows]
 
     def _y(self, rows: slice, eta) -> np.ndarray:
         return self.y[rows].astype(eta.dtype, copy=False)
@@ -83,21 +82,25 @@ class Response:
 
     def _weighted(self, rows: slice, slope: np.ndarray) -> np.ndarray:
         if self.weights is not None:
-            w = self.weights[rows]
-            slope *= w[:, None].astype(slope.dtype, copy=False)
-            if not w.all():
-                slope[w == 0] = 0
+            weigh(slope, self.weights[rows, None].astype(slope.dtype, copy=False))
         return slope
 
     def _slope(self, y, eta):
-        return np.asarray(self.observation.derivative(y[:, None], eta), eta.dtype)
+        return self._evaluate(y, eta)
 
     def _loss(self, y, eta, w):
         return self._both(y, eta, w)[0]
 
     def _both(self, y, eta, w):
-        loss, slope = self.observation.loss_and_derivative(y[:, None], eta)
-        return _total(w, np.asarray(loss)), np.array(slope)
+        loss = scratch(eta.shape, eta.dtype, "loss")
+        slope = self._evaluate(y, eta, loss)
+        return _total(w, loss), slope
+
+    def _evaluate(self, y, eta, loss=None):
+        slope, every = (scratch(eta.shape, eta.dtype, name) for name in ("slope", "y"))
+        every[...] = y[:, None]
+        self.observation.evaluate_into(every, eta, slope, None, loss)
+        return slope
 
 
 class _Softplus(Response):
@@ -107,6 +110,8 @@ class _Softplus(Response):
         return np.concatenate([block.start + np.argsort(self.y[block] == 0, kind="stable") for block in blocks])
 
     def _slope(self, y, eta):
+        if not _is_ordinary(eta):
+            return super()._slope(y, eta)
         at, u = _spikes(y), np.exp(eta, out=eta)
         f = np.log1p(u[at])
         np.divide(u, u + 1, out=u)
@@ -114,6 +119,8 @@ class _Softplus(Response):
         return u
 
     def _loss(self, y, eta, w):
+        if not _is_ordinary(eta):
+            return super()._loss(y, eta, w)
         at = _spikes(y)
         total = (w[at] * y[at]) @ eta[at]
         u = np.exp(eta, out=eta)
@@ -123,6 +130,8 @@ class _Softplus(Response):
         return _total(w, u) - total - (w[at] * y[at]) @ np.log(ratio, out=ratio)
 
     def _both(self, y, eta, w):
+        if not _is_ordinary(eta):
+            return super()._both(y, eta, w)
         at = _spikes(y)
         eta_at = eta[at].copy()
         u = np.exp(eta, out=eta)
@@ -131,59 +140,6 @@ class _Softplus(Response):
         np.divide(u, u + 1, out=u)
         u[at] -= u[at] * y[at, None] / f[at]
         return loss, u
-
-
-class _Exponential(Response):
-    """Poisson counts with the exponential link: e^eta - y eta."""
-
-    def _slope(self, y, eta):
-        np.exp(eta, out=eta)
-        eta -= y[:, None]
-        return eta
-
-    def _both(self, y, eta, w):
-        linear = (w * y) @ eta
-        np.exp(eta, out=eta)
-        loss = _total(w, eta) - linear
-        eta -= y[:, None]
-        return loss, eta
-
-
-class _Logistic(Response):
-    """Shares of trials: log(1 + e^eta) - y eta."""
-
-    def _slope(self, y, eta):
-        u = np.exp(eta, out=eta)
-        np.divide(u, u + 1, out=u)
-        u -= y[:, None]
-        return u
-
-    def _both(self, y, eta, w):
-        linear = (w * y) @ eta
-        u = np.exp(eta, out=eta)
-        loss = _total(w, np.log1p(u)) - linear
-        np.divide(u, u + 1, out=u)
-        u -= y[:, None]
-        return loss, u
-
-
-class _Gamma(Response):
-    """Values above 0: y e^-eta + eta."""
-
-    def _slope(self, y, eta):
-        np.negative(eta, out=eta)
-        np.exp(eta, out=eta)
-        eta *= -y[:, None]
-        eta += 1
-        return eta
-
-    def _both(self, y, eta, w):
-        linear = w @ eta
-        slope = self._slope(y, eta)
-        return linear + w.sum() - _total(w, slope), slope
-
-
-_KINDS = {PoissonSoftplus: _Softplus, PoissonExp: _Exponential, Bernoulli: _Logistic, Gamma: _Gamma}
 
 
 def curvature_is_least_at_0(observation: Observation) -> bool:

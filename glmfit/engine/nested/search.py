@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ...observations import Observation
-from ..tiles import tiles_of
-from .blocks import Blocks, sets_of_blocks
+from .blocks import Blocks, sets_of_blocks, tiles_within
 from .models import Models
 from .neuron import Anchor, Neuron
 from .response import Response, curvature_is_least_at_0
@@ -49,41 +48,22 @@ class Responses(NamedTuple):
 
 @dataclass
 class HeldOut:
-    """Held-out losses in nats, with strengths and bounds; axes are (model, held-out block, neuron).
+    """Held-out losses in nats, with strengths and bounds; axes are (model, held-out block, neuron)."""
 
-    Attributes
-    ----------
-    loss : numpy.ndarray
-        Loss of the block, of the model fitted to the others at the strength chosen there; nan if there is none.
-    off : numpy.ndarray
-        Bound of the difference to the loss of the exact optimum, inf if unknown.
-    chosen : numpy.ndarray
-        Index of the strength.
-    gap : numpy.ndarray
-        Bound of the distance of the fit from its optimum, in nats, inf if there is none.
-    proved : numpy.ndarray
-        Whether the gap is below its target, and so are those of the fits that chose the strength.
-    n_fits, n_proved : numpy.ndarray
-        Number of fits of every neuron, including those that chose the strengths, and how many are proved, (neuron,).
-    """
-
-    loss: np.ndarray
-    off: np.ndarray
-    chosen: np.ndarray
-    gap: np.ndarray
-    proved: np.ndarray
-    n_fits: np.ndarray
-    n_proved: np.ndarray
+    loss: np.ndarray  # of the model fitted to the other blocks at the strength chosen there; nan if there is none
+    off: np.ndarray  # bound of the difference to the loss of the exact optimum, inf if unknown
+    chosen: np.ndarray  # index of the strength
+    gap: np.ndarray  # bound of the distance of the fit from its optimum, in nats, inf if there is none
+    proved: np.ndarray  # whether the gap is below its target, and so are those of the fits that chose the strength
+    n_fits: np.ndarray  # of every neuron, including those that chose the strengths, (neuron,)
+    n_proved: np.ndarray  # how many of these are proved, (neuron,)
 
     @classmethod
     def empty(cls, n_models: int, n_held: int, n_neurons: int) -> Self:
         """Return an object without results."""
         shape = n_models, n_held, n_neurons
-        nothing, none = (lambda: np.full(shape, np.nan)), (lambda: np.zeros(n_neurons, int))
-        return cls(
-            nothing(), np.full(shape, np.inf), np.zeros(shape, int), np.full(shape, np.inf), np.zeros(shape, bool),
-            none(), none(),
-        )  # fmt: skip
+        unknown = [np.full(shape, value) for value in (np.nan, np.inf, 0, np.inf, False)]
+        return cls(*unknown, *np.zeros((2, n_neurons), int))
 
     def put(self, at: Any, other: Self) -> None:
         """Store the results of some neurons."""
@@ -95,28 +75,16 @@ class HeldOut:
 class Nested:
     """Models, blocks, strengths and tolerances of a search.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        Features and folds.
-    masks : numpy.ndarray
-        Features of each model, bool (model, feature).
-    strengths : numpy.ndarray
-        Strengths of a ridge on coefficients of the features as given, increasing and positive, (strength,). A single
-        one is used; of several, each held-out block gets the one with the best score on the other blocks, each of which
-        is also held out in turn.
-    tol, cv_tol : float
-        Relative gap of the fits whose losses are returned, and of those that choose the strengths.
-    loose : float, optional
-        Gap in nats that is near enough for the fits whose losses are returned, instead of that from ``tol``.
+    Strengths are those of a ridge on coefficients of the features as given. A single one is used; of several, each
+    held-out block gets the one with the best score on the other blocks, each of which is also held out in turn.
     """
 
     blocks: Blocks
-    masks: np.ndarray
-    strengths: np.ndarray
-    tol: float = 1e-6
-    cv_tol: float = 1e-5
-    loose: float | None = None
+    masks: np.ndarray  # features of each model, bool (model, feature)
+    strengths: np.ndarray  # increasing and positive, (strength,)
+    tol: float = 1e-6  # relative gap of the fits whose losses are returned
+    cv_tol: float = 1e-5  # and of those that choose the strengths
+    loose: float | None = None  # gap in nats that is near enough for the first, instead of that from `tol`
 
     def __post_init__(self):
         object.__setattr__(self, "sets", sets_of_blocks(self.n_held, self.blocks.n_blocks, len(self.strengths) > 1))
@@ -271,7 +239,8 @@ def _first(neuron: Neuron, at: np.ndarray, shared: dict | None) -> Anchor:
     key = float(at[-1])
     if key not in shared:
         shared.clear()
-        shared[key] = neuron.anchor(at, least=True)
+        anchor = neuron.anchor(at, least=True)
+        shared[key] = anchor._replace(pull=anchor.pull[np.argsort(neuron.blocks.order)])
     return neuron.anchor_like(shared[key])
 
 
@@ -284,8 +253,7 @@ def intercepts(response: Response, blocks: list[slice], sets: np.ndarray, mean: 
     for _ in range(_NEWTON_STEPS):
         slope, bend = np.zeros((2, len(blocks), len(at)))
         for k, block in enumerate(blocks):
-            for rows in tiles_of(block.stop - block.start, 65536):
-                rows = slice(block.start + rows.start, block.start + rows.stop)
+            for rows in tiles_within(block, 65536):
                 eta = np.broadcast_to(at, (rows.stop - rows.start, len(at))).copy()
                 slope[k] += response.slope(rows, eta.copy()).sum(axis=0)
                 bend[k] += response.bends(rows, eta)

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ...observations import Observation, PoissonExp, PoissonSoftplus
+from ...numerics import few_nonzero
+from ...observations import Observation, PoissonExp
 from ...observations.poisson import Poisson
-from ...threads import Workers, n_cores
-from ..tiles import weighted
+from ...threads import Workers, n_cores, scratch
+from ..tiles import column_sums, weighted
 
 _NUMBERS = 1 << 19  # products of pairs, or predictors, of a tile
 _OVERHEAD = 256  # rows: cost of a cell in addition to its rows
 _MOST_BYTES = 5e8  # of features in double precision, and of products of pairs, that are kept
 _FEW_FITS = 8  # below, Hessians are formed one by one
 _SINGLE = 2.0**-24
-_LIMIT = np.float32(40.0)  # of predictors in exponents; beyond, the softplus is linear or an exponential
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,22 +48,11 @@ class Sums(NamedTuple):
 
 
 class Rows:
-    """Rows of a population, features ``(x - shift) / scale`` and an intercept; weights are those of single responses.
+    """Rows of a population, all or ``only`` some: features ``(x - shift) / scale`` and an intercept.
 
-    Parameters
-    ----------
-    X : numpy.ndarray
-        Features, (time, feature).
-    Y : numpy.ndarray
-        Responses, (time, neuron).
-    observation : Observation
-        Loss, with a constant of self-concordance.
-    shift, scale : numpy.ndarray
-        (feature,); a shift other than 0 only for features that are hardly ever 0.
-    groups : sequence of array of int
-        Features whose zeros may coincide: those of the terms.
-    weights, own, offset : numpy.ndarray, optional
-        Row weights (time,), weights of responses (time, neuron), known part of the predictor (time, 1 or neuron).
+    A shift other than 0 is only for features that are hardly ever 0. ``groups`` are features whose zeros may coincide:
+    those of the terms. Weights are those of rows (time,), ``own`` those of responses (time, neuron), and offsets are
+    (time, 1 or neuron).
     """
 
     def __init__(
@@ -141,20 +130,10 @@ class Rows:
         self, at: np.ndarray, fits: np.ndarray, hessian: bool = False, leverage: np.ndarray | None = None,
         dtype: Any = np.float32,
     ) -> Sums:  # fmt: skip
-        """Add up losses, gradients, Hessians, and products of third derivatives and leverages.
+        """Add up losses, gradients, on request Hessians, and products of third derivatives and leverages.
 
-        Parameters
-        ----------
-        at : numpy.ndarray
-            Parameters (feature + 1, fit), intercepts last.
-        fits : numpy.ndarray
-            Neuron of every fit, (fit,).
-        hessian : bool
-            Whether to compute Hessians.
-        leverage : numpy.ndarray, optional
-            Packed inverses of Hessians (pair, fit), for leverages.
-        dtype : dtype
-            Of products; sums over tiles are float64.
+        Parameters ``at`` are (feature + 1, fit), intercepts last, and ``fits`` (fit,) the neurons. Leverages are by
+        packed inverses of Hessians (pair, fit). ``dtype`` is that of products; sums over tiles are float64.
         """
         with np.errstate(over="ignore"):
             at = at.astype(dtype)
@@ -195,31 +174,32 @@ class Rows:
         with np.errstate(over="ignore"):
             change, size = change.astype(np.float32), np.abs(change).astype(np.float32)
 
-        def tiles(items):
-            most = np.zeros(change.shape[1])
-            for cell, some in items:
-                x, of = cell.x[:, some], cell.columns
-                moved = x.T @ change[of]
-                moved = np.maximum(moved, 0) if upwards else np.abs(moved)
-                moved += (4 * (len(of) + 4) * _SINGLE) * (np.abs(x).max(axis=1) @ size[of])
-                most = np.maximum(most, moved.max(axis=0))
-            return most
+        def of_tile(x, columns):
+            moved = x.T @ change[columns]
+            moved = np.maximum(moved, 0) if upwards else np.abs(moved)
+            moved += (4 * (len(columns) + 4) * _SINGLE) * (np.abs(x).max(axis=1) @ size[columns])
+            return moved.max(axis=0)
 
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.max(self._each(tiles, change.shape[1]), axis=0) * (1 + 1e-6)
+            return self._largest(of_tile, change.shape[1]) * (1 + 1e-6)
 
     def longest(self, size: np.ndarray) -> np.ndarray:
         """Bound the norms of all rows by the norms of the features' units, (feature + 1, fit): the largest, (fit,)."""
         with np.errstate(over="ignore"):
             size = np.abs(size).astype(np.float32) * np.float32(1 + 1e-6)
+        longest = self._largest(lambda x, columns: (np.abs(x).T @ size[columns]).max(axis=0), size.shape[1])
+        return longest * (1 + 4 * self.n_columns * _SINGLE)
+
+    def _largest(self, of_tile, n_fits: int) -> np.ndarray:
+        """Find the largest number above 0 that a function of features and their columns returns for a tile, (fit,)."""
 
         def tiles(items):
-            most = np.zeros(size.shape[1])
+            most = np.zeros(n_fits)
             for cell, some in items:
-                most = np.maximum(most, (np.abs(cell.x[:, some]).T @ size[cell.columns]).max(axis=0))
+                most = np.maximum(most, of_tile(cell.x[:, some], cell.columns))
             return most
 
-        return np.max(self._each(tiles, size.shape[1]), axis=0) * (1 + 4 * self.n_columns * _SINGLE)
+        return np.max(self._each(tiles, n_fits), axis=0)
 
     def total_weights(self) -> np.ndarray:
         """Sum the weights of every neuron's responses, (neuron,)."""
@@ -240,7 +220,7 @@ class Rows:
         rows = cell.rows[some]
         every = len(fits) == self.n_neurons and np.array_equal(fits, np.arange(self.n_neurons))
         y = self.Y[rows] if every else self.Y[rows][:, fits]
-        y = y.astype(x.dtype, copy=False)
+        y = np.ascontiguousarray(y, x.dtype)
         w = None if self.weights is None else self.weights[rows, None].astype(x.dtype)
         if self.own is not None:
             own = (self.own[rows] if every else self.own[rows][:, fits]).astype(x.dtype)
@@ -252,21 +232,14 @@ class Rows:
         return y, w, eta
 
     def _losses(self, y, eta, w, curved: bool, bent: bool):
-        """Compute summed losses (fit,), slopes, curvatures and third derivatives, (row, fit), of some rows.
-
-        In single precision this uses as few function evaluations per number as possible.
-        """
+        """Compute summed losses (fit,), slopes, curvatures and third derivatives, (row, fit), of some rows."""
         of = self.observation
-        if isinstance(of, PoissonExp):
-            rate = np.exp(eta)
-            if w is None:
-                return _column_sums(rate, None) - np.einsum("ij,ij->j", y, eta), rate - y, rate, rate
-            return _column_sums(rate - y * eta, w), rate - y, rate, rate
-        if isinstance(of, PoissonSoftplus) and eta.dtype == np.float32:
-            return _softplus(y, eta, w, bent)
-        value, slope = of.loss_and_derivative(y, eta)
-        curvature = of.curvature(y, eta) if curved else None
-        return _column_sums(value, w), slope, curvature, of.curvature_slope(y, eta) if bent else None
+        loss, slope, bend = (scratch(eta.shape, eta.dtype, name) for name in ("loss", "slope", "bend"))
+        of.evaluate_into(y, eta, slope, bend if curved else None, loss, few_nonzero(y) if of.skips_zeros else None)
+        third = None
+        if bent:  # with the exponential all derivatives are the rate
+            third = bend if curved and isinstance(of, PoissonExp) else of.curvature_slope(y, eta)
+        return _column_sums(loss, w), slope, bend, third
 
     def _items(self, n_fits: int, pairs: bool) -> list[tuple[Cell, slice]]:
         items = []
@@ -282,25 +255,6 @@ class Rows:
         with Workers() as workers:
             n = min(len(items), n_cores())
             return list(workers.each(tiles, [items[i::n] for i in range(n)]))
-
-
-def _softplus(y, eta, w, bent: bool):
-    """Compute summed losses and three derivatives with the softplus; counts enter only where they are not 0."""
-    u = np.exp(np.clip(eta, -_LIMIT, _LIMIT))
-    f, q = np.log1p(u) + np.maximum(eta - _LIMIT, 0), 1 / (1 + u)
-    s = u * q
-    at = np.nonzero(y)
-    count, r = y[at], s[at] / f[at]
-    q_at = q[at]
-    loss = f.copy()
-    loss[at] -= count * (np.log(f[at]) + np.minimum(eta[at] + _LIMIT, 0))
-    slope, curvature = s.copy(), s * q
-    slope[at] -= count * r
-    third = curvature * (q - s) if bent else None
-    if bent:
-        third[at] += count * r * (curvature[at] - (r - q_at) * (2 * r - q_at))
-    curvature[at] += count * np.maximum(r * (r - q_at), 0)
-    return _column_sums(loss, w), slope, curvature, third
 
 
 def _pairs(x: np.ndarray) -> np.ndarray:
@@ -340,7 +294,7 @@ def _times(values: np.ndarray, w: np.ndarray | None) -> np.ndarray:
 
 def _column_sums(values: np.ndarray, w: np.ndarray | None) -> np.ndarray:
     """Weighted sums over rows, (fit,)."""
-    return np.ones(len(values), values.dtype) @ _times(values, w)
+    return column_sums(_times(values, w))
 
 
 def _cells(X, groups: Sequence, shift: np.ndarray, only: np.ndarray | None) -> list[np.ndarray]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg
 
 from ...threads import one_thread_each
 from ..tiles import rows_at_once, sums_over_tiles
@@ -29,47 +30,21 @@ class Mixed(NamedTuple):
 class Coordinates:
     """Centred features turned term by term, without unpenalised directions that other features already contain.
 
-    With parameters g (coordinate,) and the intercept g_0 of centred features, coefficients are ``turn @ g``.
-
-    Parameters
-    ----------
-    X : numpy.ndarray
-        Features, (time, feature), finite.
-    terms : mapping of str to (columns, matrices)
-        Features of every term, and its penalty matrices or their diagonals, none for a term without a penalty. Features
-        in no term have no penalty.
-    weights : numpy.ndarray, optional
-        Row weights, (time,), >= 0.
-    select : bool
-        Whether the directions that the penalties of a term leave free get a ridge, as the last penalty of the term.
-
-    Attributes
-    ----------
-    turn : numpy.ndarray
-        (feature, coordinate).
-    mean : numpy.ndarray
-        Weighted means of the features, (feature,).
-    gram : numpy.ndarray
-        Weighted second moments of the coordinates, (coordinate, coordinate).
-    diagonal : numpy.ndarray
-        Weights of the penalties, (penalty, coordinate), 0 for those that are `mixed`.
-    mixed : list of Mixed
-        Penalties of terms whose matrices do not commute.
-    places : dict of str to slice
-        Coordinates of every term; those of features in no term have the key None.
-    term_of : list of str
-        Term of every penalty.
-    free_parts : dict of str to numpy.ndarray
-        With ``select`` the last penalty of a term, among its features, (feature, feature).
+    With parameters g (coordinate,) and the intercept g_0 of centred features, coefficients are ``turn @ g``. ``terms``
+    are the features of every term, and its penalty matrices or their diagonals. Features in no term have no penalty.
+    With ``select``, directions that the penalties of a term leave free get a ridge, the last penalty of the term.
     """
 
     def __init__(self, X, terms: Mapping[str, tuple[Sequence[int], Sequence[np.ndarray]]], weights=None, select=False):
-        self.mean, self._covariance = _moments(X, weights)
+        self.mean, self._covariance = _moments(X, weights)  # of the features
         columns = {name: np.asarray(of, int) for name, (of, _) in terms.items()}
         rest = np.setdiff1d(np.arange(X.shape[1]), np.concatenate([*columns.values(), np.zeros(0, int)]))
-        self.term_of, self.mixed, self.places, self.free_parts = [], [], {}, {}
+        self.term_of: list[str] = []  # of every penalty
+        self.mixed: list[Mixed] = []  # of terms whose matrices do not commute
+        self.places: dict[str | None, slice] = {}  # coordinates of every term; None for features in no term
+        self.free_parts: dict[str, np.ndarray] = {}  # the last penalty of a term, among its features
         self._taken = np.zeros((X.shape[1], 0))  # directions without a penalty so far
-        turns, weights_of, at = [np.zeros((X.shape[1], 0))], [], 0
+        turns, weights_of, at = [np.zeros((X.shape[1], 0))], [np.zeros((0, 0))], 0
         for name, (of, matrices) in [*terms.items(), *([(None, (rest, ()))] if len(rest) else [])]:
             turn, weight, mixed = self._of_term(np.asarray(of, int), [_as_diagonal(m) for m in matrices])
             self.places[name] = place = slice(at, at + turn.shape[1])
@@ -87,13 +62,9 @@ class Coordinates:
             weights_of.append(weight)
             turns.append(turn)
             at = place.stop
-        self.turn = np.concatenate(turns, axis=1)
-        self.diagonal = np.zeros((len(self.term_of), at))
-        first = 0
-        for weight, place in zip(weights_of, self.places.values(), strict=True):
-            self.diagonal[first : first + len(weight), place] = weight
-            first += len(weight)
-        self.gram = self.turn.T @ self._covariance @ self.turn
+        self.turn = np.concatenate(turns, axis=1)  # (feature, coordinate)
+        self.diagonal = scipy.linalg.block_diag(*weights_of)  # (penalty, coordinate), 0 for those that are mixed
+        self.gram = self.turn.T @ self._covariance @ self.turn  # second moments of the coordinates
 
     def _of_term(self, of: np.ndarray, matrices) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Turn the features of a term: (feature, coordinate), those free of penalties first, and weights as turned."""

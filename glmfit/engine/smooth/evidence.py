@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..small_systems import times
 from .coordinates import Coordinates
 
 FLOOR, SINGLE_FLOOR = 1e-12, 1e-6  # of eigenvalues of scaled Hessians, in double and in single precision
@@ -61,11 +62,6 @@ def optimum(model: Quadratic, space: Coordinates, strengths) -> tuple[np.ndarray
         i = np.arange(space.n_coordinates)
         inverse[:, i, i] -= ~model.inside
     return times(inverse, model.z), inverse, log
-
-
-def times(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Multiply many small matrices by a vector each."""
-    return (matrices @ vectors[..., None])[..., 0]
 
 
 def invert(matrices: np.ndarray, floor: float | np.ndarray = FLOOR) -> tuple[np.ndarray, np.ndarray]:

@@ -16,23 +16,10 @@ _MOST = 40  # rounds
 
 
 class FoldSearch:
-    """Search for the strengths of some neurons of a population by the loss of held-out rows.
+    """Search for the strengths of some neurons (fit,) of a population with folds by the loss of held-out rows.
 
-    Parameters
-    ----------
-    population : SmoothPopulation
-        Population with folds.
-    fits : numpy.ndarray
-        Neuron of every fit, (fit,).
-
-    Attributes
-    ----------
-    rho : numpy.ndarray
-        Logarithms of the strengths of losses in nats, (fit, penalty).
-    gradient : numpy.ndarray
-        Gradient of the held-out loss by these, (fit, penalty).
-    at_end : numpy.ndarray
-        Which of them are at the lower (-1) or the upper end (1) of their range, (fit, penalty).
+    ``rho`` (fit, penalty) are the logarithms of the strengths of losses in nats, and ``gradient`` that of the held-out
+    loss by them.
     """
 
     def __init__(self, population, fits: np.ndarray):
@@ -81,7 +68,7 @@ class FoldSearch:
 
     @property
     def at_end(self) -> np.ndarray:
-        """Which strengths ran to an end of their range."""
+        """Which strengths are at the lower (-1) or the upper end (1) of their range, (fit, penalty)."""
         return (self.rho >= self.high - 1e-9).astype(int) - (self.rho <= self.low + 1e-9).astype(int)
 
     def _round(self, active: np.ndarray, choose: bool = True) -> np.ndarray:
@@ -101,28 +88,21 @@ class FoldSearch:
 
     def _look(self, active: np.ndarray) -> tuple[HeldOut, np.ndarray, np.ndarray]:
         """Model the losses of every fold; returns also those of rows fitted, (fit, fold), and held out, (fit,)."""
-        n, n_folds = len(active), self.fitted.shape[1]
-        at, fits = self.at[active].reshape(n * n_folds, -1), np.repeat(self.fits[active], n_folds)
-        loss, held = np.zeros((2, n, n_folds))
-        sums = [[np.zeros((*self.at[active].shape[:2], self.at.shape[2])), 0.0] for _ in range(2)]
-        for part, rows in enumerate(self.of.parts):
-            look = self.of.sums(rows, at, fits)
-            gradient, H = (
-                look.gradient.reshape(n, n_folds, -1),
-                look.hessian.reshape(n, n_folds, *look.hessian.shape[1:]),
-            )
-            loss += self.fitted[part] * look.loss.reshape(n, n_folds)
-            held += self.scored[part] * look.loss.reshape(n, n_folds)
-            for whole, weights in zip(sums, (self.fitted[part], self.scored[part]), strict=True):
-                whole[0] = whole[0] + weights[:, None] * gradient
-                whole[1] = whole[1] + weights[:, None, None] * H
-        fitted, test = ((H, gradient) for gradient, H in sums)
+        here = self.at[active]
+        n, n_folds, p = here.shape
+        fits, shares = np.repeat(self.fits[active], n_folds), np.stack([self.fitted, self.scored], axis=1)
+        # Of the rows fitted and of those held out, in every fold.
+        loss, gradient, H = np.zeros((2, n, n_folds)), np.zeros((2, *here.shape)), np.zeros((2, *here.shape, p))
+        for rows, weights in zip(self.of.parts, shares, strict=True):
+            found = self.of.sums(rows, here.reshape(-1, p), fits)
+            for k, weight in enumerate(weights):
+                loss[k] += weight * found.loss.reshape(n, n_folds)
+                gradient[k] += weight[:, None] * found.gradient.reshape(here.shape)
+                H[k] += weight[:, None, None] * found.hessian.reshape(*here.shape, p)
         inside = None if self.inside is None else self.inside[active]
-        return (
-            HeldOut(self.at[active].copy(), fitted, test, self.share[active], inside, SINGLE_FLOOR),
-            loss,
-            held.sum(axis=1),
-        )
+        fitted, test = zip(H, gradient, strict=True)
+        model = HeldOut(here, fitted, test, self.share[active], inside, SINGLE_FLOOR)
+        return model, loss[0], loss[1].sum(axis=1)
 
     def _step(self, some: np.ndarray, model: HeldOut, loss: np.ndarray, choose: bool) -> np.ndarray:
         """Improve strengths, and step every fold towards its optimum there."""

@@ -6,7 +6,8 @@ from ...bounds import gap_bound
 from ...status import Status
 from ..problem import Params
 from ..result import stopping_target
-from .evidence import FLOOR, SINGLE_FLOOR, Quadratic, optimum, times, with_penalty
+from ..small_systems import solve_bounded, times
+from .evidence import FLOOR, SINGLE_FLOOR, Quadratic, optimum, with_penalty
 from .search import derivatives, free_of_bounds, improve, in_chunks, range_of_strengths, with_uncertain_strengths
 
 _ROUGH, _SETTLED = 0.1, (5e-3, 3e-4)  # nats: gradient of the criterion by log strengths, far away and near
@@ -34,9 +35,9 @@ _DEFINITE = 1e-6  # least diagonal of the Cholesky factor of a scaled Hessian th
 class Group:
     """Some fits of a population; arguments are those of `SmoothPopulation.fit`, which they fill in."""
 
-    def __init__(self, population, fits, strengths, options, outcome, verdicts, bar):
+    def __init__(self, population, fits, strengths, options, outcome, bar):
         self.of, self.fits, self.choose = population, fits, strengths is None
-        self.options, self.outcome, self.verdicts, self.bar = options, outcome, verdicts, bar
+        self.options, self.outcome, self.bar = options, outcome, bar
         self.space, self.observation, self.parts = population.space, population.problem.observation, population.parts
         n, p = len(fits), self.space.n_coordinates
         cheap = population.problem.n_rows * p < _CHEAP
@@ -75,8 +76,8 @@ class Group:
             left = np.union1d(active, near)
             left = left[self.n_proofs[left] == 0]  # the others are concluded
             fits = self.fits[left]
-            self.verdicts.objective[fits] = self.objective[left] / self.of.per_row[fits]
-            self.verdicts.gap[fits] = 0.5 * self.gain[left] / self.of.per_row[fits]
+            self.outcome.objective[fits] = self.objective[left] / self.of.per_row[fits]
+            self.outcome.gap[fits] = 0.5 * self.gain[left] / self.of.per_row[fits]
             self._write(left)
 
     def _start(self) -> np.ndarray:
@@ -114,7 +115,7 @@ class Group:
         self.n_rounds[active] += 1
         self.exact[active[self.n_rounds[active] > _MANY]] = True
         self.objective[self.exact & ~was_exact] = np.inf  # in single precision it may be too low
-        self.verdicts.rounds[self.fits[active]] += 1
+        self.outcome.rounds[self.fits[active]] += 1
         return near
 
     def _step(self, some, model: Quadratic, loss: np.ndarray) -> np.ndarray:
@@ -155,7 +156,7 @@ class Group:
         """Compute losses, gradients and Hessians; stores the bend of the Hessians, and the scale of responses."""
         packed, fits = self._packed(some) if bend else None, self.fits[some]
         looks = [self.of.sums(rows, self.at[some], fits, dtype, packed) for rows in self.parts]
-        loss, gradient, H, square = (sum(parts[1:], parts[0]) for parts in list(zip(*looks, strict=True))[:4])
+        loss, gradient, square, H = (sum(parts[1:], parts[0]) for parts in list(zip(*looks, strict=True))[:4])
         if bend:
             self.is_bent[some], self.bend[some] = True, sum(look.bend for look in looks)
         if self.observation.has_scale:  # Pearson's statistic estimates it
@@ -166,15 +167,13 @@ class Group:
     def _packed(self, some) -> np.ndarray:
         """Pack inverses of Hessians for leverages, (pair, fit)."""
         back, pack = self.of.back, self.of.parts[0].pack
-        return np.concatenate(
-            in_chunks(lambda of: pack(back @ self.inverse[some[of]] @ back.T), len(some)), axis=1
-        )  # fmt: skip
+        packed = in_chunks(lambda of: pack(back @ self.inverse[some[of]] @ back.T).T, len(some))
+        return np.ascontiguousarray(packed.T)
 
     def _optimum(self, model: Quadratic, some) -> tuple[np.ndarray, np.ndarray]:
         """Optima of quadratic models at the strengths of some fits, and inverses of their Hessians."""
         strengths = np.exp(self.rho[some])
-        found = in_chunks(lambda of: optimum(model.take(of), self.space, strengths[of])[:2], len(some))
-        return tuple(np.concatenate(part) for part in zip(*found, strict=True))
+        return in_chunks(lambda of: optimum(model.take(of), self.space, strengths[of])[:2], len(some))
 
     def _penalty(self, some, at) -> np.ndarray:
         """Penalties of parameters (fit, coordinate + 1) at the strengths of some fits, (fit,)."""
@@ -224,9 +223,8 @@ class Group:
         scale = self.scale[some]
         if not np.any(scale != 1):
             return model, np.zeros((len(some), 1))
-        return model._replace(
-            hessian=model.hessian / scale[:, None, None], z=model.z / scale[:, None], bend=model.bend
-        ), np.log(scale)[:, None]  # fmt: skip
+        scaled = model._replace(hessian=model.hessian / scale[:, None, None], z=model.z / scale[:, None])
+        return scaled, np.log(scale)[:, None]
 
     # ---------------------------------------------------------------- at the end
 
@@ -274,7 +272,7 @@ class Group:
             sizes = np.sum((turn @ self.inverse[some[of]]) * turn, axis=2)
             return np.sqrt(np.maximum(sizes, 0.0)), is_definite(A[of])
 
-        sizes, definite = (np.concatenate(of) for of in zip(*in_chunks(part, len(some)), strict=True))
+        sizes, definite = in_chunks(part, len(some))
         longest = np.max([rows.longest(sizes.T * (1 + _INFLATED)) for rows in self.of.parts], axis=0)
         return A, np.where(definite, longest**2, np.inf)
 
@@ -292,7 +290,7 @@ class Group:
         per_row, params = self.of.per_row[fits], Params(*self.space.plain(at))
         rounding = self.of.problem.rounding_of(params, objective / per_row, fits) * per_row
         rounding += _ROUNDING * np.abs(np.einsum("ni,ni->n", np.abs(pull), np.abs(at[:, :-1])))
-        step, squared = _solve(A[left], self.inverse[which], gradient)
+        step, squared = solve_bounded(A[left], self.inverse[which], gradient)
         constant = self.observation.constant
         with np.errstate(over="ignore", invalid="ignore"):
             growth = np.exp(constant * self.of.furthest(at - anchor[left])) * (1 + _INFLATED)
@@ -302,7 +300,7 @@ class Group:
                 )
                 + rounding
             )
-        self.verdicts.rounds[fits] += 1
+        self.outcome.rounds[fits] += 1
         target = stopping_target(self.of.problem, objective / per_row, self.options, rounding / per_row, fits)
         known = np.isfinite(found)
         reached = known & (found / per_row <= target)
@@ -328,9 +326,7 @@ class Group:
             diagonal = np.einsum("nii->ni", F)
             return diagonal, 2 * diagonal - np.einsum("nij,nji->ni", F, F)
 
-        outcome.degrees[:, fits], outcome.degrees_of_tests[:, fits] = (
-            np.concatenate(of).T for of in zip(*in_chunks(part, len(some)), strict=True)
-        )
+        outcome.degrees[:, fits], outcome.degrees_of_tests[:, fits] = (of.T for of in in_chunks(part, len(some)))
         covariances = outcome.covariance, self.inverse[some]
         wide = covariances[1]
         outcome.scale[fits] = self.scale[some]
@@ -351,9 +347,8 @@ class Group:
                     kept[name][fits[~self.inside[some][:, place].any(axis=1)]] = np.nan
         self._write(some)
         objective, gap, known, reached = self.judged[:, some]
-        verdicts = self.verdicts
-        verdicts.objective[fits], verdicts.gap[fits], verdicts.proved[fits] = objective, gap, known.astype(bool)
-        verdicts.status[fits] = np.where(reached, int(Status.CONVERGED), int(Status.UNPROVED))
+        outcome.objective[fits], outcome.gap[fits], outcome.proved[fits] = objective, gap, known.astype(bool)
+        outcome.status[fits] = np.where(reached, int(Status.CONVERGED), int(Status.UNPROVED))
         self.bar.advance(int(np.sum(self.n_proofs[some] == 1)))
 
     def _write(self, some) -> None:
@@ -380,12 +375,3 @@ def is_definite(matrices: np.ndarray) -> np.ndarray:
         except np.linalg.LinAlgError:
             fine[k] = False
     return fine
-
-
-def _solve(A, inverse, gradient) -> tuple[np.ndarray, np.ndarray]:
-    """Solve A x = g for many fits by rounded inverses; also returns bounds of g'A^-1 g, inf if there is none."""
-    x = times(inverse, gradient)
-    x = x + times(inverse, gradient - times(A, x))
-    left = gradient - times(A, x)
-    squared = np.einsum("ni,ni->n", x, gradient + left) + 2 * np.abs(np.einsum("ni,ni->n", left, times(inverse, left)))
-    return x, np.where(squared >= 0, squared * (1 + 1e-4), np.inf)

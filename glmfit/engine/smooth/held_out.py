@@ -8,8 +8,9 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from ..small_systems import times
 from .coordinates import Coordinates
-from .evidence import FLOOR, Optimum, Quadratic, optimum, times
+from .evidence import FLOOR, Optimum, Quadratic, optimum
 
 
 class HeldOut(NamedTuple):

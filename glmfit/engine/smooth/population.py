@@ -4,9 +4,7 @@ Theory: docs/theory/smooth_terms.md. Losses are in nats of the recording, or in 
 """
 
 import time
-from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +14,7 @@ from ...status import Status
 from ..population import PopulationProblem
 from ..problem import Params
 from ..result import LoopOptions, Solution, stopping_target
-from .cells import Rows
+from .cells import Rows, Sums
 from .coordinates import Coordinates
 from .folds import FoldSearch
 from .search import in_chunks
@@ -29,84 +27,37 @@ _COPIES = 14  # of the Hessian of a fit, or of that of each fold, that are held 
 
 
 class Outcome:
-    """Results of the fits in addition to their solution.
+    """Results of the fits and their verdicts; axes are (..., neuron) or, of coordinates, (neuron, ...)."""
 
-    Attributes
-    ----------
-    strengths : numpy.ndarray
-        Strengths of the penalties, of mean losses, (penalty, neuron); nan if the neuron has no such term.
-    gradient : numpy.ndarray
-        Gradient of the criterion by log strengths, nats, (penalty, neuron).
-    at_end : numpy.ndarray
-        -1 where a strength ran to its lower end (no penalty), 1 to its upper end, else 0, (penalty, neuron).
-    penalty : numpy.ndarray
-        Penalty of the mean loss of the population, (neuron,).
-    degrees, degrees_of_tests : numpy.ndarray
-        Effective degrees of freedom of coordinates, (coordinate, neuron): diagonals of F and 2F - FF.
-    coordinates : numpy.ndarray
-        The optimum, (neuron, coordinate + 1).
-    covariance : dict of str to numpy.ndarray
-        Covariance of every term's coordinates and the intercept, (neuron, coordinate + 1, coordinate + 1), at a scale
-        of 1 and fixed strengths; nan if the neuron has no such term.
-    wide : dict of str to numpy.ndarray
-        The same, with the uncertainty of chosen strengths.
-    scale : numpy.ndarray
-        Estimated scale, 1 for models without one, (neuron,).
-    """
-
-    def __init__(self, n_penalties: int, n_coordinates: int, n_neurons: int, places: dict[Hashable, slice]):
-        self.strengths, self.gradient = np.full((2, n_penalties, n_neurons), np.nan)
-        self.at_end = np.zeros((n_penalties, n_neurons), int)
-        self.penalty, self.scale = np.zeros(n_neurons), np.ones(n_neurons)
-        self.degrees, self.degrees_of_tests = np.zeros((2, n_coordinates, n_neurons))
-        self.coordinates = np.zeros((n_neurons, n_coordinates + 1))
-        sizes = {name: place.stop - place.start + 1 for name, place in places.items()}
+    def __init__(self, problem: PopulationProblem, space: Coordinates):
+        n, p = problem.n_neurons, space.n_coordinates
+        # Of mean losses, nan where the neuron has no such term; and of the criterion by log strengths, in nats.
+        self.strengths, self.gradient = np.full((2, space.n_penalties, n), np.nan)
+        # -1 where a strength ran to its lower end (no penalty), 1 to its upper end, else 0.
+        self.at_end = np.zeros((space.n_penalties, n), int)
+        self.penalty = np.zeros(n)  # of the mean loss of the population
+        self.scale = np.ones(n)  # estimated, 1 for models without one
+        # Effective degrees of freedom of coordinates, (coordinate, neuron): diagonals of F and 2F - FF.
+        self.degrees, self.degrees_of_tests = np.zeros((2, p, n))
+        self.coordinates = np.zeros((n, p + 1))  # the optimum
+        self.coordinates[:, -1] = problem.null_params().intercept
+        # Covariance of every term's coordinates and the intercept at a scale of 1, nan where the neuron has no such
+        # term: at fixed strengths, and with the uncertainty of chosen ones.
+        sizes = {name: place.stop - place.start + 1 for name, place in space.places.items()}
         self.covariance, self.wide = (
-            {name: np.full((n_neurons, size, size), np.nan) for name, size in sizes.items()} for _ in range(2)
+            {name: np.full((n, size, size), np.nan) for name, size in sizes.items()} for _ in range(2)
         )
-
-
-@dataclass
-class Verdicts:
-    """Status of the fits and their distance from the optimum, (neuron,) each."""
-
-    status: np.ndarray
-    objective: np.ndarray
-    gap: np.ndarray
-    proved: np.ndarray
-    rounds: np.ndarray
-
-
-class Look(NamedTuple):
-    """Losses and derivatives at some parameters, in nats and coordinates; bend is that of the Hessians, or None."""
-
-    loss: np.ndarray
-    gradient: np.ndarray
-    hessian: np.ndarray | None
-    square: np.ndarray  # sums of squared derivatives, of which a scale is estimated
-    bend: np.ndarray | None
+        self.status, self.objective = problem.first_status(), problem.null_objective.copy()
+        self.gap, self.proved, self.rounds = np.full(n, np.inf), np.zeros(n, bool), np.zeros(n, int)
 
 
 class SmoothPopulation:
-    """Data and penalties of a population.
+    """Data in standard form and penalties of a population.
 
-    Parameters
-    ----------
-    problem : PopulationProblem
-        Data in standard form.
-    space : Coordinates
-        Penalties.
-    groups : sequence of sequence of int
-        Features of every term.
-    n_observed : numpy.ndarray
-        Responses that a mean loss stands for, (neuron,) or a number.
-    unit : numpy.ndarray
-        Mean loss of the population in units of the problem's, (neuron,).
-    inside : numpy.ndarray, optional
-        Which coordinates each neuron has, bool (coordinate, neuron).
-    folds : tuple of numpy.ndarray, optional
-        Rows to fit and rows to score in every fold, bool (time, fold). Strengths are then chosen by the loss of the
-        latter, and otherwise by marginal likelihood.
+    ``groups`` are the features of every term, ``n_observed`` (neuron,) the responses that a mean loss stands for,
+    ``unit`` (neuron,) the mean loss in units of the problem's, and ``inside`` bool (coordinate, neuron) which
+    coordinates each neuron has. ``folds`` are rows to fit and rows to score in every fold, bool (time, fold): strengths
+    are then chosen by the loss of the latter, and otherwise by marginal likelihood.
     """
 
     def __init__(
@@ -138,7 +89,7 @@ class SmoothPopulation:
 
     def sums(
         self, rows: Rows, at: np.ndarray, fits: np.ndarray, dtype: Any = np.float32, packed=None, hessian: bool = True
-    ) -> Look:
+    ) -> Sums:
         """Add up losses and their derivatives over some rows at coordinates (fit, coordinate + 1), in nats."""
         nats, back = self.nats[fits] * rows.stands_for, self.back
         sums = rows.sums(back @ at.T, fits, hessian, packed, dtype)
@@ -148,7 +99,7 @@ class SmoothPopulation:
             half = (whole.reshape(-1, whole.shape[2]) @ back).reshape(*whole.shape[:2], -1)
             return back.T @ half
 
-        H = np.concatenate(in_chunks(turned, len(fits))) if hessian else None
+        H = in_chunks(turned, len(fits)) if hessian else None
         if hessian:  # what rounding leaves of features that do not vary for a neuron
             i = np.arange(H.shape[1])
             H[:, i, i] = np.maximum(H[:, i, i], 0.0)
@@ -159,7 +110,7 @@ class SmoothPopulation:
                 H *= has[:, :, None] & has[:, None, :]
             gradient *= has
             bend = None if bend is None else bend * has
-        return Look(sums.loss * nats, gradient, H, sums.square * nats, bend)
+        return Sums(sums.loss * nats, gradient, sums.square * nats, H, bend)
 
     def furthest(self, change: np.ndarray, upwards: bool = False, parts: list[Rows] | None = None) -> np.ndarray:
         """Bound the largest change, or rise, of predictors by changes of coordinates (fit, coordinate + 1): (fit,)."""
@@ -184,41 +135,37 @@ class SmoothPopulation:
         began, problem, space = time.perf_counter(), self.problem, self.space
         if strengths is not None:
             self.free = (strengths > 0).T.astype(float) @ space.sizes() == 0
-        n, p = problem.n_neurons, space.n_coordinates
-        outcome = Outcome(space.n_penalties, p, n, space.places)
-        outcome.coordinates[:, -1] = problem.null_params().intercept
-        null, interrupted = problem.null_objective, False
-        nothing = np.zeros(n, bool), np.zeros(n, int)
-        verdicts = Verdicts(problem.first_status(), null.copy(), np.full(n, np.inf), *nothing)
-        todo = np.flatnonzero(verdicts.status == Status.MAX_EPOCHS)
+        outcome, interrupted = Outcome(problem, space), False
+        todo = np.flatnonzero(outcome.status == Status.MAX_EPOCHS)
         copies = _COPIES * (1 if self.folds is None or strengths is not None else self.folds[0].shape[1])
-        size = int(np.clip(options.max_memory // (8 * copies * (p + 1) ** 2), 1, max(1, len(todo))))
+        size = options.max_memory // (8 * copies * (space.n_coordinates + 1) ** 2)
+        size = int(np.clip(size, 1, max(1, len(todo))))
         bar = ProgressBar(problem.subject, len(todo), "fit", options.verbose)
         try:
             for first in range(0, len(todo), size):
                 some = todo[first : first + size]
+                chosen = strengths
                 if self.folds is not None and strengths is None:
                     self._choose_by_folds(some, outcome)
-                    Group(self, some, outcome.strengths.copy(), options, outcome, verdicts, bar).run()
-                else:
-                    Group(self, some, strengths, options, outcome, verdicts, bar).run()
-            self._find_separable(verdicts)
-            bar.finish(not np.any(verdicts.status == Status.MAX_EPOCHS))
+                    chosen = outcome.strengths.copy()
+                Group(self, some, chosen, options, outcome, bar).run()
+            self._find_separable(outcome.status)
+            bar.finish(not np.any(outcome.status == Status.MAX_EPOCHS))
         except KeyboardInterrupt:
             interrupted = True
-            verdicts.status[verdicts.status == Status.MAX_EPOCHS] = int(Status.INTERRUPTED)
+            outcome.status[outcome.status == Status.MAX_EPOCHS] = int(Status.INTERRUPTED)
         finally:
             bar.close()
-        silent = np.isin(verdicts.status, (Status.NO_SPIKES, Status.ALL_ONES))
-        gap, proved = np.where(silent, 0.0, verdicts.gap), verdicts.proved | silent
-        rounds, seconds = int(verdicts.rounds.max(initial=0)), time.perf_counter() - began
+        silent = np.isin(outcome.status, (Status.NO_SPIKES, Status.ALL_ONES))
+        gap, proved = np.where(silent, 0.0, outcome.gap), outcome.proved | silent
+        rounds, seconds = int(outcome.rounds.max(initial=0)), time.perf_counter() - began
         trace = {"epoch": rounds, "row_evals": rounds * problem.n_rows, "seconds": seconds}
-        trace |= {"objective": verdicts.objective, "gap": gap, "gap_is_bound": proved}
+        trace |= {"objective": outcome.objective, "gap": gap, "gap_is_bound": proved}
         solution = Solution(
-            params=Params(*space.plain(outcome.coordinates)), status=verdicts.status, gap=gap, gap_is_bound=proved,
-            target=stopping_target(problem, verdicts.objective, options, 0.0), objective=verdicts.objective,
-            null_objective=null, epochs=verdicts.rounds, row_evals=rounds * problem.n_rows, seconds_run=seconds,
-            seconds_compile=0.0, solver_name="Newton", interrupted=interrupted,
+            params=Params(*space.plain(outcome.coordinates)), status=outcome.status, gap=gap, gap_is_bound=proved,
+            target=stopping_target(problem, outcome.objective, options, 0.0), objective=outcome.objective,
+            null_objective=problem.null_objective, epochs=outcome.rounds, row_evals=rounds * problem.n_rows,
+            seconds_run=seconds, seconds_compile=0.0, solver_name="Newton", interrupted=interrupted,
             history={name: np.array(value)[None] for name, value in trace.items()},
         )  # fmt: skip
         return solution, outcome
@@ -230,9 +177,9 @@ class SmoothPopulation:
         outcome.strengths[:, fits] = np.exp(search.rho.T) / self.n_observed[fits]
         outcome.gradient[:, fits], outcome.at_end[:, fits] = search.gradient.T, search.at_end.T
 
-    def _find_separable(self, verdicts: Verdicts) -> None:
+    def _find_separable(self, status: np.ndarray) -> None:
         """Mark fits without a proof as separable if they have no optimum."""
-        failed = np.flatnonzero(np.isin(verdicts.status, (Status.MAX_EPOCHS, Status.UNPROVED)))
+        failed = np.flatnonzero(np.isin(status, (Status.MAX_EPOCHS, Status.UNPROVED)))
         problem = self.problem
         given = {"weights": problem.weights, "offset": problem.offset, "own": problem.own}
         for n in failed[:_SOUGHT]:
@@ -241,4 +188,4 @@ class SmoothPopulation:
                 X = (np.asarray(problem.X, np.float64) - self.space.mean) @ self.space.turn[:, free]
                 alone = PopulationProblem(X, problem.Y, problem.observation, NoPenalty(np.zeros(())), **given)
                 if alone.is_separable(n):
-                    verdicts.status[n] = int(Status.SEPARABLE)
+                    status[n] = int(Status.SEPARABLE)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...threads import Fitters
+from ..tiles import tiles_of
 from .coordinates import Coordinates
 from .evidence import Optimum, Quadratic, evaluate, optimum
 from .held_out import HeldOut, evaluate_held_out
@@ -26,11 +27,16 @@ _HELD = 1e-10  # of all curvature: least part that the data have in a penalty's 
 _AT_ONCE = 32  # fits
 
 
-def in_chunks(function: Callable[[slice], Any], n_fits: int) -> list[Any]:
-    """Apply a function to chunks of fits whose matrices stay in the cache, shared among threads."""
-    some = [slice(k, min(k + _AT_ONCE, n_fits)) for k in range(0, n_fits, _AT_ONCE)]
+def in_chunks(function: Callable[[slice], Any], n_fits: int) -> Any:
+    """Apply a function to chunks of fits whose matrices stay in the cache, shared among threads, and join the results.
+
+    It returns an array, or arrays in a tuple, whose first axis is the fit.
+    """
     with Fitters() as workers:
-        return list(workers.each(function, some))
+        found = list(workers.each(function, tiles_of(n_fits, _AT_ONCE)))
+    if isinstance(found[0], tuple):
+        return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+    return np.concatenate(found)
 
 
 def improve(
@@ -53,12 +59,12 @@ def improve(
     reach = np.broadcast_to(reach, (len(rho), 1))
 
     def some(fits):
-        return _improve(model.take(fits), space, rho[fits], low[fits], high[fits], tol, most, reach[fits])
+        part = model.take(fits), space, rho[fits], low[fits], high[fits], tol, most, reach[fits]
+        after, best, gained = _improve(*part)
+        return after, gained, *best
 
-    found = in_chunks(some, len(rho))
-    rhos, optima, gained = zip(*found, strict=True)
-    best = Optimum(*(np.concatenate(parts) for parts in zip(*optima, strict=True)))
-    return np.concatenate(rhos), best, np.concatenate(gained)
+    after, gained, *best = in_chunks(some, len(rho))
+    return after, Optimum(*best), gained
 
 
 def _improve(
@@ -131,7 +137,7 @@ def derivatives(model: Quadratic | HeldOut, space: Coordinates, rho: np.ndarray)
         here = _evaluate(model.take(fits), space, rho[fits])
         return here.gradient, here.curvature
 
-    return tuple(np.concatenate(parts) for parts in zip(*in_chunks(some, len(rho)), strict=True))
+    return in_chunks(some, len(rho))
 
 
 def with_uncertain_strengths(model: Quadratic, space: Coordinates, rho: np.ndarray, curvature) -> np.ndarray:
@@ -154,7 +160,7 @@ def with_uncertain_strengths(model: Quadratic, space: Coordinates, rho: np.ndarr
             total = total + inverse + away[:, :, None] * away[:, None, :]
         return total / len(corners)
 
-    return np.concatenate(in_chunks(some, len(rho)))
+    return in_chunks(some, len(rho))
 
 
 def _simplex(n: int) -> np.ndarray:
