@@ -45,6 +45,7 @@ from glmfit.solvers import (
     StochasticMajorization,
 )
 from glmfit.stochastic import Pairs, SoftmaxProblem
+from glmfit.threads import one_thread_each
 
 STRENGTHS = tuple(float(10.0**j) for j in range(-5, 0))
 GAINS = tuple(float(10.0 ** (j / 2)) for j in range(-8, 5))
@@ -250,7 +251,7 @@ def run_schedule(solver, step: float, part: Split, start: Params, seed: int, pas
     recorder, problem = Recorder(part, start), part.problem
     state = solver.init_state(problem, start, key=jax.random.key(seed))
     n = solver.n_steps(problem)
-    with problem.contrast_rows.one_thread():
+    with one_thread_each():
         for epoch in range(passes):
             for i, state in enumerate(solver.visits(problem, state, step), start=1):  # noqa: B020
                 if not solver.is_finite(state):

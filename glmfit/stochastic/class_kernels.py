@@ -139,6 +139,7 @@ def take_steps(data, weights: Weights, order, negatives, span: Span, visit, solv
 
     def step(t, carry):
         V, u, *carried = carry
+        # Two calls: of one, XLA makes a program that rounds differently from that of carried scales.
         scale, shrunk = (scale_at(t), scale_at(t) / shrink) if known else (carried[0], carried[0] / shrink)
         chosen, drawn, own = jax.tree.map(lambda of_steps: of_steps[t], (order, negatives, pairs))
         chosen = t if order is None else chosen
