@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import warn_user
 from ..data.counts import weights_of
-from ..display import Display, Summary, counted, long_frame
+from ..display import Display, Summary, counted, frame_by_neuron
 from ..estimators import PopulationGLM, PopulationGLMCV
 from ..estimators.gam.smooth_tests import UNSEEN, tail
 from ..estimators.scores import as_given
@@ -100,7 +100,7 @@ class GroupTable(Display):
             "unique_deviance_explained": self.deviance_explained - without,
         }
         columns = {name: getattr(self, name) for name in ("statistic", "df", "p_value", "converged")}
-        return long_frame(self.neuron, "group", self.group, explained | columns)
+        return frame_by_neuron(self.neuron, explained | columns, group=self.group)
 
 
 def drop_groups(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..display import Display, Summary, counted
+from ..display import Display, Summary, counted, frame_by_neuron
 from .coupled import Coupled, read_coupled
 
 if TYPE_CHECKING:
@@ -68,10 +68,8 @@ class CouplingStability(Display):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron as a pandas DataFrame: gain_in and gain_out (sums), and mean_bound."""
-        import pandas as pd
-
         columns = {"gain_in": self.gain.sum(axis=0), "gain_out": self.gain.sum(axis=1), "mean_bound": self.mean_bound}
-        return pd.DataFrame(columns, index=pd.Index(self.neuron, name="neuron"))
+        return frame_by_neuron(self.neuron, columns)
 
 
 def coupling_stability(

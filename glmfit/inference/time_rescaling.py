@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ..checks import warn_user
 from ..data.arrays import numbers, refuse_negative
 from ..data.times import check_aligned
-from ..display import Display, Summary
+from ..display import Display, Summary, frame_by_neuron
 from ..estimators.parameters import read_seed
 from ..numerics import Seed
 
@@ -49,10 +49,8 @@ class TimeRescaling(Display):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron as a pandas DataFrame: n_intervals, statistic, p_value."""
-        import pandas as pd
-
         columns = {"n_intervals": self.n_intervals, "statistic": self.statistic, "p_value": self.p_value}
-        return pd.DataFrame(columns, index=pd.RangeIndex(len(self.uniform), name="neuron"))
+        return frame_by_neuron(range(len(self.uniform)), columns)
 
     def band(self, level: float = 0.95) -> np.ndarray:
         """Compute the half-width of the band around the diagonal that contains the whole curve of a correct model.

@@ -13,11 +13,11 @@ import scipy.stats
 from numpy.typing import ArrayLike
 
 from .. import penalties
-from ..checks import check_choice, check_real
+from ..checks import check_choice, check_model, check_real
 from ..data.counts import Training, read_training
 from ..data.standard_form import StandardForm
 from ..design import as_source
-from ..display import Display, Summary, counted, long_frame
+from ..display import Display, Summary, counted, frame_by_neuron
 from ..engine import passes
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
@@ -92,8 +92,8 @@ class WaldTable(Display):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron and feature as a pandas DataFrame."""
-        columns = ("coef", "standard_error", "low", "high", "z", "p_value")
-        return long_frame(self.neuron, "feature", self.feature, {name: getattr(self, name) for name in columns})
+        names = ("coef", "standard_error", "low", "high", "z", "p_value")
+        return frame_by_neuron(self.neuron, {name: getattr(self, name) for name in names}, feature=self.feature)
 
 
 def wald_table(
@@ -353,12 +353,8 @@ def _inverse(H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def data_of_fit(model, X, y, sample_weight, offset, exposure, epochs=None) -> FittedData:
     """Check the model and that these are the rows it was fitted to: the same numbers in another place are others."""
-    if not isinstance(model, PopulationGLM | PopulationGLMCV):
-        of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
-        raise TypeError(
-            f"model is a {of}; it must be a fitted glmfit.PopulationGLM or PopulationGLMCV, for which standard errors "
-            "are known."
-        )
+    needs = "glmfit.PopulationGLM or PopulationGLMCV, for which standard errors are known."
+    check_model(model, PopulationGLM | PopulationGLMCV, needs)
     if getattr(model, "feature_mask", None) is not None:
         raise ValueError(
             "the model was fitted with a feature_mask, which standard errors do not support; fit neurons with the same "

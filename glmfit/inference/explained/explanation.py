@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.stats
 
-from ...display import Display, Summary, counted
+from ...display import Display, Summary, counted, frame_by_neuron
 from ...files import DAMAGED, load_npz, save_npz
 from .models import Contribution
 from .testing import Statistics, contributions_of, pairs_of
@@ -156,8 +156,6 @@ class Explanation(Display):
         pandas.DataFrame
             nats, standard_error, off and bits_per_spike, by neuron.
         """
-        import pandas as pd
-
         for name in (more, less):
             if name not in self.model:
                 raise ValueError(f"{name!r} is not a model here; the models are {self.model}.")
@@ -167,7 +165,7 @@ class Explanation(Display):
             "nats": other.contribution[0], "standard_error": other.standard_error[0], "off": other.off[0],
             "bits_per_spike": other.bits_per_spike[0],
         }  # fmt: skip
-        return pd.DataFrame(columns, index=pd.Index(self.neuron, name="neuron"))
+        return frame_by_neuron(self.neuron, columns)
 
     # ---------------------------------------------------------------- tables
 
