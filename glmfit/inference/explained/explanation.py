@@ -169,13 +169,14 @@ class Explanation(Display):
 
     # ---------------------------------------------------------------- tables
 
-    def _columns(self) -> dict[str, np.ndarray]:
+    def _columns(self, every: bool = False) -> dict[str, np.ndarray]:
+        """Columns of the table, (contribution, neuron); those that need a null if there is one, or on request."""
         columns = {
             "nats": self.contribution, "standard_error": self.standard_error, "bits_per_spike": self.bits_per_spike,
             "d2": self.d2, "p_value": self.p_value, "q_value": self.q_value, "off": self.off,
             "proved": self.is_proved, "n_draws": self.n_draws,
         }  # fmt: skip
-        if not self.null:
+        if not (self.null or every):
             del columns["p_value"], columns["q_value"], columns["n_draws"]
         return columns
 
