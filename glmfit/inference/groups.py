@@ -148,11 +148,10 @@ def drop_groups(
     0 to 1, that the ridge leaves to a direction (after Wood 2013). What the ridge has taken from other features is
     projected out. One fit per group, all neurons at once.
 
-    The p-values assume independent bins. If the rate drifts slowly for reasons that are not in the model, any feature
-    that also changes slowly may seem significant (Harris 2020). The residuals of the full model are therefore tested by
-    the variance of their sums over blocks of 2, 4, 8, ... bins, in the order of the rows, whatever the gaps between
-    them. The test may miss a drift, especially if spikes are few. For features that are independent from bin to bin
-    the p-values remain correct.
+    The p-values assume independent bins: if the rate drifts, any feature that changes slowly may seem significant
+    (Harris 2020; docs/how_to/uncertainty.md), while those of features that are independent from bin to bin remain
+    correct. Residuals are tested in blocks of 2, 4, 8, ... bins, in the order of the rows, whatever the gaps between
+    them.
 
     References
     ----------

@@ -102,11 +102,9 @@ def coupling_stability(
 
     Notes
     -----
-    Guarantee: the theorem and its proof are in docs/theory/stable_coupling.md; radius and bounds are computed in
-    float64 and raised by more than its rounding. L is 1 for the softplus and 1/4 for the logistic link. Responses of a
-    Bernoulli model are at most 1 in any case. With the exp link (Poisson, negative binomial, gamma) only a model whose
-    filters are nowhere positive is proved: then every neuron is bounded by its rate without spikes. The verdict is "not
-    proved" in all other cases, never "unstable": inhibition, which is not counted, may stabilise a network. The bounds
+    Guarantee: the theorem for each link and its proof are in docs/theory/stable_coupling.md; radius and bounds are
+    computed in float64 and raised by more than its rounding. With the exp link only a model whose filters are nowhere
+    positive is proved. The verdict is otherwise "not proved", never "unstable": inhibition is not counted. The bounds
     are for whole bins, without the offset of a fit. They take the fitted coefficients as exact and ignore estimation
     errors. Cost: lag x neuron^2, and neuron^3.
 

@@ -105,12 +105,11 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
     Notes
     -----
     If counts are Poisson with these rates given the past, the u are independent and uniform, whatever the width of the
-    bins (docs/theory/inference.md): the random places are the correction of Haslinger, Pipa and Brown for discrete
-    time, for bins of any number of spikes. Bins with a NaN are dropped, and time is closed over them. The last
-    interval, cut off by the end of the recording, is not used. Rates fitted to the same spikes follow them a little too
-    closely, so that p-values are somewhat too large. For a Bernoulli model of short bins pass ``-log(1 - p)``, the rate
-    at which a bin has a spike with probability p. Negative binomial counts are not Poisson given the past;
-    `glmfit.plotting.plot_calibration` shows whether their distribution is right. Cost: a sort of the spikes.
+    bins (docs/theory/inference.md). Bins with a NaN are dropped, and time is closed over them. The last interval, cut
+    off by the end of the recording, is not used. Rates fitted to the same spikes follow them a little too closely, so
+    that p-values are somewhat too large. For a Bernoulli model of short bins pass ``-log(1 - p)``, the rate at which a
+    bin has a spike with probability p. Negative binomial counts are not Poisson given the past: see
+    `glmfit.plotting.plot_calibration`. Cost: a sort of the spikes.
 
     References
     ----------
