@@ -107,10 +107,9 @@ def filter_table(
 
     Notes
     -----
-    Intervals hold for each lag by itself, and for the model as it is: filters that the basis cannot follow have a bias
-    that no standard error includes, as has a ridge. After a cross-validation they take the strength as given.
-    `glmfit.PopulationGAM` chooses strengths for every filter, and also has bands for whole filters. Cost: as
-    `wald_table`, and the square of the features for every lag and source.
+    Intervals hold for each lag by itself, and do not include the bias of filters that the basis cannot follow, or of a
+    ridge; `glmfit.PopulationGAM` also has bands for whole filters (docs/how_to/filters.md). Cost: as `wald_table`, and
+    the square of the features for every lag and source.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from .. import penalties
 from ..checks import check_choice, check_model, check_real
-from ..data.counts import Training, read_training
+from ..data.counts import Training, read_training, weights_of
 from ..data.standard_form import StandardForm
 from ..design import as_source
 from ..display import Display, Summary, counted, frame_by_neuron
@@ -119,10 +119,9 @@ def wald_table(
     level : float
         Coverage of the intervals, in (0, 1).
     covariance : {"fisher", "observed", "robust"}
-        With J the information of all rows and P the ridge, T times its strength: "fisher" takes ``(J + P)^-1`` with
-        the expected information, "observed" with the Hessian at the counts seen, and "robust" the sandwich
-        ``(J + P)^-1 S (J + P)^-1`` with S the sum of the rows' squared gradients, which remains valid if counts vary
-        more than Poisson counts but are independent.
+        From the expected information, from that at the counts seen, or the sandwich with the squared gradients of the
+        rows, which remains valid if counts vary more than Poisson counts but are independent
+        (docs/theory/inference.md).
     combinations : array-like of shape (combination, feature), optional
         Linear combinations of the coefficients to compute intervals for, instead of the coefficients. For a filter:
         the values of its basis functions, (lag, basis function), in the columns of their features and 0 elsewhere.
@@ -199,8 +198,7 @@ def _of_mean_one(rows: Training) -> Training:
     rows = replace(rows, weights=rows.weights / np.mean(as_given(rows).weights))
     if rows.own is None:
         return rows
-    given = as_given(rows)
-    total = (given.weights[:, None] * given.own).sum(axis=0)
+    total = weights_of(as_given(rows), slice(None)).sum(axis=0)
     mean = total / np.maximum(np.count_nonzero(rows.own, axis=0), 1)
     return replace(rows, own=rows.own / np.where(mean > 0, mean, 1.0))
 
