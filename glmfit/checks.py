@@ -41,6 +41,13 @@ def check_choice(name: str, value: Any, allowed: Iterable[str], hint: str = "") 
     _refuse_unless(isinstance(value, str) and value in allowed, name, value, f"one of {words}", hint)
 
 
+def check_model(model: Any, kinds: Any, needs: str) -> None:
+    """Raise TypeError unless the model is of one of some classes, which ``needs`` names."""
+    if not isinstance(model, kinds):
+        of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
+        raise TypeError(f"model is a {of}; it must be a fitted {needs}")
+
+
 def check_flag(name: str, value: Any) -> bool:
     """Raise ValueError unless the value is True or False; return it."""
     _refuse_unless(isinstance(value, bool | np.bool_), name, value, "True or False")

@@ -56,12 +56,14 @@ def _paragraph(lines: Sequence[str]) -> str:
     return f'<pre style="white-space: pre-wrap">{text}</pre>' if lines else ""
 
 
-def long_frame(neuron: list[Any], second: str, names: list[Any], values: dict[str, Any]) -> pd.DataFrame:
-    """Rows of (second, neuron) arrays as a pandas DataFrame, one per neuron and name."""
+def frame_by_neuron(neuron: Sequence[Any], columns: dict[str, Any], **levels: Sequence[Any]) -> pd.DataFrame:
+    """Return a pandas DataFrame with a row per neuron and name of each level, of arrays (last level, ..., neuron)."""
     import pandas as pd
 
-    index = pd.MultiIndex.from_product([neuron, names], names=["neuron", second])
-    return pd.DataFrame({name: array.T.ravel() for name, array in values.items()}, index=index)
+    if not levels:
+        return pd.DataFrame(columns, index=pd.Index(neuron, name="neuron"))
+    index = pd.MultiIndex.from_product([neuron, *levels.values()], names=["neuron", *levels])
+    return pd.DataFrame({name: array.T.ravel() for name, array in columns.items()}, index=index)
 
 
 def one_line(text: str) -> str:

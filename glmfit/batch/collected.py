@@ -130,18 +130,13 @@ def collect(out: str | Path) -> Collected:
 def _contributions(facts: dict[str, Any], found: Explanation) -> dict[str, Any]:
     """Make the rows of a fit in the table of contributions: for each unit, all its groups."""
     n, n_units = len(found.contributions), len(facts["unit"])
-    each = {
-        "nats": found.contribution, "standard_error": found.standard_error, "bits_per_spike": found.bits_per_spike,
-        "d2": found.d2, "p_value": found.p_value, "q_value": found.q_value, "off": found.off,
-        "proved": found.is_proved, "n_draws": found.n_draws,
-    }  # fmt: skip
     return {
         "session": [facts["session"]] * (n * n_units),
         "model": [facts["model"]] * (n * n_units),
         "unit": [unit for unit in facts["unit"] for _ in range(n)],
         "kind": [_printable(c.kind) for c in found.contributions] * n_units,
         "group": [_printable(c.name) for c in found.contributions] * n_units,
-        **{name: values.T.ravel() for name, values in each.items()},
+        **{name: values.T.ravel() for name, values in found._columns(every=True).items()},
         "key": [facts["key"]] * (n * n_units),
     }
 

@@ -76,7 +76,7 @@ def resample(bins: Bins, signal: Signal, how: str, max_gap_s: float | None) -> n
     times, at = signal.times, bins.centres
     right = np.searchsorted(times, at, side="left")
     left = np.where(times[np.minimum(right, len(times) - 1)] == at, right, right - 1)
-    here, there = _interval(signal.support, at), _interval(signal.support, times)
+    here, there = interval_of(signal.support, at), interval_of(signal.support, times)
 
     def known(side):
         inside = np.clip(side, 0, len(times) - 1)
@@ -137,7 +137,7 @@ def _mean(bins: Bins, signal: Signal) -> np.ndarray:
     return means
 
 
-def _interval(support: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return the index of the support's interval with each time, -1 for none."""
+def interval_of(support: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the index of the interval with each time, -1 for none; intervals (interval, 2) are in order."""
     found = np.searchsorted(support[:, 0], times, side="right") - 1
     return np.where((found >= 0) & (times <= support[found, 1]), found, -1)

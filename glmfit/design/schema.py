@@ -73,13 +73,13 @@ def read_design(
     recordings = [source for source in sources if source.kind == "recording"]
     epochs, target = design["epochs"], design["target"]
     if isinstance(epochs, str):
-        _check_known(note, "epochs", epochs, recordings, "epochs")
+        check_known(note, "epochs", epochs, recordings, "epochs")
     elif epochs is not None:
         ends = [-_LATEST_S, *(stop for _, stop in epochs)]
         if wrong := [[a, b] for before, (a, b) in zip(ends, epochs, strict=False) if not before <= a < b <= _LATEST_S]:
             note(f"epochs has {shown(wrong[0])}; starts come before stops, and epochs may not overlap.")
     if target != COUNTS:
-        _check_known(note, "target", target, recordings, "signals")
+        check_known(note, "target", target, recordings, "signals")
     if estimator in LABEL_ESTIMATORS and target == COUNTS:
         note(f"target is missing; {estimator} needs the name of a signal whose values are labels.")
     elif estimator not in (None, *LABEL_ESTIMATORS) and target != COUNTS:
@@ -88,7 +88,7 @@ def read_design(
         note(f'partial_bins is "exposure", which {estimator} does not support; use "drop".')
     if "units" in design:
         design["units"] = [str(unit) for unit in design["units"]]
-        _check_once(note, "units", design["units"])
+        check_once(note, "units", design["units"])
     bin_s = design.get("bin_s")
     read = partial(_read_covariate, problems, recordings, bin_s, target)
     given = enumerate(right.get("covariates", []))
@@ -144,7 +144,7 @@ def _tables(path: tuple, value: Any) -> Iterator[tuple[tuple, dict[str, Any]]]:
             yield from _tables((*path, key), entry)
 
 
-def _check_known(note: Note, key: str, name: str, recordings: list, what: str) -> None:
+def check_known(note: Note, key: str, name: str, recordings: list, what: str) -> None:
     """Note a name that some source of recordings does not have."""
     for source in recordings:
         known = getattr(source, what)
@@ -162,7 +162,8 @@ def _check_columns(note: Note, covariate: Mapping[str, Any], recordings: list) -
                 note(f'columns names "{column}", which "{signal}" of data "{source.name}" lacks{guess(column, named)}')
 
 
-def _check_once(note: Note, key: str, values: list) -> None:
+def check_once(note: Note, key: str, values: list) -> None:
+    """Note a list in which some value occurs twice."""
     if len(set(map(str, values))) < len(values):
         note(f"{key} is {shown(values)}; each may occur once.")
 
@@ -201,9 +202,9 @@ def _read_covariate(
             if key in right:
                 note(f'{key} does not apply to "{COUNTS}", which are already in bins.')
     elif signal is not None:
-        _check_known(note, "signal", signal, recordings, "signals")
+        check_known(note, "signal", signal, recordings, "signals")
         _check_columns(note, right, recordings)
-    _check_once(note, "columns", right.get("columns", []))
+    check_once(note, "columns", right.get("columns", []))
     if "max_gap_s" in right and right.get("resample") == "mean":
         note("max_gap_s does not apply to means, which lack a value only if a bin has no sample.")
     ways = [key for key in ("basis", "lags", "lags_s") if key in table]

@@ -78,15 +78,10 @@ class RegularizationPath(Display):
         """Return one row per neuron and strength as a pandas DataFrame."""
         import pandas as pd
 
-        S, n = self.strengths.shape
-        columns = {
-            "neuron": np.tile(self.neuron, S), "strength": self.strengths.ravel(), "n_nonzero": self.n_nonzero.ravel(),
-            "objective": self.objective.ravel(), "null_objective": self.null_objective.ravel(),
-            "gap": self.gap.ravel(), "gap_is_bound": self.gap_is_bound.ravel(),
-            "status": [str(Status(s)) for s in self.status.ravel()],
-        }  # fmt: skip
-        order = np.arange(S * n).reshape(S, n).T.ravel()
-        return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
+        columns = {"neuron": np.repeat(self.neuron, len(self.strengths)), "strength": self.strengths.T.ravel()}
+        for name in ("n_nonzero", "objective", "null_objective", "gap", "gap_is_bound"):
+            columns[name] = getattr(self, name).T.ravel()
+        return pd.DataFrame({**columns, "status": [str(Status(s)) for s in self.status.T.ravel()]})
 
     def _summary(self) -> Summary:
         S, n = self.strengths.shape

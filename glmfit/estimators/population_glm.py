@@ -347,9 +347,7 @@ class PopulationGLM(PopulationModel):
         data = read_training(model, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
         given = self.regularizer_strength
         ratio = given[1] if isinstance(given, tuple) and len(given) == 2 else self.l1_ratio
-        n_features, names = data.X.shape[1], getattr(model, "feature_names_in_", None)
-        mask = read_mask(self.feature_mask, n_features, data.Y.shape[1])
-        penalty = PenaltyFamily(self.regularizer, n_features, ratio, self.groups, names, mask)
+        penalty = penalty_family(model, data, ratio)
         return path_of(data, at_dispersion(model, data), penalty, strengths, options)
 
     def _warn_of(self, problem: PopulationProblem, solution: Solution, data: Training) -> None:
@@ -464,3 +462,10 @@ def at_dispersion(model: PopulationModel, data: Training) -> Observation:
     """Return the observation model at its dispersion, by default that of the default ridge fitted to all rows."""
     same = {name: getattr(model, name) for name in ("observation_model", "inverse_link_function", "dispersion")}
     return PopulationGLM(**same)._at_dispersion(data, model._read_options(), {})[0]
+
+
+def penalty_family(model: PopulationModel, data: Training, ratio: float) -> PenaltyFamily:
+    """Return the penalties of a model by their strength."""
+    n_features, names = data.X.shape[1], getattr(model, "feature_names_in_", None)
+    mask = read_mask(model.feature_mask, n_features, data.Y.shape[1])
+    return PenaltyFamily(model.regularizer, n_features, ratio, model.groups, names, mask)

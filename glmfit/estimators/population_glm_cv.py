@@ -15,14 +15,12 @@ from ..data.times import time_axis
 from ..display import ProgressBar, counted
 from ..engine import ConjugateGradients, ProximalNewton
 from ..numerics import DataLike, PerRow, Seed
-from ..penalties.by_name import PenaltyFamily
 from ..status import Status
 from .cv_fits import CrossValidated, Fits, default_strengths, read_tried
 from .dispersion import NO_FIT
-from .gam.masked import read_mask
 from .model import WholeFit
 from .parameters import by_name, check_ratio, read_solver
-from .population_glm import at_dispersion
+from .population_glm import at_dispersion, penalty_family
 from .population_model import PROVED, PopulationModel
 from .scores import choose_strengths, make_folds, score_folds
 from .streaming import as_arrays
@@ -182,9 +180,7 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
             data = read_training(self, *as_arrays(X, y), sample_weight, offset, exposure, epochs)
             folds = make_folds(self.cv, data, time_axis(X) or time_axis(y))
             observation = at_dispersion(self, data)
-            n_features, names = data.X.shape[1], getattr(self, "feature_names_in_", None)
-            mask = read_mask(self.feature_mask, n_features, data.Y.shape[1])
-            penalty = PenaltyFamily(self.regularizer, n_features, self.l1_ratio, self.groups, names, mask)
+            penalty = penalty_family(self, data, self.l1_ratio)
             strengths = default_strengths(penalty, data, observation) if strengths is None else strengths
 
             fits = Fits(data, observation, penalty, strengths, folds, solver, options, cv_tol)

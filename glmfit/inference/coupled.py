@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import check_model
 from ..data.arrays import numbers
 from ..design.convolution import kernels_of
 from ..display import counted
@@ -35,9 +36,7 @@ class Coupled:
 
 def read_coupled(model: Any, basis: Any, columns: Any, inputs: Any) -> Coupled:
     """Check a fitted model and split its features into histories of every neuron, by this basis, and inputs."""
-    if not isinstance(model, PopulationModel):
-        of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
-        raise TypeError(f"model is a {of}; it must be a fitted glmfit.PopulationGLM, PopulationGLMCV or PopulationGAM.")
+    check_model(model, PopulationModel, "glmfit.PopulationGLM, PopulationGLMCV or PopulationGAM.")
     check_is_fitted(model)
     kernels = kernels_of(basis, np.float64)
     coef, intercept = (np.asarray(part, np.float64) for part in model._matrix())

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp, softmax
 
-from ..checks import as_numbers, check_flag
+from ..checks import as_numbers, check_flag, check_model
 from ..data.times import time_axis, wrap
 from ..estimators import SoftmaxGLM
 from ..estimators.model import check_is_fitted
@@ -90,9 +90,7 @@ def smooth_posterior(
     >>> bool(np.mean(np.argmax(together, 1) == asleep[300:]) > np.mean(np.argmax(alone, 1) == asleep[300:]))
     True
     """
-    if not isinstance(model, SoftmaxGLM):
-        of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
-        raise TypeError(f"model is a {of}; it must be a fitted glmfit.SoftmaxGLM or SoftmaxGLMCV, a model of labels.")
+    check_model(model, SoftmaxGLM, "glmfit.SoftmaxGLM or SoftmaxGLMCV, a model of labels.")
     check_is_fitted(model)
     K, share = len(model.classes_), model.report_.class_totals / model.report_.class_totals.sum()
     transition = _probabilities("transition", transition, (K, K))

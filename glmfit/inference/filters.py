@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..checks import check_model
 from ..design.convolution import kernels_of
-from ..display import Display, Summary
+from ..display import Display, Summary, frame_by_neuron
 from ..estimators import PopulationGLM, PopulationGLMCV
 from ..estimators.model import check_is_fitted
 from ..numerics import DataLike, PerRow
@@ -61,12 +62,8 @@ class FilterTable(Display):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron, source and lag as a pandas DataFrame."""
-        import pandas as pd
-
-        names = ["neuron", "source", "lag"]
-        index = pd.MultiIndex.from_product([self.neuron, self.source, self.lag], names=names)
-        columns = ("filter", "standard_error", "low", "high")
-        return pd.DataFrame({name: getattr(self, name).transpose(2, 1, 0).ravel() for name in columns}, index=index)
+        columns = {name: getattr(self, name) for name in ("filter", "standard_error", "low", "high")}
+        return frame_by_neuron(self.neuron, columns, source=self.source, lag=self.lag)
 
 
 def filter_table(
@@ -110,10 +107,9 @@ def filter_table(
 
     Notes
     -----
-    Intervals hold for each lag by itself, and for the model as it is: filters that the basis cannot follow have a bias
-    that no standard error includes, as has a ridge. After a cross-validation they take the strength as given.
-    `glmfit.PopulationGAM` chooses strengths for every filter, and also has bands for whole filters. Cost: as
-    `wald_table`, and the square of the features for every lag and source.
+    Intervals hold for each lag by itself, and do not include the bias of filters that the basis cannot follow, or of a
+    ridge; `glmfit.PopulationGAM` also has bands for whole filters (docs/how_to/filters.md). Cost: as `wald_table`, and
+    the square of the features for every lag and source.
 
     Examples
     --------
@@ -129,12 +125,8 @@ def filter_table(
     >>> table.filter.shape, bool(np.all(table.low <= table.high))
     ((10, 2, 2), True)
     """
-    if not isinstance(model, PopulationGLM | PopulationGLMCV):
-        of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
-        raise TypeError(
-            f"model is a {of}; it must be a fitted glmfit.PopulationGLM or PopulationGLMCV. The terms of a "
-            "PopulationGAM have intervals: model.term(name)."
-        )
+    needs = "glmfit.PopulationGLM or PopulationGLMCV. The terms of a PopulationGAM have intervals: model.term(name)."
+    check_model(model, PopulationGLM | PopulationGLMCV, needs)
     check_is_fitted(model)
     kernels = kernels_of(basis, np.float64)
     lags, n_kernels = kernels.shape

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import warn_user
 from ..data.counts import weights_of
-from ..display import Display, Summary, counted, long_frame
+from ..display import Display, Summary, counted, frame_by_neuron
 from ..estimators import PopulationGLM, PopulationGLMCV
 from ..estimators.gam.smooth_tests import UNSEEN, tail
 from ..estimators.scores import as_given
@@ -100,7 +100,7 @@ class GroupTable(Display):
             "unique_deviance_explained": self.deviance_explained - without,
         }
         columns = {name: getattr(self, name) for name in ("statistic", "df", "p_value", "converged")}
-        return long_frame(self.neuron, "group", self.group, explained | columns)
+        return frame_by_neuron(self.neuron, explained | columns, group=self.group)
 
 
 def drop_groups(
@@ -148,11 +148,10 @@ def drop_groups(
     0 to 1, that the ridge leaves to a direction (after Wood 2013). What the ridge has taken from other features is
     projected out. One fit per group, all neurons at once.
 
-    The p-values assume independent bins. If the rate drifts slowly for reasons that are not in the model, any feature
-    that also changes slowly may seem significant (Harris 2020). The residuals of the full model are therefore tested by
-    the variance of their sums over blocks of 2, 4, 8, ... bins, in the order of the rows, whatever the gaps between
-    them. The test may miss a drift, especially if spikes are few. For features that are independent from bin to bin
-    the p-values remain correct.
+    The p-values assume independent bins: if the rate drifts, any feature that changes slowly may seem significant
+    (Harris 2020; docs/how_to/uncertainty.md), while those of features that are independent from bin to bin remain
+    correct. Residuals are tested in blocks of 2, 4, 8, ... bins, in the order of the rows, whatever the gaps between
+    them.
 
     References
     ----------

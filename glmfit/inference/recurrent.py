@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import check_positive, check_whole, warn_user
 from ..data.arrays import numbers
-from ..display import Display, Summary, counted
+from ..display import Display, Summary, counted, frame_by_neuron
 from ..estimators.parameters import read_seed
 from ..numerics import Seed
 from ..observations import Observation
@@ -70,14 +70,12 @@ class RecurrentSimulation(Display):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron as a pandas DataFrame: mean_count and largest_rate, nan if there is no bin."""
-        import pandas as pd
-
         some = len(self.counts) > 0
         columns = {
             "mean_count": self.counts.mean(axis=0) if some else np.nan,
             "largest_rate": self.rates.max(axis=0) if some else np.nan,
         }
-        return pd.DataFrame(columns, index=pd.Index(self.neuron, name="neuron"))
+        return frame_by_neuron(self.neuron, columns)
 
 
 def simulate_recurrent(

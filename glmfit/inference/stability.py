@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..display import Display, Summary, counted
+from ..display import Display, Summary, counted, frame_by_neuron
 from .coupled import Coupled, read_coupled
 
 if TYPE_CHECKING:
@@ -68,10 +68,8 @@ class CouplingStability(Display):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron as a pandas DataFrame: gain_in and gain_out (sums), and mean_bound."""
-        import pandas as pd
-
         columns = {"gain_in": self.gain.sum(axis=0), "gain_out": self.gain.sum(axis=1), "mean_bound": self.mean_bound}
-        return pd.DataFrame(columns, index=pd.Index(self.neuron, name="neuron"))
+        return frame_by_neuron(self.neuron, columns)
 
 
 def coupling_stability(
@@ -104,11 +102,9 @@ def coupling_stability(
 
     Notes
     -----
-    Guarantee: the theorem and its proof are in docs/theory/stable_coupling.md; radius and bounds are computed in
-    float64 and raised by more than its rounding. L is 1 for the softplus and 1/4 for the logistic link. Responses of a
-    Bernoulli model are at most 1 in any case. With the exp link (Poisson, negative binomial, gamma) only a model whose
-    filters are nowhere positive is proved: then every neuron is bounded by its rate without spikes. The verdict is "not
-    proved" in all other cases, never "unstable": inhibition, which is not counted, may stabilise a network. The bounds
+    Guarantee: the theorem for each link and its proof are in docs/theory/stable_coupling.md; radius and bounds are
+    computed in float64 and raised by more than its rounding. With the exp link only a model whose filters are nowhere
+    positive is proved. The verdict is otherwise "not proved", never "unstable": inhibition is not counted. The bounds
     are for whole bins, without the offset of a fit. They take the fitted coefficients as exact and ignore estimation
     errors. Cost: lag x neuron^2, and neuron^3.
 

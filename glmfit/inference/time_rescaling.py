@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ..checks import warn_user
 from ..data.arrays import numbers, refuse_negative
 from ..data.times import check_aligned
-from ..display import Display, Summary
+from ..display import Display, Summary, frame_by_neuron
 from ..estimators.parameters import read_seed
 from ..numerics import Seed
 
@@ -49,10 +49,8 @@ class TimeRescaling(Display):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron as a pandas DataFrame: n_intervals, statistic, p_value."""
-        import pandas as pd
-
         columns = {"n_intervals": self.n_intervals, "statistic": self.statistic, "p_value": self.p_value}
-        return pd.DataFrame(columns, index=pd.RangeIndex(len(self.uniform), name="neuron"))
+        return frame_by_neuron(range(len(self.uniform)), columns)
 
     def band(self, level: float = 0.95) -> np.ndarray:
         """Compute the half-width of the band around the diagonal that contains the whole curve of a correct model.
@@ -107,12 +105,11 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
     Notes
     -----
     If counts are Poisson with these rates given the past, the u are independent and uniform, whatever the width of the
-    bins (docs/theory/inference.md): the random places are the correction of Haslinger, Pipa and Brown for discrete
-    time, for bins of any number of spikes. Bins with a NaN are dropped, and time is closed over them. The last
-    interval, cut off by the end of the recording, is not used. Rates fitted to the same spikes follow them a little too
-    closely, so that p-values are somewhat too large. For a Bernoulli model of short bins pass ``-log(1 - p)``, the rate
-    at which a bin has a spike with probability p. Negative binomial counts are not Poisson given the past;
-    `glmfit.plotting.plot_calibration` shows whether their distribution is right. Cost: a sort of the spikes.
+    bins (docs/theory/inference.md). Bins with a NaN are dropped, and time is closed over them. The last interval, cut
+    off by the end of the recording, is not used. Rates fitted to the same spikes follow them a little too closely, so
+    that p-values are somewhat too large. For a Bernoulli model of short bins pass ``-log(1 - p)``, the rate at which a
+    bin has a spike with probability p. Negative binomial counts are not Poisson given the past: see
+    `glmfit.plotting.plot_calibration`. Cost: a sort of the spikes.
 
     References
     ----------

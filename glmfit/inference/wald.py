@@ -13,11 +13,11 @@ import scipy.stats
 from numpy.typing import ArrayLike
 
 from .. import penalties
-from ..checks import check_choice, check_real
-from ..data.counts import Training, read_training
+from ..checks import check_choice, check_model, check_real
+from ..data.counts import Training, read_training, weights_of
 from ..data.standard_form import StandardForm
 from ..design import as_source
-from ..display import Display, Summary, counted, long_frame
+from ..display import Display, Summary, counted, frame_by_neuron
 from ..engine import passes
 from ..engine.population import PopulationProblem
 from ..engine.problem import Params
@@ -92,8 +92,8 @@ class WaldTable(Display):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron and feature as a pandas DataFrame."""
-        columns = ("coef", "standard_error", "low", "high", "z", "p_value")
-        return long_frame(self.neuron, "feature", self.feature, {name: getattr(self, name) for name in columns})
+        names = ("coef", "standard_error", "low", "high", "z", "p_value")
+        return frame_by_neuron(self.neuron, {name: getattr(self, name) for name in names}, feature=self.feature)
 
 
 def wald_table(
@@ -119,10 +119,9 @@ def wald_table(
     level : float
         Coverage of the intervals, in (0, 1).
     covariance : {"fisher", "observed", "robust"}
-        With J the information of all rows and P the ridge, T times its strength: "fisher" takes ``(J + P)^-1`` with
-        the expected information, "observed" with the Hessian at the counts seen, and "robust" the sandwich
-        ``(J + P)^-1 S (J + P)^-1`` with S the sum of the rows' squared gradients, which remains valid if counts vary
-        more than Poisson counts but are independent.
+        From the expected information, from that at the counts seen, or the sandwich with the squared gradients of the
+        rows, which remains valid if counts vary more than Poisson counts but are independent
+        (docs/theory/inference.md).
     combinations : array-like of shape (combination, feature), optional
         Linear combinations of the coefficients to compute intervals for, instead of the coefficients. For a filter:
         the values of its basis functions, (lag, basis function), in the columns of their features and 0 elsewhere.
@@ -199,8 +198,7 @@ def _of_mean_one(rows: Training) -> Training:
     rows = replace(rows, weights=rows.weights / np.mean(as_given(rows).weights))
     if rows.own is None:
         return rows
-    given = as_given(rows)
-    total = (given.weights[:, None] * given.own).sum(axis=0)
+    total = weights_of(as_given(rows), slice(None)).sum(axis=0)
     mean = total / np.maximum(np.count_nonzero(rows.own, axis=0), 1)
     return replace(rows, own=rows.own / np.where(mean > 0, mean, 1.0))
 
@@ -353,12 +351,8 @@ def _inverse(H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def data_of_fit(model, X, y, sample_weight, offset, exposure, epochs=None) -> FittedData:
     """Check the model and that these are the rows it was fitted to: the same numbers in another place are others."""
-    if not isinstance(model, PopulationGLM | PopulationGLMCV):
-        of = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
-        raise TypeError(
-            f"model is a {of}; it must be a fitted glmfit.PopulationGLM or PopulationGLMCV, for which standard errors "
-            "are known."
-        )
+    needs = "glmfit.PopulationGLM or PopulationGLMCV, for which standard errors are known."
+    check_model(model, PopulationGLM | PopulationGLMCV, needs)
     if getattr(model, "feature_mask", None) is not None:
         raise ValueError(
             "the model was fitted with a feature_mask, which standard errors do not support; fit neurons with the same "

@@ -5,13 +5,14 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...design import rules as rule
 from ...design.rules import Problems, check_table, guess, is_number, shown
-from ...design.schema import HISTORY
+from ...design.schema import HISTORY, check_once
 from ..process import stop
 from .scores import CV, check_epochs, folds_of, labels_of, read_cv
 
@@ -85,8 +86,7 @@ def read_explain(
         if isinstance(name, str) and name not in PENALTIES:
             problems.add(path, f'regularizer is "{name}"; explain takes one of {", ".join(PENALTIES)}.')
     found = {"kinds": [*KINDS], "level": 0.05, **right}
-    if len(set(found["kinds"])) < len(found["kinds"]):
-        problems.add(path, f"kinds is {shown(found['kinds'])}; each may occur once.")
+    check_once(partial(problems.add, path), "kinds", found["kinds"])
     terms = None if design is None else _terms(design)
     for name in _RESERVED if "groups" not in right else ():
         if name in (terms or ()):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...design import rules as rule
+from ...design.bins import interval_of
 from ...design.rules import Problems, check_table, guess, shown
-from ...design.schema import CLASS_ESTIMATORS, COUNT_ESTIMATORS, LABEL_ESTIMATORS
+from ...design.schema import CLASS_ESTIMATORS, COUNT_ESTIMATORS, LABEL_ESTIMATORS, check_known
 from ...status import Status
 
 if TYPE_CHECKING:
@@ -57,9 +59,8 @@ def check_epochs(problems: Problems, path: tuple, key: str, name: str | None, so
     for source in sources if name is not None else ():
         if source.kind == "matrices":
             problems.add(path, f'{key} names "{name}", but the data "{source.name}" are matrices, without epochs.')
-        elif source.kind == "recording" and name not in source.epochs:
-            text = f'{key} names "{name}", which is not among the epochs of data "{source.name}"'
-            problems.add(path, text + guess(name, source.epochs))
+        elif source.kind == "recording":
+            check_known(partial(problems.add, path), key, name, [source], "epochs")
 
 
 # -- folds of the rows of a design
@@ -73,9 +74,7 @@ def labels_of(name: str, key: str, work: Work) -> np.ndarray:
     if name not in epochs:
         raise ValueError(f'{key} names "{name}", which is not among the epochs{guess(name, epochs)}')
     intervals = np.asarray(epochs[name])
-    intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
-    index = np.searchsorted(intervals[:, 0], times, side="right") - 1
-    return np.where((index >= 0) & (times <= intervals[index, 1]), index, -1)
+    return interval_of(intervals[np.argsort(intervals[:, 0], kind="stable")], times)
 
 
 def folds_of(cv: dict[str, Any], key: str, work: Work) -> list[tuple[np.ndarray, np.ndarray]]:

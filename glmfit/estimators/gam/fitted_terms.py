@@ -84,12 +84,10 @@ class FittedTerms(PopulationModel):
 
         Notes
         -----
-        Guarantee: approximate. The posterior is taken as normal at the optimum (Laplace), and so are the logarithms of
-        strengths that were chosen, up to 20 of them. Pointwise intervals have their coverage on average over the curve,
-        not at every point: they are too narrow at sharp peaks. Bands are the curve plus and minus its standard error
-        times the quantile of the largest deviation over the grid, which draws give to about 1 %; on the rate scale both
-        are transformed, so they are not symmetric.
-        Models with an estimated scale multiply by it and use Student's quantiles with the residual degrees of freedom.
+        Guarantee: approximate, from a normal posterior at the optimum and the uncertainty of up to 20 strengths that
+        were chosen (docs/theory/smooth_terms.md). Pointwise intervals have their coverage on average over the curve,
+        not at every point: they are too narrow at sharp peaks. The quantiles of bands are accurate to about 1 %. With
+        an estimated scale, quantiles are Student's with the residual degrees of freedom.
         Cost: points times features of the term times draws, for each neuron.
 
         References
@@ -160,15 +158,12 @@ class FittedTerms(PopulationModel):
 
         Notes
         -----
-        Guarantee: approximate; two tests of Wood. If the penalties leave some part of a term free (a spline, a map),
-        the statistic is its curve at the rows of the fit, squared in the metric of its Bayesian covariance, which is
-        cut to the rank ``reference_df``; without a penalty this is Wald's test. If all of a term is shrunk towards 0 (a
-        ridge, ARD, a cyclic spline, a Fourier series), the test is that of a random effect, with ``reference_df =
-        edf``, and at equal strengths if several were chosen. The null distributions of these statistics, sums of
-        weighted squares of normals, are computed exactly; with an estimated scale they are over that scale, with the
-        residual degrees of freedom. p-values are a little too small if the strengths were chosen by the same rows (5 to
-        8 % are below 0.05 in simulations). They assume rows to be independent given the features: if residuals are
-        autocorrelated, p-values are far too small.
+        Guarantee: approximate; two tests of Wood (docs/theory/smooth_terms.md). If the penalties leave some part of a
+        term free (a spline, a map), its curve at the rows of the fit is tested in the metric of its Bayesian
+        covariance, cut to the rank ``reference_df``; if all of it is shrunk towards 0 (a ridge, ARD, a cyclic spline, a
+        Fourier series), it is tested as a random effect, with ``reference_df = edf``. p-values are a little too small
+        if the strengths were chosen by the same rows (5 to 8 % are below 0.05 in simulations). They assume rows to be
+        independent given the features: if residuals are autocorrelated, p-values are far too small.
         Cost: the cube of the number of a term's features, for each neuron.
 
         References

@@ -78,8 +78,8 @@ def explain(
         Null distribution for p-values.
     null_strength : float, "chosen" or None
         Strength at which the statistics of the recording and of the draws are computed. None takes the one that the
-        other neurons choose most often for the model of all features; "chosen" lets every draw choose, as the
-        contributions do, at many times the cost.
+        other neurons choose most often for the model of all features, for a single neuron the middle one; "chosen" lets
+        every draw choose, as the contributions do, at many times the cost.
     level : float or None
         Significance level of the verdicts, default 0.05: draws that cannot change a verdict are skipped. None computes
         all draws.
@@ -106,13 +106,11 @@ def explain(
 
     Notes
     -----
-    Neither the model that predicts a held-out fold nor its strength depends on that fold. The strength is chosen by
-    holding out each other fold in addition; a fit without two folds serves both of them. Guarantee: every fit has a
+    Neither the model that predicts a held-out fold nor its strength depends on that fold. Guarantee: every fit has a
     bound of how far its objective is above the minimum. With a ridge on up to 300 features, a contribution also has a
-    bound of how far it is from that of the exact optima at the chosen strengths, unless nearby Hessians prove nothing,
-    as with weak ridges and features that are rarely above 0. P-values are as valid as the null: the statistic is a
-    contribution at a strength that does not depend on the neuron's own responses. A single neuron takes the middle one
-    of the strengths. A draw whose fits cannot be proved counts against the group.
+    bound of how far it is from that of the exact optima at the chosen strengths, unless the ridge is weak and features
+    are rarely above 0 (docs/theory/nested_models.md). P-values are as valid as the null (docs/how_to/explain.md); a
+    draw whose fits cannot be proved counts against the group.
 
     Cost: for each neuron, model, pair of folds and strength about two passes over the rows; Hessians are shared by
     similar models, folds and strengths. Gaussian responses need one pass in total. Ctrl-C returns the results so far.

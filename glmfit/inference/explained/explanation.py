@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.stats
 
-from ...display import Display, Summary, counted
+from ...display import Display, Summary, counted, frame_by_neuron
 from ...files import DAMAGED, load_npz, save_npz
 from .models import Contribution
 from .testing import Statistics, contributions_of, pairs_of
@@ -156,8 +156,6 @@ class Explanation(Display):
         pandas.DataFrame
             nats, standard_error, off and bits_per_spike, by neuron.
         """
-        import pandas as pd
-
         for name in (more, less):
             if name not in self.model:
                 raise ValueError(f"{name!r} is not a model here; the models are {self.model}.")
@@ -167,17 +165,18 @@ class Explanation(Display):
             "nats": other.contribution[0], "standard_error": other.standard_error[0], "off": other.off[0],
             "bits_per_spike": other.bits_per_spike[0],
         }  # fmt: skip
-        return pd.DataFrame(columns, index=pd.Index(self.neuron, name="neuron"))
+        return frame_by_neuron(self.neuron, columns)
 
     # ---------------------------------------------------------------- tables
 
-    def _columns(self) -> dict[str, np.ndarray]:
+    def _columns(self, every: bool = False) -> dict[str, np.ndarray]:
+        """Columns of the table, (contribution, neuron); those that need a null if there is one, or on request."""
         columns = {
             "nats": self.contribution, "standard_error": self.standard_error, "bits_per_spike": self.bits_per_spike,
             "d2": self.d2, "p_value": self.p_value, "q_value": self.q_value, "off": self.off,
             "proved": self.is_proved, "n_draws": self.n_draws,
         }  # fmt: skip
-        if not self.null:
+        if not (self.null or every):
             del columns["p_value"], columns["q_value"], columns["n_draws"]
         return columns
 

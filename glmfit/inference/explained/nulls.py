@@ -146,9 +146,8 @@ class LinearShift(Null):
 
     Notes
     -----
-    Guarantee: the p-value is valid for stationary counts and any features, whatever their autocorrelation, with shifts
-    that are evenly spread: those of any n + 1 neighbouring ones are alike, and the rank among all 2 n + 1 is no smaller
-    than among these. It is conservative by up to a factor of two.
+    Guarantee: the p-value is valid for stationary counts and any features, whatever their autocorrelation, and
+    conservative by up to a factor of two (docs/theory/nested_models.md).
     """
 
     largest: int

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from nemos.solvers._abstract_solver import OptimizationInfo
 
-from ...display import Display, Summary
+from ...display import Display, Summary, frame_by_neuron
 from ...engine.problem import Params
 from ...engine.result import Solution
 from ...estimators import FitReport
@@ -51,11 +51,9 @@ class Certificate(Display):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per neuron as a pandas DataFrame."""
-        import pandas as pd
-
         kind = np.where(self.gap_is_bound, "bound", "estimate")
         columns = {"status": [str(s) for s in self.status], "gap": self.gap, "gap_kind": kind}
-        return pd.DataFrame(columns, index=pd.RangeIndex(len(self.gap), name="neuron"))
+        return frame_by_neuron(range(len(self.gap)), columns)
 
 
 class FitState(eqx.Module):
