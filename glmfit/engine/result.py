@@ -53,14 +53,14 @@ class LoopOptions:
     handed_over: Any = None
 
 
-def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray, fits=slice(None)) -> np.ndarray:
-    """Gap below which some fits count as converged, (fit,).
+def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray, fits=...) -> np.ndarray:
+    """Gap below which some fits count as converged, (fit,), or () if the objectives of the problem are numbers.
 
     The largest of ``tol`` times the improvement over the null model, what is negligible over the whole
     recording (default 0.01 nats; it tightens with ``tol`` below 1e-6), and ``rounding``.
     """
     tol, least = (np.broadcast_to(a, np.shape(problem.null_objective))[fits] for a in (options.tol, options.negligible))
-    improvement = np.maximum(problem.null_objective[fits] - objective, 0.0)
+    improvement = np.maximum(np.asarray(problem.null_objective)[fits] - objective, 0.0)
     negligible = least / problem.n_rows * np.minimum(1.0, tol / _DEFAULT_TOL)
     return np.maximum(np.maximum(tol * improvement, negligible), rounding)
 

@@ -10,7 +10,6 @@ docs/theory/bound_majorization.md.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -251,8 +250,7 @@ class BoundDescent:
         self.passes, self.objective = self.passes + 1, at.value
         (self._way, estimate), last = bound_minimum(at), self.epoch >= self.options.max_epochs
         one, rounding = np.ones(1), 2 * self.problem.rounding_of(at.theta, at.value)
-        asked = SimpleNamespace(null_objective=self.problem.null_objective * one, n_rows=self.problem.n_rows)
-        self.target = float(stopping_target(asked, at.value * one, self.options, rounding * one)[0])
+        self.target = float(stopping_target(self.problem, at.value, self.options, rounding))
         # No further step will lower F by more than its rounding.
         stuck = self.relaxation * (2 - self.relaxation) * estimate <= _EPS * abs(at.value)
         if not self.is_bound:

@@ -4,7 +4,6 @@ Theory: docs/theory/softmax_gap.md (the bound), docs/theory/duality.md (the step
 """
 
 from contextlib import closing
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -109,9 +108,7 @@ class ProximalClassRun:
     @property
     def target(self) -> float:
         """Gap below which the fit has converged."""
-        of = SimpleNamespace(null_objective=np.full(1, self.problem.null_objective), n_rows=self.problem.n_rows)
-        objective, rounding = np.full(1, self.at.objective), np.full(1, self.at.rounding)
-        return float(stopping_target(of, objective, self.options, rounding)[0])
+        return float(stopping_target(self.problem, self.at.objective, self.options, self.at.rounding))
 
     def _steps(self, bar: ProgressBar) -> None:
         """Take steps until a proof ends the fit, or nothing descends."""
