@@ -9,6 +9,7 @@ import numpy as np
 from ..bounds import StepCertificate
 
 _DEFAULT_TOL = 1e-6
+PER_FIT = "status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs"  # of a solution
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,10 @@ class Solution:
     state: Any = None
     memory_bytes: int | None = None
 
+    def each(self, change: Callable) -> Self:
+        """Return the outcome with a change to everything that has one entry per neuron, its parameters excepted."""
+        return replace(self, **{name: change(getattr(self, name)) for name in PER_FIT})
+
     def only(self) -> Self:
         """Return the outcome of a single fit, with numbers instead of arrays."""
-        per_fit = "status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs"
-        return replace(self, **{name: getattr(self, name)[0].item() for name in per_fit})
+        return self.each(lambda values: values[0].item())

@@ -235,15 +235,13 @@ class BoundDescent:
             bar.finish(self.status != Status.MAX_EPOCHS)
         finally:
             bar.close()
-        numbers = {
-            "status": int(self.status), "gap": self.gap, "gap_is_bound": self.is_bound, "target": self.target,
-            "objective": self.objective, "null_objective": problem.null_objective, "epochs": self.epoch,
-        }  # fmt: skip
-        return Solution(
-            params=theta, **{name: np.array([number]) for name, number in numbers.items()},
+        found = Solution(
+            params=theta, status=int(self.status), gap=self.gap, gap_is_bound=self.is_bound, target=self.target,
+            objective=self.objective, null_objective=problem.null_objective, epochs=self.epoch,
             row_evals=self.passes * problem.n_rows, history=self.history.arrays(), seconds_run=self.clock.seconds,
             seconds_compile=0.0, solver_name="BoundMajorization",
         )  # fmt: skip
+        return found.each(np.atleast_1d)
 
     def _ends(self, at: QuadraticBound) -> bool:
         """Judge the current parameters; return whether the fit ends."""

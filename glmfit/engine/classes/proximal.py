@@ -76,15 +76,15 @@ class ProximalClassRun:
                 if not self.steps:
                     raise
                 interrupted, self.status = True, Status.INTERRUPTED
-        seconds, one = self.clock.seconds, np.ones(1)
-        return Solution(
-            params=self.at.params, status=np.array([int(self.status)]), gap=self.gap * one,
-            gap_is_bound=np.array([self.is_bound]), target=self.target * one, objective=self.at.objective * one,
-            null_objective=self.problem.null_objective * one, epochs=np.array([self.steps]),
-            row_evals=round(self.passes * self.problem.n_rows), history=self.history.arrays(),
+        seconds = self.clock.seconds
+        found = Solution(
+            params=self.at.params, status=int(self.status), gap=self.gap, gap_is_bound=self.is_bound,
+            target=self.target, objective=self.at.objective, null_objective=self.problem.null_objective,
+            epochs=self.steps, row_evals=round(self.passes * self.problem.n_rows), history=self.history.arrays(),
             seconds_run=seconds - self.clock.compiling, seconds_compile=self.clock.compiling,
             solver_name="ProximalNewton", interrupted=interrupted,
         )  # fmt: skip
+        return found.each(np.atleast_1d)
 
     def _look(self, params: Params) -> _Point:
         """Make a pass at some parameters."""
