@@ -16,7 +16,7 @@ from .checkpoint import Notebook
 from .exact.newton import Iterate
 from .problem import Params
 from .proximal import select
-from .result import Hints, History, LoopOptions, Solution, stopping_target
+from .result import Hints, History, LoopOptions, Solution, solution_of, stopping_target
 
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _SECOND = 10.0  # times the aim of proofs of first order: that of others
@@ -92,26 +92,10 @@ class Run(Beginning):
             self._note_end()
         finally:
             self.bar.close()
-        seconds_compile = self.clock.compiling
-        return Solution(
-            params=self.params,
-            status=self.status,
-            gap=self.gap,
-            gap_is_bound=self.is_bound,
-            target=self.target,
-            objective=self.objective,
-            null_objective=problem.null_objective,
-            epochs=self.epochs,
-            row_evals=int(self.passes * problem.n_rows),
-            history=self.history.arrays(),
-            seconds_run=self.clock.seconds - seconds_compile,
-            seconds_compile=seconds_compile,
-            solver_name=self.name,
-            interrupted=interrupted,
-            failure_probability=self.failure_probability,
-            state=Hints(self.curved, self.fall),
-            memory_bytes=self.held_bytes,
-        )
+        return solution_of(
+            self, self.params, self.objective, interrupted=interrupted, state=Hints(self.curved, self.fall),
+            failure_probability=self.failure_probability, memory_bytes=self.held_bytes,
+        )  # fmt: skip
 
     # ---------------------------------------------------------------- groups of fits
 

@@ -165,3 +165,15 @@ class Solution:
     def only(self) -> Self:
         """Return the outcome of a single fit, with numbers instead of arrays."""
         return self.each(lambda values: values[0].item())
+
+
+def solution_of(run, params: Any, objective, **more: Any) -> Solution:
+    """Return the outcome of a run at some parameters; numbers of a single fit become arrays of one."""
+    compiling = run.clock.compiling
+    found = Solution(
+        params=params, status=run.status, gap=run.gap, gap_is_bound=run.is_bound, target=run.target,
+        objective=objective, null_objective=run.problem.null_objective, epochs=run.epochs,
+        row_evals=int(run.passes * run.problem.n_rows), history=run.history.arrays(),
+        seconds_run=run.clock.seconds - compiling, seconds_compile=compiling, solver_name=run.name, **more,
+    )  # fmt: skip
+    return found.each(np.atleast_1d)
