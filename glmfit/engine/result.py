@@ -77,8 +77,9 @@ class History:
     gap: list[np.ndarray] = field(default_factory=list)
     gap_is_bound: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, *check) -> None:
-        """Append one check: a value for each field, in their order."""
+    def add(self, epoch: int, row_evals: int, seconds: float, *per_fit) -> None:
+        """Append one check: a value for each field, in their order; numbers of a single fit become arrays of one."""
+        check = epoch, row_evals, seconds, *map(np.atleast_1d, per_fit)
         for values, value in zip(vars(self).values(), check, strict=True):
             values.append(value)
 

@@ -9,6 +9,7 @@ docs/theory/bound_majorization.md.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cached_property
 from typing import NamedTuple
 
@@ -226,8 +227,7 @@ class BoundDescent:
         """Fit until it is converged or the budget is spent."""
         problem, most = self.problem, self.options.max_epochs
         theta = np.zeros(problem.n_parameters) if start is None else problem.read_parameters(start)
-        bar = ProgressBar(f"fitting {problem.n_rows} rows", most, "epoch", self.options.verbose)
-        try:
+        with closing(ProgressBar(f"fitting {problem.n_rows} rows", most, "epoch", self.options.verbose)) as bar:
             while not self._ends(problem.bound(theta, self.order)):
                 theta, self.epochs = theta + self.relaxation * self._way, self.epochs + 1
                 bar.advance()
@@ -235,15 +235,13 @@ class BoundDescent:
                     with self.clock.paused():
                         self.options.callback(self.epochs, self.clock.seconds, theta, None)
             bar.finish(self.status != Status.MAX_EPOCHS)
-        finally:
-            bar.close()
         return solution_of(self, theta, self.objective)
 
     def _ends(self, at: QuadraticBound) -> bool:
         """Judge the current parameters; return whether the fit ends."""
         self.passes, self.objective = self.passes + 1, at.value
         (self._way, estimate), last = bound_minimum(at), self.epochs >= self.options.max_epochs
-        one, rounding = np.ones(1), 2 * self.problem.rounding_of(at.theta, at.value)
+        rounding = 2 * self.problem.rounding_of(at.theta, at.value)
         self.target = float(stopping_target(self.problem, at.value, self.options, rounding))
         # No further step will lower F by more than its rounding.
         stuck = self.relaxation * (2 - self.relaxation) * estimate <= _EPS * abs(at.value)
@@ -251,8 +249,8 @@ class BoundDescent:
             self.gap = estimate
         if estimate <= self.aim * self.target or stuck or last:
             self._prove(at.theta, estimate, stuck, last)
-        row_evals, known = self.passes * self.problem.n_rows, np.full(1, self.is_bound)
-        self.history.add(self.epochs, row_evals, self.clock.seconds, at.value * one, self.gap * one, known)
+        row_evals = self.passes * self.problem.n_rows
+        self.history.add(self.epochs, row_evals, self.clock.seconds, at.value, self.gap, self.is_bound)
         return last or self.status != Status.MAX_EPOCHS
 
     def _prove(self, theta: np.ndarray, estimate: float, stuck: bool, last: bool) -> None:

@@ -146,8 +146,8 @@ class ProximalClassRun:
     def _note(self, bar: ProgressBar) -> None:
         bar.to(self.epochs)
         bar.say(f"gap estimate {self.promised:.1e}")
-        row_evals, at = round(self.passes * self.problem.n_rows), (self.at.objective, self.gap, self.is_bound)
-        self.history.add(self.epochs, row_evals, self.clock.seconds, *(np.full(1, value) for value in at))
+        row_evals = int(self.passes * self.problem.n_rows)
+        self.history.add(self.epochs, row_evals, self.clock.seconds, self.at.objective, self.gap, self.is_bound)
         if self.options.callback is not None:
             with self.clock.paused():
                 self.options.callback(self.epochs, self.clock.seconds, self.at.params, None)
