@@ -66,6 +66,14 @@ def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarr
     return np.maximum(np.maximum(tol * improvement, negligible), rounding)
 
 
+def reported_target(problem, params, objective, options: LoopOptions, fits) -> np.ndarray:
+    """Return `stopping_target` of some fits with the rounding at their parameters, (fit,)."""
+    rounding = 2 * problem.rounding_of(params, objective, fits)
+    # If parameters diverged, rounding is no excuse.
+    rounding = np.minimum(rounding, 1e-9 * (np.abs(objective) + problem.size_of_counts[fits]))
+    return stopping_target(problem, objective, options, rounding, fits)
+
+
 @dataclass
 class History:
     """Trace of a fit; arrays have one row per check."""
