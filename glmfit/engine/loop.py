@@ -16,7 +16,7 @@ from .checkpoint import Notebook
 from .exact.newton import Iterate
 from .problem import Params
 from .proximal import select
-from .result import Hints, History, LoopOptions, Solution, stopping_target
+from .result import Hints, History, LoopOptions, Solution, reported_target, solution_of, stopping_target
 
 _TIGHTER = 0.03  # factor of the aim after a proof that failed
 _SECOND = 10.0  # times the aim of proofs of first order: that of others
@@ -92,26 +92,10 @@ class Run(Beginning):
             self._note_end()
         finally:
             self.bar.close()
-        seconds_compile = self.clock.compiling
-        return Solution(
-            params=self.params,
-            status=self.status,
-            gap=self.gap,
-            gap_is_bound=self.is_bound,
-            target=self.target,
-            objective=self.objective,
-            null_objective=problem.null_objective,
-            epochs=self.epochs,
-            row_evals=int(self.passes * problem.n_rows),
-            history=self.history.arrays(),
-            seconds_run=self.clock.seconds - seconds_compile,
-            seconds_compile=seconds_compile,
-            solver_name=self.name,
-            interrupted=interrupted,
-            failure_probability=self.failure_probability,
-            state=Hints(self.curved, self.fall),
-            memory_bytes=self.held_bytes,
-        )
+        return solution_of(
+            self, self.params, self.objective, interrupted=interrupted, state=Hints(self.curved, self.fall),
+            failure_probability=self.failure_probability, memory_bytes=self.held_bytes,
+        )  # fmt: skip
 
     # ---------------------------------------------------------------- groups of fits
 
@@ -239,7 +223,7 @@ class Run(Beginning):
         second = may_be_spectral(self, group)
         dual = not problem.penalty.smooth and ((group.first_order and not second) or group.proofs.any())
         worse = self._look(group, dual=dual)
-        params = Params(self.params.coef[:, fits], self.params.intercept[fits])
+        params = self.params.of(fits)
         objective = self.objective[fits]
         target = self._targets(fits, objective)
         points = params, self.params_of(group)  # they differ where the group is worse
@@ -340,11 +324,7 @@ class Run(Beginning):
 
     def _targets(self, fits, objective) -> np.ndarray:
         """Gap below which a neuron counts as converged, (fit,)."""
-        at = Params(self.params.coef[:, fits], self.params.intercept[fits])
-        rounding = 2 * self.problem.rounding_of(at, objective, fits)
-        # If parameters diverged, rounding is no excuse.
-        rounding = np.minimum(rounding, 1e-9 * (np.abs(objective) + self.problem.size_of_counts[fits]))
-        return stopping_target(self.problem, objective, self.options, rounding, fits)
+        return reported_target(self.problem, self.params.of(fits), objective, self.options, fits)
 
     def _note_end(self) -> None:
         """Add the end to the history, unless nothing has changed since its last row."""

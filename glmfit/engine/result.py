@@ -9,6 +9,7 @@ import numpy as np
 from ..bounds import StepCertificate
 
 _DEFAULT_TOL = 1e-6
+PER_FIT = "status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs"  # of a solution
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,24 @@ class LoopOptions:
     handed_over: Any = None
 
 
-def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray, fits=slice(None)) -> np.ndarray:
-    """Gap below which some fits count as converged, (fit,).
+def stopping_target(problem, objective, options: LoopOptions, rounding: np.ndarray, fits=...) -> np.ndarray:
+    """Gap below which some fits count as converged, (fit,), or () if the objectives of the problem are numbers.
 
     The largest of ``tol`` times the improvement over the null model, what is negligible over the whole
     recording (default 0.01 nats; it tightens with ``tol`` below 1e-6), and ``rounding``.
     """
     tol, least = (np.broadcast_to(a, np.shape(problem.null_objective))[fits] for a in (options.tol, options.negligible))
-    improvement = np.maximum(problem.null_objective[fits] - objective, 0.0)
+    improvement = np.maximum(np.asarray(problem.null_objective)[fits] - objective, 0.0)
     negligible = least / problem.n_rows * np.minimum(1.0, tol / _DEFAULT_TOL)
     return np.maximum(np.maximum(tol * improvement, negligible), rounding)
+
+
+def reported_target(problem, params, objective, options: LoopOptions, fits) -> np.ndarray:
+    """Return `stopping_target` of some fits with the rounding at their parameters, (fit,)."""
+    rounding = 2 * problem.rounding_of(params, objective, fits)
+    # If parameters diverged, rounding is no excuse.
+    rounding = np.minimum(rounding, 1e-9 * (np.abs(objective) + problem.size_of_counts[fits]))
+    return stopping_target(problem, objective, options, rounding, fits)
 
 
 @dataclass
@@ -76,8 +85,9 @@ class History:
     gap: list[np.ndarray] = field(default_factory=list)
     gap_is_bound: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, *check) -> None:
-        """Append one check: a value for each field, in their order."""
+    def add(self, epoch: int, row_evals: int, seconds: float, *per_fit) -> None:
+        """Append one check: a value for each field, in their order; numbers of a single fit become arrays of one."""
+        check = epoch, row_evals, seconds, *map(np.atleast_1d, per_fit)
         for values, value in zip(vars(self).values(), check, strict=True):
             values.append(value)
 
@@ -157,7 +167,22 @@ class Solution:
     state: Any = None
     memory_bytes: int | None = None
 
+    def each(self, change: Callable) -> Self:
+        """Return the outcome with a change to everything that has one entry per neuron, its parameters excepted."""
+        return replace(self, **{name: change(getattr(self, name)) for name in PER_FIT})
+
     def only(self) -> Self:
         """Return the outcome of a single fit, with numbers instead of arrays."""
-        per_fit = "status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs"
-        return replace(self, **{name: getattr(self, name)[0].item() for name in per_fit})
+        return self.each(lambda values: values[0].item())
+
+
+def solution_of(run, params: Any, objective, **more: Any) -> Solution:
+    """Return the outcome of a run at some parameters; numbers of a single fit become arrays of one."""
+    compiling = run.clock.compiling
+    found = Solution(
+        params=params, status=run.status, gap=run.gap, gap_is_bound=run.is_bound, target=run.target,
+        objective=objective, null_objective=run.problem.null_objective, epochs=run.epochs,
+        row_evals=int(run.passes * run.problem.n_rows), history=run.history.arrays(),
+        seconds_run=run.clock.seconds - compiling, seconds_compile=compiling, solver_name=run.name, **more,
+    )  # fmt: skip
+    return found.each(np.atleast_1d)

@@ -9,8 +9,8 @@ docs/theory/bound_majorization.md.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cached_property
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..bounds.log_partition import ORDERS
 from ..checks import as_numbers, check_choice, shorten
 from ..compilation import Clock
 from ..display import ProgressBar
-from ..engine.result import History, LoopOptions, Solution, stopping_target
+from ..engine.result import History, LoopOptions, Solution, solution_of, stopping_target
 from ..status import Status
 
 RIDGE_THEOREM = (
@@ -215,52 +215,42 @@ class BoundDescent:
     F never rises, so a bound of the gap holds for all later steps.
     """
 
+    name = "BoundMajorization"
+
     def __init__(self, problem: LogLinear, options: LoopOptions, relaxation: float, order: str):
         self.problem, self.options, self.relaxation, self.order = problem, options, relaxation, order
         self.history, self.clock, self.passes = History(), Clock(), 0
         self.status, self.gap, self.is_bound, self.target = Status.MAX_EPOCHS, np.nan, False, np.nan
-        self.objective, self.epoch, self.aim, self.proofs = np.nan, 0, _AIM, 0
+        self.objective, self.epochs, self.aim, self.proofs = np.nan, 0, _AIM, 0
 
     def run(self, start=None) -> Solution:
         """Fit until it is converged or the budget is spent."""
         problem, most = self.problem, self.options.max_epochs
         theta = np.zeros(problem.n_parameters) if start is None else problem.read_parameters(start)
-        bar = ProgressBar(f"fitting {problem.n_rows} rows", most, "epoch", self.options.verbose)
-        try:
+        with closing(ProgressBar(f"fitting {problem.n_rows} rows", most, "epoch", self.options.verbose)) as bar:
             while not self._ends(problem.bound(theta, self.order)):
-                theta, self.epoch = theta + self.relaxation * self._way, self.epoch + 1
+                theta, self.epochs = theta + self.relaxation * self._way, self.epochs + 1
                 bar.advance()
                 if self.options.callback is not None:
                     with self.clock.paused():
-                        self.options.callback(self.epoch, self.clock.seconds, theta, None)
+                        self.options.callback(self.epochs, self.clock.seconds, theta, None)
             bar.finish(self.status != Status.MAX_EPOCHS)
-        finally:
-            bar.close()
-        numbers = {
-            "status": int(self.status), "gap": self.gap, "gap_is_bound": self.is_bound, "target": self.target,
-            "objective": self.objective, "null_objective": problem.null_objective, "epochs": self.epoch,
-        }  # fmt: skip
-        return Solution(
-            params=theta, **{name: np.array([number]) for name, number in numbers.items()},
-            row_evals=self.passes * problem.n_rows, history=self.history.arrays(), seconds_run=self.clock.seconds,
-            seconds_compile=0.0, solver_name="BoundMajorization",
-        )  # fmt: skip
+        return solution_of(self, theta, self.objective)
 
     def _ends(self, at: QuadraticBound) -> bool:
         """Judge the current parameters; return whether the fit ends."""
         self.passes, self.objective = self.passes + 1, at.value
-        (self._way, estimate), last = bound_minimum(at), self.epoch >= self.options.max_epochs
-        one, rounding = np.ones(1), 2 * self.problem.rounding_of(at.theta, at.value)
-        asked = SimpleNamespace(null_objective=self.problem.null_objective * one, n_rows=self.problem.n_rows)
-        self.target = float(stopping_target(asked, at.value * one, self.options, rounding * one)[0])
+        (self._way, estimate), last = bound_minimum(at), self.epochs >= self.options.max_epochs
+        rounding = 2 * self.problem.rounding_of(at.theta, at.value)
+        self.target = float(stopping_target(self.problem, at.value, self.options, rounding))
         # No further step will lower F by more than its rounding.
         stuck = self.relaxation * (2 - self.relaxation) * estimate <= _EPS * abs(at.value)
         if not self.is_bound:
             self.gap = estimate
         if estimate <= self.aim * self.target or stuck or last:
             self._prove(at.theta, estimate, stuck, last)
-        row_evals, known = self.passes * self.problem.n_rows, np.full(1, self.is_bound)
-        self.history.add(self.epoch, row_evals, self.clock.seconds, at.value * one, self.gap * one, known)
+        row_evals = self.passes * self.problem.n_rows
+        self.history.add(self.epochs, row_evals, self.clock.seconds, at.value, self.gap, self.is_bound)
         return last or self.status != Status.MAX_EPOCHS
 
     def _prove(self, theta: np.ndarray, estimate: float, stuck: bool, last: bool) -> None:

@@ -4,7 +4,6 @@ Theory: docs/theory/softmax_gap.md (the bound), docs/theory/duality.md (the step
 """
 
 from contextlib import closing
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from ...display import ProgressBar
 from ...status import Status
 from ..exact.kinked import least_of_models
 from ..problem import Params
-from ..result import History, LoopOptions, Solution, stopping_target
+from ..result import History, LoopOptions, Solution, solution_of, stopping_target
 from ..tiles import sums_over_tiles
 from .bounds import curvature_of_rows
 
@@ -49,6 +48,8 @@ class ProximalClassRun:
     descend, a bound of the Hessian takes its place. Every iterate is lower than the one before, up to rounding.
     """
 
+    name = "ProximalNewton"
+
     def __init__(self, problem, options: LoopOptions, start: Params | None = None):
         self.problem, self.options, self.clock = problem, options, Clock()
         self.penalty, self.d, self.K = problem.penalty, problem.n_features, problem.n_classes
@@ -61,7 +62,7 @@ class ProximalClassRun:
             spread = np.sqrt(np.maximum(square - np.asarray(problem.X.mean(axis=0), np.float64).ravel() ** 2, 0.0))
         self._varies = spread > _CONSTANT * np.abs(self._mean)
         self.start = problem.null_params() if start is None else start
-        self.passes, self.steps, self.promised, self.history = 0.0, 0, np.inf, History()
+        self.passes, self.epochs, self.promised, self.history = 0.0, 0, np.inf, History()
         self.gap, self.is_bound, self.status = np.inf, False, Status.MAX_EPOCHS
 
     def run(self) -> Solution:
@@ -74,18 +75,10 @@ class ProximalClassRun:
                 self._steps(bar)
                 bar.finish(self.status != Status.MAX_EPOCHS)
             except KeyboardInterrupt:
-                if not self.steps:
+                if not self.epochs:
                     raise
                 interrupted, self.status = True, Status.INTERRUPTED
-        seconds, one = self.clock.seconds, np.ones(1)
-        return Solution(
-            params=self.at.params, status=np.array([int(self.status)]), gap=self.gap * one,
-            gap_is_bound=np.array([self.is_bound]), target=self.target * one, objective=self.at.objective * one,
-            null_objective=self.problem.null_objective * one, epochs=np.array([self.steps]),
-            row_evals=round(self.passes * self.problem.n_rows), history=self.history.arrays(),
-            seconds_run=seconds - self.clock.compiling, seconds_compile=self.clock.compiling,
-            solver_name="ProximalNewton", interrupted=interrupted,
-        )  # fmt: skip
+        return solution_of(self, self.at.params, self.at.objective, interrupted=interrupted)
 
     def _look(self, params: Params) -> _Point:
         """Make a pass at some parameters."""
@@ -109,9 +102,7 @@ class ProximalClassRun:
     @property
     def target(self) -> float:
         """Gap below which the fit has converged."""
-        of = SimpleNamespace(null_objective=np.full(1, self.problem.null_objective), n_rows=self.problem.n_rows)
-        objective, rounding = np.full(1, self.at.objective), np.full(1, self.at.rounding)
-        return float(stopping_target(of, objective, self.options, rounding)[0])
+        return float(stopping_target(self.problem, self.at.objective, self.options, self.at.rounding))
 
     def _steps(self, bar: ProgressBar) -> None:
         """Take steps until a proof ends the fit, or nothing descends."""
@@ -120,12 +111,12 @@ class ProximalClassRun:
             move, slope = self._model(self._together if self._is_small else self._in_turn)
             self.gap, self.is_bound = self.promised, False
             resolved = self.promised > self.at.rounding
-            if self.promised <= aim * self.target or not resolved or self.steps >= self.options.max_epochs:
+            if self.promised <= aim * self.target or not resolved or self.epochs >= self.options.max_epochs:
                 aim *= _TIGHTER
                 if self._prove():
                     return
             self._note(bar)
-            if self.steps >= self.options.max_epochs:
+            if self.epochs >= self.options.max_epochs:
                 return
             if resolved and self._go(move, slope):
                 continue
@@ -153,13 +144,13 @@ class ProximalClassRun:
         return self.status in (Status.CONVERGED, Status.UNPROVED)
 
     def _note(self, bar: ProgressBar) -> None:
-        bar.to(self.steps)
+        bar.to(self.epochs)
         bar.say(f"gap estimate {self.promised:.1e}")
-        row_evals, at = round(self.passes * self.problem.n_rows), (self.at.objective, self.gap, self.is_bound)
-        self.history.add(self.steps, row_evals, self.clock.seconds, *(np.full(1, value) for value in at))
+        row_evals = int(self.passes * self.problem.n_rows)
+        self.history.add(self.epochs, row_evals, self.clock.seconds, self.at.objective, self.gap, self.is_bound)
         if self.options.callback is not None:
             with self.clock.paused():
-                self.options.callback(self.steps, self.clock.seconds, self.at.params, None)
+                self.options.callback(self.epochs, self.clock.seconds, self.at.params, None)
 
     # ---------------------------------------------------------------- steps
 
@@ -173,7 +164,7 @@ class ProximalClassRun:
         for _ in range(_HALVINGS):
             there = self._along(move, length)
             if there.objective <= self.at.objective + _ENOUGH * length * slope and there.objective < self.at.objective:
-                self.at, self.steps = there, self.steps + 1
+                self.at, self.epochs = there, self.epochs + 1
                 return True
             length /= 2
         return False
@@ -186,7 +177,7 @@ class ProximalClassRun:
             self.at = there
             self._prove()
             if self.status == Status.CONVERGED or (self.is_bound and self.gap < gap):
-                self.steps += 1
+                self.epochs += 1
                 return True
         self.at, self.gap, self.is_bound = before, gap, is_bound
         return False
@@ -219,7 +210,7 @@ class ProximalClassRun:
             # Nor is there any along that of a feature. Some is added in the first steps, around where the model is
             # made: without it, hundreds of changes of signs and zeros lead to the minimum.
             of_features = Q.reshape(K, n, K, n)
-            added = _SHIFTED * _SHIFTED_LESS**self.steps / K * np.einsum("knkn->n", of_features)
+            added = _SHIFTED * _SHIFTED_LESS**self.epochs / K * np.einsum("knkn->n", of_features)
             np.einsum("knjn->kjn", of_features)[:] += added
         Q, g = self._solvable(Q, g.ravel(), np.tile(ridge, K), last)
         after = self._least(Q, Q @ before.ravel() - g, inside, before.ravel()).reshape(K, n)

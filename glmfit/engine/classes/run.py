@@ -41,8 +41,7 @@ class ClassRun(Run):
         """Fit; the solution has one entry where that of a population has one for each neuron."""
         found = super().run()
         history = {k: v[:, :1] if v.ndim == 2 else v for k, v in found.history.items()}
-        names = ("status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs")
-        return replace(found, history=history, **{n: getattr(found, n)[:1] for n in names})
+        return replace(found.each(lambda of_classes: of_classes[:1]), history=history)
 
     def _begin(self) -> None:
         """Do nothing: there is nothing to prepare."""

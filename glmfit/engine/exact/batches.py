@@ -20,7 +20,7 @@ from ...threads import Workers, small_blas
 from .. import passes
 from ..population import PopulationProblem, select
 from ..problem import Params
-from ..result import LoopOptions, Solution, stopping_target
+from ..result import LoopOptions, Solution, reported_target
 from ..tiles import tiles_of
 from .newton import Iterate, NewtonSystem, Step
 from .proximal_newton import model_step
@@ -175,7 +175,7 @@ class BatchNewton:
         sums = [np.asarray(a) / self._rows for a in self._sums]
         loss, gradient, slope = sums[0], sums[1].T, sums[2]
         penalty = select(problem.penalty, at)
-        trial = Params(self._trial.coef[:, at], self._trial.intercept[at])
+        trial = self._trial.of(at)
         objective = loss + np.asarray(penalty.value(trial.coef), np.float64)
         ridge = np.broadcast_to(np.asarray(penalty.ridge_strength, np.float64), trial.coef.shape)
         gradient = np.vstack([gradient + ridge * trial.coef, slope])
@@ -331,12 +331,7 @@ class BatchNewton:
         return np.asarray(values).astype(self.dtype).astype(np.float64)
 
     def _targets(self, fits: np.ndarray) -> np.ndarray:
-        at = Params(self.params.coef[:, fits], self.params.intercept[fits])
-        rounding = 2 * self.problem.rounding_of(at, self.objective[fits], fits)
-        size = np.abs(self.objective[fits]) + self.problem.size_of_counts[fits]
-        return stopping_target(
-            self.problem, self.objective[fits], self.options, np.minimum(rounding, 1e-9 * size), fits
-        )
+        return reported_target(self.problem, self.params.of(fits), self.objective[fits], self.options, fits)
 
 
 def start_of_sample(problem: PopulationProblem, method, options: LoopOptions) -> Params:

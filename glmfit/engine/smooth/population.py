@@ -13,7 +13,7 @@ from ...penalties import NoPenalty
 from ...status import Status
 from ..population import PopulationProblem
 from ..problem import Params
-from ..result import LoopOptions, Solution, stopping_target
+from ..result import History, LoopOptions, Solution, stopping_target
 from .cells import Rows, Sums
 from .coordinates import Coordinates
 from .folds import FoldSearch
@@ -159,14 +159,14 @@ class SmoothPopulation:
         silent = np.isin(outcome.status, (Status.NO_SPIKES, Status.ALL_ONES))
         gap, proved = np.where(silent, 0.0, outcome.gap), outcome.proved | silent
         rounds, seconds = int(outcome.rounds.max(initial=0)), time.perf_counter() - began
-        trace = {"epoch": rounds, "row_evals": rounds * problem.n_rows, "seconds": seconds}
-        trace |= {"objective": outcome.objective, "gap": gap, "gap_is_bound": proved}
+        row_evals, history = rounds * problem.n_rows, History()
+        history.add(rounds, row_evals, seconds, outcome.objective, gap, proved)
         solution = Solution(
             params=Params(*space.plain(outcome.coordinates)), status=outcome.status, gap=gap, gap_is_bound=proved,
             target=stopping_target(problem, outcome.objective, options, 0.0), objective=outcome.objective,
-            null_objective=problem.null_objective, epochs=outcome.rounds, row_evals=rounds * problem.n_rows,
-            seconds_run=seconds, seconds_compile=0.0, solver_name="Newton", interrupted=interrupted,
-            history={name: np.array(value)[None] for name, value in trace.items()},
+            null_objective=problem.null_objective, epochs=outcome.rounds, row_evals=row_evals,
+            history=history.arrays(), seconds_run=seconds, seconds_compile=0.0, solver_name="Newton",
+            interrupted=interrupted,
         )  # fmt: skip
         return solution, outcome
 

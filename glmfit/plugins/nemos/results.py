@@ -12,7 +12,7 @@ from nemos.solvers._abstract_solver import OptimizationInfo
 
 from ...display import Display, Summary, frame_by_neuron
 from ...engine.problem import Params
-from ...engine.result import Solution
+from ...engine.result import PER_FIT, Solution
 from ...estimators import FitReport
 from ...estimators.report import null_is_best, relative_gap, report_of
 from ...status import NO_PROOF, Status
@@ -174,12 +174,10 @@ def of_table(found: Solution, n_classes: int) -> Outcome:
 
 def _nothing_proved(n_neurons: int, status: Status, solver: str, epochs: int) -> Solution:
     """Make a solution whose null model and cost are unknown."""
-    unknown = np.full(n_neurons, np.nan)
-    return Solution(
-        params=None, status=np.full(n_neurons, int(status)), gap=unknown, gap_is_bound=np.zeros(n_neurons, bool),
-        target=unknown, objective=unknown, null_objective=unknown, epochs=np.full(n_neurons, int(epochs)),
-        seconds_run=0.0, seconds_compile=0.0, solver_name=solver,
-    )  # fmt: skip
+    known = Solution(
+        params=None, status=int(status), epochs=int(epochs), seconds_run=0.0, seconds_compile=0.0, solver_name=solver
+    )
+    return known.each(lambda value: np.full(n_neurons, value))
 
 
 def merge(outcomes, view, route: str, n_rows: int | None = None, spikes: np.ndarray | None = None) -> FitState:
@@ -196,11 +194,10 @@ def merge(outcomes, view, route: str, n_rows: int | None = None, spikes: np.ndar
             out[columns[::K] // K] = value
         return out
 
-    per_neuron = "status", "gap", "gap_is_bound", "target", "objective", "null_objective", "epochs"
     sums = "row_evals", "failure_probability", "seconds_run", "seconds_compile"
     solution = Solution(
         params=None,
-        **{name: joined([getattr(fit, name) for fit in fits]) for name in per_neuron},
+        **{name: joined([getattr(fit, name) for fit in fits]) for name in PER_FIT},
         **{name: sum(getattr(fit, name) for fit in fits) for name in sums},
         step_certificate=fits[0].step_certificate if len(fits) == 1 else None,
         solver_name="+".join(sorted({fit.solver_name for fit in fits})),
