@@ -12,6 +12,7 @@ from scipy.special import softmax as probabilities
 
 from glmfit import MultinomialGLM, SoftmaxGLM, Status
 from glmfit.engine import tiles
+from glmfit.engine.checkpoint import Checkpoint
 from glmfit.engine.classes import bounds as class_bounds
 from glmfit.engine.classes import rows as class_rows
 from glmfit.engine.classes import run as class_run
@@ -440,6 +441,19 @@ def test_single_precision_features_are_fitted_as_they_are():
     X, y = labelled()
     single = X.astype(np.float32)
     same(fit(single, y), fit(single.astype(np.float64), y), atol=1e-5)
+
+
+def test_a_fit_that_continues_after_its_end_keeps_its_proof(tmp_path, rng):
+    problem = make(rng)
+
+    def fit():
+        checkpoint = Checkpoint(tmp_path / "fit.npz", {"of": "one problem"})
+        return ConjugateGradients().run(problem, options=LoopOptions(tol=1e-6, checkpoint=checkpoint)).only()
+
+    ended, again = fit(), fit()
+    assert ended.status == again.status == Status.CONVERGED
+    assert again.gap == ended.gap and again.gap_is_bound
+    np.testing.assert_array_equal(again.params.coef, ended.params.coef)
 
 
 def test_the_same_seed_gives_the_same_fit(rng):

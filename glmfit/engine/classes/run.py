@@ -34,7 +34,7 @@ class ClassRun(Run):
             raise ValueError(f"the penalty is {problem.penalty.name}, which has kinks; use ProximalNewton.")
         self.softmax, self._descent = problem, descent
         super().__init__(_Classes(problem), options, seed, start, None)
-        self.gap[:] = problem.null_objective - problem.saturated_loss  # no loss is below the smallest
+        self.gap[self.open] = problem.null_objective - problem.saturated_loss  # no loss is below the smallest
         self.most_steps, self._lowest = options.max_epochs, np.inf
 
     def run(self) -> Solution:
