@@ -26,7 +26,6 @@ def held_out_by_solvers(
     """
     N, K = responses.Y.shape[1], nested.n_held
     out = HeldOut.empty(len(nested.masks), K, N)
-    out.off[:] = np.inf
     run = _Runs(nested, observation, responses, penalty, dtype)
     for model in range(len(nested.masks)):
         coef, intercept, gap, proved = run.fit(model)

@@ -1,7 +1,7 @@
 """Held-out losses of nested models: strengths chosen inside the training folds, and every fit with its bound."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -67,8 +67,8 @@ class HeldOut:
 
     def put(self, at: Any, other: Self) -> None:
         """Store the results of some neurons."""
-        for field in fields(self):
-            getattr(self, field.name)[..., at] = getattr(other, field.name)
+        for name, whole in vars(self).items():
+            whole[..., at] = getattr(other, name)
 
 
 @dataclass(frozen=True)

@@ -37,13 +37,9 @@ class FoldSearch:
     def run(self) -> None:
         """Evaluate strengths in common steps from strong to weak, and continue from the best with each separately."""
         self._walk()
-        active = np.arange(len(self.fits))
-        for _ in range(_MOST):
-            active = active[~self._round(active)]
-            if not len(active):
-                break
-        self.held = self._look(np.arange(len(self.fits)))[2]
-        worse = np.flatnonzero(~(self.held <= self.best + _STILL))
+        self._rounds(_MOST, choose=True)
+        held = self._look(np.arange(len(self.fits)))[2]
+        worse = np.flatnonzero(~(held <= self.best + _STILL))
         self.rho[worse], self.gradient[worse] = self.rho_at_best[worse], np.nan
 
     def _walk(self) -> None:
@@ -54,11 +50,8 @@ class FoldSearch:
         self.best, self.rho_at_best, at_best = np.full(len(every), np.inf), middle.copy(), self.at.copy()
         for step in _WALK:
             self.rho[:] = np.clip(middle + step, self.low, self.high)
-            self.objective[:], active = np.inf, every
-            for _ in range(_ROUNDS):
-                active = active[~self._round(active, choose=False)]
-                if not len(active):
-                    break
+            self.objective[:] = np.inf
+            self._rounds(_ROUNDS, choose=False)
             held = self._look(every)[2]
             better = held < self.best
             self.best[better], self.rho_at_best[better] = held[better], self.rho[better]
@@ -71,11 +64,18 @@ class FoldSearch:
         """Which strengths are at the lower (-1) or the upper end (1) of their range, (fit, penalty)."""
         return (self.rho >= self.high - 1e-9).astype(int) - (self.rho <= self.low + 1e-9).astype(int)
 
-    def _round(self, active: np.ndarray, choose: bool = True) -> np.ndarray:
+    def _rounds(self, most: int, choose: bool) -> None:
+        """Step all neurons until each is done."""
+        active = np.arange(len(self.fits))
+        for _ in range(most):
+            active = active[~self._round(active, choose)]
+            if not len(active):
+                break
+
+    def _round(self, active: np.ndarray, choose: bool) -> np.ndarray:
         """Evaluate the losses, choose strengths on request, and step; returns which neurons are done, bool (fit,)."""
         model, loss, _ = self._look(active)
-        strengths = np.exp(self.rho[active])[:, None, :] * self.share[active][..., None]
-        objective = loss + self._penalties(strengths, self.at[active])
+        objective = loss + self._penalties(active)
         slack = 1e-6 * np.abs(objective) + 1e-3
         worse = ~(np.isfinite(objective) & (objective <= self.objective[active] + slack))
         fine = ~worse.any(axis=1)
@@ -111,8 +111,7 @@ class FoldSearch:
         tol, most = (_ROUGH, 1) if far else (_SETTLED, _STEPS)
         rho, best, gained = improve(model, self.space, self.rho[some], *bounds, tol, most * choose)
         self.rho[some], self.gradient[some] = rho, best.gradient
-        strengths = np.exp(rho)[:, None, :] * self.share[some][..., None]
-        self.objective[some] = loss + self._penalties(strengths, self.at[some])
+        self.objective[some] = loss + self._penalties(some)
         step = best.at - self.at[some]
         gain = np.einsum("nfi,nfij,nfj->nf", step, model.fitted[0], step)
         step[~(gain >= 0)] = 0.0
@@ -125,7 +124,8 @@ class FoldSearch:
         settled = np.abs(np.where(free, best.gradient, 0.0)).max(axis=1, initial=0.0) <= 10 * _SETTLED
         return (self.gain[some] <= _NEAR) & (gained <= _STILL) & (settled | (not choose))
 
-    def _penalties(self, strengths: np.ndarray, at: np.ndarray) -> np.ndarray:
-        """Penalties of every fold's parameters, (fit, fold)."""
-        flat = self.space.value(strengths.reshape(-1, strengths.shape[2]), at[..., :-1].reshape(-1, at.shape[2] - 1))
+    def _penalties(self, some: np.ndarray) -> np.ndarray:
+        """Penalties of some fits at their strengths, (fit, fold)."""
+        strengths, at = np.exp(self.rho[some])[:, None, :] * self.share[some][..., None], self.at[some][..., :-1]
+        flat = self.space.value(strengths.reshape(-1, strengths.shape[2]), at.reshape(-1, at.shape[2]))
         return flat.reshape(at.shape[:2])

@@ -233,14 +233,11 @@ class Group:
         model, loss = self._look(some, at_end=True)
         self.objective[some] = loss
         still = self._choose(some, model, at_end=True)
-        if not still.all():
-            done = np.flatnonzero(still)
-            back, some, model = some[~still], some[done], model.take(done)
-            self.objective[back] = np.inf  # of other strengths
-        else:
-            back = some[:0]
+        back, some = some[~still], some[still]
+        self.objective[back] = np.inf  # of other strengths
         if not len(some):
             return back
+        model = model.take(still) if len(back) else model
         anchor = self.last[some] = self.at[some]
         self.objective[some] += self._penalty(some, anchor)
         self.at[some], self.inverse[some] = self._optimum(model, some)
@@ -294,12 +291,8 @@ class Group:
         constant = self.observation.constant
         with np.errstate(over="ignore", invalid="ignore"):
             growth = np.exp(constant * self.of.furthest(at - anchor[left])) * (1 + _INFLATED)
-            found = (
-                gap_bound(
-                    growth * (squared + 2 * rounding), growth * reach[left], not self.of.free[fits].any(), constant
-                )
-                + rounding
-            )
+            attained = not self.of.free[fits].any()
+            found = gap_bound(growth * (squared + 2 * rounding), growth * reach[left], attained, constant) + rounding
         self.outcome.rounds[fits] += 1
         target = stopping_target(self.of.problem, objective / per_row, self.options, rounding / per_row, fits)
         known = np.isfinite(found)
@@ -327,8 +320,7 @@ class Group:
             return diagonal, 2 * diagonal - np.einsum("nij,nji->ni", F, F)
 
         outcome.degrees[:, fits], outcome.degrees_of_tests[:, fits] = (of.T for of in in_chunks(part, len(some)))
-        covariances = outcome.covariance, self.inverse[some]
-        wide = covariances[1]
+        inverse = wide = self.inverse[some]
         outcome.scale[fits] = self.scale[some]
         if self.choose:
             model, log = self._in_nats(some, model)
@@ -341,7 +333,7 @@ class Group:
             outcome.at_end[:, fits] = (high.astype(int) - low.astype(int)).T
         for name, place in self.space.places.items():
             which = np.append(np.arange(place.start, place.stop), -1)
-            for kept, matrices in (covariances, (outcome.wide, wide)):
+            for kept, matrices in ((outcome.covariance, inverse), (outcome.wide, wide)):
                 kept[name][fits] = matrices[:, which[:, None], which]
                 if self.inside is not None:
                     kept[name][fits[~self.inside[some][:, place].any(axis=1)]] = np.nan

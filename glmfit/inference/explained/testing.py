@@ -43,8 +43,7 @@ class Verdicts:
     def empty(cls, n_contributions: int, n_neurons: int, n_draws: int) -> Verdicts:
         """Return an object without results."""
         shape = n_contributions, n_neurons
-        counts = (np.zeros(shape, int) for _ in range(4))  # above, done, loose, unproved
-        fits = (np.zeros(n_neurons, int) for _ in range(2))
+        counts, fits = np.zeros((4, *shape), int), np.zeros((2, n_neurons), int)
         drawn, ended = np.full((n_draws, *shape), np.nan), np.zeros(n_neurons, bool)
         return cls(np.full(shape, np.nan), np.full(shape, np.inf), *counts, drawn, *fits, ended, np.zeros((), int))
 
@@ -129,10 +128,9 @@ class NullTest:
         """Compute the statistics of the recording."""
         out = Verdicts.empty(len(self._pairs), self.scorer.n_neurons, self.null.n_draws)
         responses = self.scorer.taken(slice(None) if self.used is None else self.used, self.used)
-        held = self._held_out(self._setting, responses, np.ones(out.off.shape, bool), None, told)
-        value, out.off, proved = self._statistics(held)
+        every = np.ones(out.off.shape, bool)
+        value, out.off, proved = self._measure(out, self._setting, responses, every, None, told)
         out.observed = np.where(np.isfinite(out.off) | proved, value, np.nan)  # an unproved value is not compared
-        out.count(held)
         return out
 
     def run(self, verdicts: Verdicts, told: Callable[[], None]) -> Iterator[None]:
@@ -149,8 +147,7 @@ class NullTest:
             if not wanted.any():
                 break
             for loose in self._targets:
-                found, held = self._draw(draw, wanted, loose, told)
-                verdicts.count(held)
+                found = self._draw(verdicts, draw, wanted, loose, told)
                 wanted = verdicts.take(k, wanted, found, loose is None)
                 if not wanted.any():
                     break
@@ -183,9 +180,9 @@ class NullTest:
             wanted = np.zeros(verdicts.observed.shape, bool)
             for n, (at, of) in draws.items():
                 wanted[:, n] = of & (at == k)
-            held = self._held_out(self._setting, self.scorer.taken(sources[k], self.used), wanted, None, told)
-            verdicts.count(held)
-            verdicts.take(k, wanted, self._statistics(held), last=True)
+            responses = self.scorer.taken(sources[k], self.used)
+            found = self._measure(verdicts, self._setting, responses, wanted, None, told)
+            verdicts.take(k, wanted, found, last=True)
         return {n: k + 1 for n, (k, _) in draws.items()}
 
     def _look_at(self, verdicts: Verdicts, sources: list[np.ndarray], following: dict, n: int) -> tuple | None:
@@ -221,47 +218,41 @@ class NullTest:
         known = np.isfinite(observed)
         return known if self.level is None else known & (above < self.null.enough(self.level))
 
-    def _draw(self, draw: Draw, wanted: np.ndarray, loose, told) -> tuple[Statistics, HeldOut]:
-        """Compute the statistics of a draw, and the losses behind them."""
+    def _draw(self, verdicts: Verdicts, draw: Draw, wanted: np.ndarray, loose, told) -> Statistics:
+        """Compute the statistics of a draw."""
         scorer, setting, responses = self.scorer, self._setting, self.scorer.responses
         if draw.X is not None:
             setting = scorer.setting(self.used, draw.X)
         elif draw.Y is not None:
             responses = scorer.standard(draw.Y)
         elif self.null.of == "features":
-            return self._draw_features(draw, wanted, loose, told)
+            return self._draw_features(verdicts, draw, wanted, loose, told)
         else:
             responses = scorer.taken(draw.source, self.used)
-        held = self._held_out(setting, responses, wanted, loose, told)
-        return self._statistics(held), held
+        return self._measure(verdicts, setting, responses, wanted, loose, told)
 
-    def _draw_features(self, draw: Draw, wanted: np.ndarray, loose, told) -> tuple[Statistics, HeldOut]:
+    def _draw_features(self, verdicts: Verdicts, draw: Draw, wanted: np.ndarray, loose, told) -> Statistics:
         """Move the features of one group at a time: the contributions of the others have no draw."""
         nothing = np.full(wanted.shape, np.nan), np.full(wanted.shape, np.inf), np.zeros(wanted.shape, bool)
-        out, total, masks = Statistics(*nothing), self.scorer.empty(), self.scorer.masks
-        groups: dict[bytes, list[int]] = {}  # contributions by the features that only the larger model has
-        moved = masks[self._pairs[:, 0]] & ~masks[self._pairs[:, 1]]
-        for c, mask in enumerate(moved):
-            groups.setdefault(mask.tobytes(), []).append(c)
-        for members in groups.values():
-            some = np.zeros_like(wanted)
-            some[members] = wanted[members]
+        out, (more, less) = Statistics(*nothing), self.scorer.masks[self._pairs.T]
+        groups, group = np.unique(more & ~less, axis=0, return_inverse=True)  # features only the larger model has
+        for k, mask in enumerate(groups):
+            some = wanted & (group.reshape(-1, 1) == k)
             if not some.any():
                 continue
-            X, mask = np.array(self.scorer.X), moved[members[0]]
+            X = np.array(self.scorer.X)
             X[:, mask] = self.scorer.X[draw.source][:, mask]
-            held = self._held_out(self.scorer.setting(None, X), self.scorer.responses, some, loose, told)
-            for one, found in zip(out, self._statistics(held), strict=True):
-                one[members] = found[members]
-            total.n_fits += held.n_fits
-            total.n_proved += held.n_proved
-        return out, total
+            setting = self.scorer.setting(None, X)
+            found = self._measure(verdicts, setting, self.scorer.responses, some, loose, told)
+            for whole, part in zip(out, found, strict=True):
+                whole[some] = part[some]
+        return out
 
     def _statistics(self, held: HeldOut, scale: float = 1.0) -> Statistics:
         return contributions_of(held.loss / scale, held.off / scale, held.proved, self._pairs)
 
-    def _held_out(self, setting: Setting, responses, wanted: np.ndarray, loose, told) -> HeldOut:
-        """Compute the losses of the models that contributions compare, for the neurons where they are wanted."""
+    def _measure(self, verdicts: Verdicts, setting: Setting, responses, wanted: np.ndarray, loose, told) -> Statistics:
+        """Compute contributions of the neurons of which they are wanted, and count the fits behind them."""
 
         def among(n: int) -> np.ndarray:
             return np.unique(self._pairs[wanted[:, n]])
@@ -273,4 +264,5 @@ class NullTest:
             parts = [(strength, neurons[tried == strength]) for strength in np.unique(tried)]
         for strength, some in parts:
             out.put(some, self.scorer.held_out(setting.at(strength, loose), responses, some, told, among))
-        return out
+        verdicts.count(out)
+        return self._statistics(out)
