@@ -73,6 +73,18 @@ def test_the_minimum_of_a_quadratic_plus_norms_of_groups_meets_its_conditions(ne
         assert missed(w, Q, c, labels, strength) <= 1e-6 and (strength.max(initial=0) < np.abs(c).max() or any(zero))
 
 
+@pytest.mark.parametrize("away", [1e-8, 1e-10])
+def test_near_the_minimum_only_rounding_is_left(away, rng):
+    """There objectives of a point and of the next one hardly differ, and comparing them must not shorten steps."""
+    for trial in range(60):
+        A = rng.normal(size=(40, 12))
+        Q, c, labels = A.T @ A / 40, A.T @ rng.normal(size=40) / 40, np.repeat(np.arange(4), 3)
+        strength = np.full(4, 0.1 * np.abs(c).max())
+        w = least(Q, c, labels, strength, rng.normal(size=12))
+        w = least(Q, c, labels, strength, w * (1 + away * rng.normal(size=12)))
+        assert missed(w, Q, c, labels, strength) <= 1e-13, trial
+
+
 @pytest.mark.parametrize("most", [25, 90], ids=["small", "large"])
 def test_models_of_different_sizes_have_the_minima_that_each_has_alone(most, rng):
     """Models with fewer variables are continued by the identity."""

@@ -181,7 +181,8 @@ def minimise_groups(Q, c, labels, strength, start, share=0.0):
     w has groups of exact zeros; the first group is free, and the last past the end. Newton steps on the groups that are
     not zero, where the norms are smooth, are fast once the zeros are right. Where they are not, the objective is
     minimised over one group after the other: over those that should switch between zero and not, or over all if this
-    does not help. It never increases. It may stop when a Newton step promises less than a ``share`` of the decrease.
+    does not help. It never increases, but for rounding. It may stop when a Newton step promises less than a ``share``
+    of the decrease.
     """
     out, w, left, groups = start.copy(), start, np.arange(len(c)), None
     size = np.abs(c).max(axis=1, initial=0.0) + strength.max(axis=1, initial=0.0)
@@ -332,12 +333,12 @@ def _newton_of_groups(Q, c, labels, strength, w):
     failed = ~np.isfinite(step).all(axis=1)
     step[failed] = 0.0
     push, bent = -np.sum(step * gradient, axis=1), np.sum(step * times(Q, step), axis=1)
-    length = np.ones(len(w))
+    length, rounding = np.ones(len(w)), _ROUNDING * np.sum(strength * norms, axis=1)
     while True:
-        # The objective after a part of the step minus that before, without the rounding of either.
+        # The objective after a part of the step minus that before, with the rounding of the norms alone.
         moved = np.sqrt(_sums(labels, (w - length[:, None] * step) ** 2, shape)) - norms
         change = length * (push + length / 2 * bent) + np.sum(strength * moved, axis=1)
-        high = ~(change < 0) & (length > _SHORTEST) & step.any(axis=1)
+        high = ~(change < rounding) & (length > _SHORTEST) & step.any(axis=1)
         if not high.any():
             break
         length[high] /= 2
