@@ -14,10 +14,11 @@ from ..cholesky import is_definite
 from ..penalties import Penalty
 from ..threads import n_cores
 from .cg import Descent, steps_of_a_hessian, steps_of_a_sample
-from .exact.kinked import least_of_models, times
+from .exact.kinked import least_of_models
 from .host import HostRows
 from .metric import SharedMetric
 from .population import select
+from .small_systems import times
 
 _LIFT = 1e-7  # of the diagonal of a Hessian in single precision, at least
 _NEAR = 0.6  # of its threshold: features with a larger gradient are in a Hessian, so they need not be added soon

@@ -339,6 +339,15 @@ def test_counts_are_stored_in_the_smallest_type_that_holds_them(most, kind):
     assert layout.put_counts(Y, np.array([0, 1])).dtype == np.float32
 
 
+def test_responses_that_devices_round_are_laid_out_to_the_last_row(rng, monkeypatch):
+    monkeypatch.setattr(shards, "ROWS_OF_A_TILE", 64)
+    monkeypatch.setattr(shards, "_NUMBERS", 1)
+    Y = rng.gamma(2.0, size=(4000, 3))
+    layout = shards.Layout(jax.devices()[:1], len(Y), np.float32)
+    there = np.asarray(layout.put_counts(Y, np.array([0, 2]))).reshape(-1, 2)[: len(Y)]
+    np.testing.assert_array_equal(there, Y[:, [0, 2]].astype(np.float32))
+
+
 @pytest.mark.usefixtures("by_newton")
 def test_newton_on_devices_resumes_from_a_checkpoint_and_returns_partial_results(tmp_path):
     X, Y = recording(t=300)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...cholesky import solve_definite
+from ..small_systems import solve, times
 
 _ROUNDS, _BOLD = 40, 30  # per variable; rounds in which many variables may enter at once
 _PARTS = 0.5, 0.25, 0.125, 0.06, 0.015  # of a step that is too long
@@ -134,11 +135,6 @@ def _shorter(Q, c, l1, w, step, crosses, careful):
     return points[best], gradients[best], values[best]
 
 
-def times(Q, w):
-    """Multiply each matrix by its vector, (model, variable)."""
-    return (Q @ w[:, :, None])[:, :, 0]
-
-
 def _sums(labels, values, shape):
     """Sum values over the variables of each group, of the shape (quadratic, group)."""
     place = labels + shape[1] * np.arange(shape[0])[:, None]
@@ -161,7 +157,7 @@ def _solve_inside(Q, right, inside, bend=None, unit=None, labels=None):
         outside = ~inside
         own = np.where(outside[:, :, None] | outside[:, None, :], np.eye(n), own)
         with contextlib.suppress(np.linalg.LinAlgError):  # of one of them
-            return np.linalg.solve(own, right[:, :, None])[:, :, 0]
+            return solve(own, right)
     for i, which in enumerate(inside):
         at = np.flatnonzero(which)
         if at.size:
