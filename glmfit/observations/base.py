@@ -252,7 +252,7 @@ class Observation(eqx.Module):
 
     def _law(self, eta: np.ndarray, exposure: Any) -> tuple:
         """Return the distribution of the response over an exposure in `scipy.stats`, and its parameters."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} defines neither _law nor quantile and cdf")
 
     def quantile(self, level: Any, eta: np.ndarray, exposure: Any = 1.0) -> np.ndarray:
         """Compute quantiles of the response over an exposure, with SciPy; levels and eta broadcast."""
