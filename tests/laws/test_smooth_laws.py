@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.optimize
 from oracles import responses
 from oracles import smooth_terms as oracle
 from sklearn.base import clone
@@ -743,3 +744,53 @@ def test_neurons_near_their_optimum_are_proved_when_the_rounds_end():
     terms = {"x": Term([0], [[[1.0]]])}
     status = quiet(PopulationGAM(terms, max_epochs=15).fit, x, counts).report_.status
     assert np.all(status[1:] == Status.CONVERGED)
+
+
+# ------------------------------------------------------------------------------------------ features of any units
+
+
+def least_loss(X, y):
+    """Least mean loss of Poisson counts with the softplus link, by SciPy, of features in their own units."""
+    Z = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
+
+    def loss(w):
+        rate = np.logaddexp(0, Z @ w)
+        return np.mean(rate - y * np.log(rate))
+
+    return scipy.optimize.minimize(loss, np.append(np.zeros(X.shape[1]), -1.0), tol=1e-14).fun
+
+
+def test_a_mask_keeps_features_of_small_units(rng):
+    X = np.column_stack([rng.normal(size=500) * 5e3, rng.normal(size=500) * 1e-4])
+    y = rng.poisson(np.logaddexp(0, 1e4 * X[:, 1]))
+    model = PopulationGLM(regularizer=None, feature_mask=[[1, 0], [1, 1]]).fit(X, np.column_stack([y, y]))
+    assert model.report_.converged.all() and model.report_.gap_is_bound.all()
+    for k, features in enumerate(([0, 1], [1])):
+        assert abs(model.report_.objective[k] - least_loss(X[:, features], y)) <= model.report_.gap[k] + 1e-9
+
+
+def test_a_clock_is_a_feature(rng):
+    t = np.arange(100.0)
+    X, y = np.column_stack([1.7e9 + t / 20, rng.normal(size=100)]), rng.poisson(np.exp(t / 50 - 1))
+    models = [
+        PopulationGAM({"s": Term([1], [np.eye(1)])}, strengths={"s": 1e-3}).fit(x, y) for x in (X, X - [1.7e9, 0])
+    ]
+    objectives = [float(model.report_.objective[0]) for model in models]
+    np.testing.assert_allclose(objectives[0], objectives[1], rtol=1e-9)
+    np.testing.assert_allclose(models[0].coef_, models[1].coef_, rtol=1e-6)
+
+
+def test_masked_coefficients_are_exactly_0(rng):
+    X = rng.normal(size=(40, 4))
+    X[:, 1] = X[:, 0]
+    X = np.column_stack([X, X[:, 2]])
+    mask = np.array([[1, 1], [1, 1], [1, 0], [1, 1], [1, 1]])
+    coef = quiet(PopulationGLM(regularizer=None, feature_mask=mask).fit, X, rng.poisson(1.0, (40, 2))).coef_
+    assert np.all(coef[mask == 0] == 0) and coef[mask == 1].any()
+
+
+def test_features_that_do_not_vary_leave_constant_rates(rng):
+    Y = rng.poisson(1.0, (100, 2))
+    model = quiet(PopulationGLM(regularizer=None, feature_mask=[[1, 1], [0, 1]]).fit, np.ones((100, 2)), Y)
+    assert not model.coef_.any() and model.report_.converged.all()
+    np.testing.assert_allclose(model.predict(np.ones((1, 2)))[0], Y.mean(axis=0))

@@ -14,7 +14,7 @@ from ..tiles import rows_at_once, sums_over_tiles
 
 _NULL = 1e-9  # share of the largest eigenvalue of a penalty below which nothing is penalised
 _TWICE = 1e-10  # share of a direction's variance that others do not have; below, it is a duplicate
-_CONSTANT = 1e-14  # share of a feature's second moment below which its variance is rounding
+_ROUNDING = 64 * float(np.finfo(float).eps)  # share of a mean: a smaller standard deviation may be rounding
 _STILL = 1e-13  # share of the features' variance below which a penalised direction does not vary
 _COMMUTE = 1e-9  # of the norms of two matrices: more than the rounding of their commutator
 
@@ -84,7 +84,8 @@ class Coordinates:
             sizes = np.append(np.zeros((len(mixed), kept.shape[1])), diagonals[:, ~free], axis=1)
             return np.append(kept, held, axis=1), sizes, whole
         # Directions that do not vary are 0 at every strength.
-        varies = np.einsum("ij,ij->j", held, covariance @ held) > _STILL * size
+        still = np.maximum(_STILL * size, (_ROUNDING * (self.mean @ held)) ** 2)
+        varies = np.einsum("ij,ij->j", held, covariance @ held) > still
         weight = np.append(np.zeros((len(diagonals), kept.shape[1])), diagonals[:, ~free][:, varies], axis=1)
         return np.append(kept, held[:, varies], axis=1), weight, None
 
@@ -192,7 +193,7 @@ def _diagonalise(n_features: int, columns: np.ndarray, matrices) -> tuple[np.nda
 
 def _of_unit_variance(turn: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """Directions of single features in units of their standard deviation, without those that are constant."""
-    varies = variance > _CONSTANT * (variance + mean**2)
+    varies = variance > (_ROUNDING * mean) ** 2
     scaled = turn / np.sqrt(np.where(varies, variance, 1.0))[:, None]
     return scaled[:, (turn[varies] != 0).any(axis=0)]
 

@@ -59,8 +59,8 @@ def optimum(model: Quadratic, space: Coordinates, strengths) -> tuple[np.ndarray
     """Find optima of penalised models, inverses of their Hessians, 0 for coordinates that a fit lacks, and log dets."""
     inverse, log = invert(with_penalty(model, space, strengths), model.floor)
     if model.inside is not None:
-        i = np.arange(space.n_coordinates)
-        inverse[:, i, i] -= ~model.inside
+        inverse[:, :-1] *= model.inside[:, :, None]
+        inverse[:, :, :-1] *= model.inside[:, None]
     return times(inverse, model.z), inverse, log
 
 

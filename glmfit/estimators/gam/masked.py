@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from ...checks import shorten
 from ...data.arrays import shape_of
 from ...data.counts import Training
 from ...data.standard_form import StandardForm
@@ -29,7 +30,7 @@ def read_ones(what: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
         of = "(feature, neuron)" if len(shape) == 2 else "(neuron,)"
         raise ValueError(f"{what} has shape {value.shape}; it needs {of}, {shape}: 1 where the neuron has it, else 0.")
     if value.dtype.kind not in "biuf" or not np.isin(value, (0, 1)).all():
-        raise ValueError(f"{what} has values other than 0 and 1, or True and False.")
+        raise ValueError(f"{what} has values other than 0 and 1, or True and False: {shorten(given)}")
     return value.astype(bool)
 
 
@@ -38,7 +39,7 @@ def coordinates_within(turn: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
     ``turn`` takes coordinates to features, (feature, coordinate), and ``mask`` is bool (feature, neuron).
     """
-    return np.array([mask[column != 0].all(axis=0) for column in turn.T]).reshape(-1, mask.shape[1])
+    return np.array([mask[column != 0].all(axis=0) for column in turn.T], bool).reshape(-1, mask.shape[1])
 
 
 def check_masked(model, data: Training, checkpoint: Any, init_params: Any) -> None:
@@ -57,7 +58,7 @@ def check_masked(model, data: Training, checkpoint: Any, init_params: Any) -> No
 def fit_masked(problem: PopulationProblem, form: StandardForm, mask: np.ndarray, options: LoopOptions) -> Solution:
     """Fit a problem without a penalty, each neuron with the features it has; coefficients of other features are 0."""
     n = problem.n_features
-    space = Coordinates(problem.X, {"features": (range(n), list(np.eye(n)))}, problem.weights)
+    space = Coordinates(problem.X, {str(j): ([j], [np.ones(1)]) for j in range(n)}, problem.weights)
     inside = coordinates_within(space.turn, mask)
     population = SmoothPopulation(problem, space, [range(n)], problem.n_counted, form.unit, inside)
     return population.fit(np.zeros(mask.shape), options)[0]
