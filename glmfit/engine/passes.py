@@ -152,20 +152,21 @@ def fit_intercept(Y, weights, observation: Observation, offset):
         def tile(rows):
             y, eta = np.asarray(Y[rows], np.float64), b + offset[rows]
             w = 1.0 if weights is None else weights[rows].reshape(len(y), -1)
-            parts = *observation.loss_and_derivative(y, eta), observation.curvature(y, eta), y
+            parts = *observation.loss_and_derivative(y, eta), observation.curvature(y, eta), y, 1.0 - y
             return np.stack([np.sum(w * part, axis=0) for part in parts])
 
         return sum(over_tiles(tile, len(Y))) / len(Y)
 
     furthest = max(over_tiles(lambda rows: np.max(offset[rows]), len(Y)))
-    mean = sums(np.zeros(Y.shape[1]))[3]
+    mean, room = sums(np.zeros(Y.shape[1]))[3:]
+    mean = observation.exact_mean(mean, lambda: room)
     with np.errstate(divide="ignore", invalid="ignore"):
         b = observation.intercept(mean) - furthest  # for silent neurons this is the answer
     b = np.where(np.isfinite(b), b, 0.0)
     low, high = np.full_like(b, -np.inf), np.full_like(b, np.inf)
     moving = np.asarray(observation.has_optimum(mean))
     for k in range(_NEWTON_STEPS):
-        loss, slope, curvature, _ = sums(b)
+        loss, slope, curvature, *_ = sums(b)
         if not moving.any():
             break
         low, high = np.where(slope <= 0, b, low), np.where(slope >= 0, b, high)

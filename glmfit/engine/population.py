@@ -161,7 +161,9 @@ class PopulationProblem(OneNeuron):
     @cached_property
     def mean_count(self) -> np.ndarray:
         """Weighted mean response per bin, (neuron,); arbitrary for a neuron without data."""
-        return np.where(self.unseen, _ANY, self._mean_of_counts(lambda y: np.asarray(y, np.float64)))
+        mean = self._mean_of_counts(lambda y: np.asarray(y, np.float64))
+        mean = self.observation.exact_mean(mean, lambda: self._mean_of_counts(lambda y: 1.0 - y))
+        return np.where(self.unseen, _ANY, mean)
 
     @cached_property
     def size_of_counts(self) -> np.ndarray:

@@ -19,7 +19,7 @@ from ..observations import Observation
 from ..penalties.by_name import PenaltyFamily
 from ..status import Status
 from .cv_fits import ManyFits
-from .population_model import PROVED
+from .population_model import PROVED, at_ends
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,8 +191,9 @@ class PathFits(ManyFits):
         else:
             solver = (ConjugateGradients if penalty.smooth else ProximalNewton)(hints=hints)
         solution = self._run(k, solver, problem, start, options, bar)
-        path.coef[block] = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
-        path.intercept[block] = solution.params.intercept.reshape(shape) + form.shift
+        coef, intercept = solution.params
+        coef = np.moveaxis(coef.reshape(-1, *shape), 0, 1), intercept.reshape(shape) + form.shift
+        path.coef[block], path.intercept[block] = at_ends(solution.status.reshape(shape), *coef)
         path.gap[block] = solution.gap.reshape(shape) * form.unit
         path.objective[block] = solution.objective.reshape(shape) * form.unit + form.constant
         path.null_objective[block] = solution.null_objective.reshape(shape) * form.unit + form.constant

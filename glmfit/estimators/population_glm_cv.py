@@ -21,7 +21,7 @@ from .dispersion import NO_FIT
 from .model import WholeFit
 from .parameters import by_name, check_ratio, read_solver
 from .population_glm import at_dispersion, penalty_family
-from .population_model import PROVED, PopulationModel
+from .population_model import PROVED, PopulationModel, at_ends
 from .scores import choose_strengths, make_folds, score_folds
 from .streaming import as_arrays
 
@@ -223,7 +223,8 @@ class PopulationGLMCV(CrossValidated, PopulationModel):
         self.best_strength_, self.one_se_strength_, self.strength_ = (
             np.where(there, fits.strengths[which], np.nan) for which in (best, one_se, chosen)
         )
-        self.coef_path_, self.intercept_path_ = fits.coef[:, -1], fits.intercept[:, -1] + fits.form.shift
+        path = fits.coef[:, -1], fits.intercept[:, -1] + fits.form.shift
+        self.coef_path_, self.intercept_path_ = at_ends(fits.status[:, -1], *path)
         self.cv_gap_ = fits.gap[:, :-1] * fits.unit[:-1]
         self.cv_gap_is_bound_ = fits.gap_is_bound[:, :-1]
         self.cv_converged_ = np.isin(fits.status[:, :-1], PROVED)

@@ -43,6 +43,14 @@ _HELD = 10.0  # nats by which rows hold a coefficient
 _CANCELS = 100.0  # effect of a feature over that of all together
 
 
+def at_ends(status, coef, intercept) -> tuple[np.ndarray, np.ndarray]:
+    """Set coefficients (..., feature, neuron) and intercepts: nan without data, a limit where there is no optimum."""
+    unknown, limits = status == Status.NO_DATA, (status == Status.NO_SPIKES, status == Status.ALL_ONES)
+    none = np.expand_dims(np.isin(status, NO_SLOPE), -2)
+    coef = np.where(np.expand_dims(unknown, -2), np.nan, np.where(none, 0.0, coef))
+    return coef, np.select([*limits, unknown], [*_END_INTERCEPTS, np.nan], intercept)
+
+
 class PopulationModel(RegressorMixin, Model):
     """Common part of `PopulationGLM` and `PopulationGLMCV`: everything but the fit."""
 
@@ -67,11 +75,7 @@ class PopulationModel(RegressorMixin, Model):
         solution = form.solution(solution)
         status = solution.status
         unknown = status == Status.NO_DATA
-        coef = np.where(unknown, np.nan, np.where(np.isin(status, NO_SLOPE), 0.0, solution.params.coef))
-        ends = np.select(
-            [status == Status.NO_SPIKES, status == Status.ALL_ONES, unknown], [*_END_INTERCEPTS, np.nan], 0.0
-        )
-        intercept = np.where(ends == 0, solution.params.intercept, ends)
+        coef, intercept = at_ends(status, *solution.params)
         self.coef_ = coef[:, 0] if data.one_neuron else coef
         self.intercept_ = float(intercept[0]) if data.one_neuron else intercept
         self._neurons = data.neurons

@@ -224,6 +224,15 @@ class Observation(eqx.Module):
         """
         return namespace(mean).isfinite(mean)
 
+    def exact_mean(self, mean: np.ndarray, room: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return mean responses, exactly 1 where all are, which the rounding of weighted sums may hide.
+
+        ``room`` computes means of ``1 - y``.
+        """
+        if self.has_optimum(np.ones(())):
+            return mean
+        return np.where(room() == 0, 1.0, np.minimum(mean, np.nextafter(1.0, 0.0)))
+
     @by_element
     def saturated_loss(self, y: Array) -> Array:
         """Compute the smallest loss a response can have, min over eta of phi(eta; y)."""

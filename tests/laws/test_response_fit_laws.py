@@ -672,3 +672,33 @@ def test_rank_of_repeated_features_is_counted_without_a_basis(monkeypatch):
     with pytest.warns(UserWarning, match="constant column"):
         model = PopulationGLM(regularizer_strength=0.1, observation_model="Gaussian").fit(X, y)
     assert model.report_.rank == 3
+
+
+@pytest.mark.parametrize("offset", [None, 0.1])
+def test_weights_do_not_hide_that_all_responses_are_1(offset, rng):
+    for _ in range(20):  # the mean of the weights rounds to more or less than 1
+        X, w, y = rng.normal(size=(100, 2)), rng.random(100), np.ones(100)
+        given = {"sample_weight": w, "offset": None if offset is None else np.full(100, offset)}
+        model = make("Bernoulli", "Ridge", 0.1).fit(X, y, **given)
+        assert model.report_.status == [Status.ALL_ONES] and model.intercept_ == 1e4
+        path = make("Bernoulli", "Ridge").path(X, y, strengths=[1.0, 0.1], **given)
+        assert np.all(path.status == Status.ALL_ONES) and np.all(path.intercept == 1e4) and np.all(path.objective == 0)
+        with pytest.warns(UserWarning, match="folds without a spike that cannot be scored"):
+            cv = make("Bernoulli", "Ridge", model=PopulationGLMCV, strengths=[0.1, 1.0]).fit(X, y, **given)
+        assert np.all(cv.intercept_path_ == 1e4) and np.isnan(cv.cv_scores_).all()
+
+
+@pytest.mark.parametrize("method", ["path", "cv"])
+def test_paths_have_no_parameters_of_a_neuron_without_data(method):
+    X, Y, *_ = recording("softplus", 3)
+    Y[:, 1], Y[:, 2] = np.nan, 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if method == "path":
+            path = make("softplus", "Ridge").path(X, Y, strengths=[1.0, 0.1])
+            coef, intercept = path.coef, path.intercept
+        else:
+            model = make("softplus", "Ridge", model=PopulationGLMCV, strengths=[0.1, 1.0]).fit(X, Y)
+            coef, intercept = model.coef_path_, model.intercept_path_
+    assert np.isfinite(coef[..., 0]).all() and np.isnan(coef[..., 1]).all() and not coef[..., 2].any()
+    assert np.isnan(intercept[:, 1]).all() and np.all(intercept[:, 2] == -1e4)

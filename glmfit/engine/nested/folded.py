@@ -59,7 +59,8 @@ class _Runs:
         )
         y = np.where(np.asarray(own) > 0, responses.Y, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            self.mean = self.train.T @ (base * own * y) / self.mass
+            mean, room = (self.train.T @ (base * own * values) / self.mass for values in (y, 1.0 - y))
+        self.mean = observation.exact_mean(mean, lambda: room)
         self.usable = (self.size > 0) & np.asarray(observation.has_optimum(self.mean), bool)
         self._designs: dict = {}
 

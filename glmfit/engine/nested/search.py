@@ -144,8 +144,12 @@ class Nested:
             [block.stop - block.start if counts is None else counts[block].sum() for block in blocks.slices]
         )
         mass = size if weights is None else np.array([weights[block].sum() for block in blocks.slices])
-        total = np.array([(y if weights is None else y * weights)[block].sum() for block in blocks.slices])
-        mean = (self.sets @ total) / (self.sets @ mass)
+
+        def means(values):
+            total = np.array([(values if weights is None else values * weights)[b].sum() for b in blocks.slices])
+            return (self.sets @ total) / (self.sets @ mass)
+
+        mean = observation.exact_mean(means(y), lambda: means(1.0 - y))
         usable = (self.sets @ size > 0) & np.asarray(observation.has_optimum(mean), bool)
         held = usable[self.singles()] & (size[: self.n_held] > 0)
         if not (usable[0] and held.any()):
