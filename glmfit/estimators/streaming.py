@@ -185,9 +185,9 @@ def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, epoc
         seen = np.ones((len(y), 1), bool) if keep is None else keep[rows][:, None]
         y = np.where(seen, y, observation.neutral)
         door.check_part(y, None if data.exposure is None else data.exposure[rows], rows.start, observation)
-        missing = np.isnan(y)
-        some_nan |= bool(missing.any())
-        seen = seen & ~missing if data.own is None else seen & ~missing & (data.own[rows] > 0)
+        unknown = np.isnan(y)
+        some_nan |= bool(unknown.any())
+        seen = seen & ~unknown if data.own is None else seen & ~unknown & (data.own[rows] > 0)
         fraction |= np.any((y != np.rint(y)) & seen, axis=0)
         spikes += np.where(seen, y, 0).sum(axis=0)
         n_seen += seen.sum(axis=0)

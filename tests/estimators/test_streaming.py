@@ -520,3 +520,13 @@ def test_the_rows_that_guide_a_streamed_fit_may_span_several_tiles(tmp_path, mon
     model.fit(np.load(tmp_path / "x.npy", mmap_mode="r"), Y)
     assert model.report_.converged.all()
     assert max(seen) > tiles.rows_of_a_tile(40) and len(X) not in seen
+
+
+def test_dropped_rows_are_those_without_features_or_offset(tmp_path):
+    X, Y = make()
+    Y, offset = Y.astype(float), np.zeros(T)
+    Y[:30, 0], offset[-7:] = np.nan, np.nan
+    streamed = PopulationGLM(max_memory=SMALL).fit(Counted(X), Y, offset=offset).report_
+    loaded = PopulationGLM().fit(X, Y, offset=offset).report_
+    assert streamed.n_dropped == loaded.n_dropped == 7
+    np.testing.assert_array_equal(streamed.n_masked, loaded.n_masked)
