@@ -360,3 +360,13 @@ def test_a_checkpoint_without_counts_of_unproved_draws_continues(tmp_path, monke
     again = explain(model(), *recording(), GROUPS, **given)
     np.testing.assert_array_equal(again.p_value, found.p_value)
     assert not again.n_unproved_draws.any()
+
+
+def test_epochs_of_a_null_must_not_share_rows():
+    import pynapple as nap
+
+    X, Y = recording()
+    t = 0.1 * np.arange(T)
+    counts, trials = nap.TsdFrame(t, Y), [nap.IntervalSet(0, 8), nap.IntervalSet(8, 16)]
+    with pytest.raises(ValueError, match="within has epochs that overlap or touch: 1 row would belong to two"):
+        explain(model(), X, counts, GROUPS, null=CircularShift(3, within=trials), **NULL)

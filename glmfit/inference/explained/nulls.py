@@ -14,6 +14,7 @@ import numpy as np
 
 from ...checks import check_choice, check_whole
 from ...data.times import TimeAxis
+from ...display import counted
 from ...estimators.scores import are_epochs, is_epochs
 
 
@@ -315,4 +316,9 @@ def segments_of(within: Any, rows: Rows) -> list[np.ndarray]:
     parts = [part for part in parts if len(part)]
     if not parts:
         raise ValueError("within has no row that counts for the fit.")
+    if shared := sum(map(len, parts)) - len(np.unique(np.concatenate(parts))):
+        raise ValueError(
+            f"within has epochs that overlap or touch: {counted(shared, 'row')} would belong to two of them. Give "
+            "epochs without rows in common, or a label per row."
+        )
     return parts
