@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ..checks import check_installed, check_positive
+from ..checks import check_installed, check_positive, shorten
 from ..data.arrays import numbers
 from .colors import GREY
 
@@ -24,6 +24,7 @@ _OPTIONS = {
     "ylabel": "str\n    Name, and unit, of the y-axis.",
     "ax": "matplotlib.axes.Axes, optional\n    Where to draw.",
 }
+_UNEVEN, _MISSING = 0.01, 50  # of a step; steps for every number given, at most
 _OF_EVERY_DRAWING = """
 
 Returns
@@ -198,9 +199,40 @@ def read_like(name, values, like, shape) -> np.ndarray:
     return numbers(values, name, f"numbers of the shape of {like}, {shape}", shape=shape)
 
 
+def read_pair(name, values, needs) -> tuple:
+    """Return two values; ValueError unless there are two."""
+    if not isinstance(values, list | tuple) or len(values) != 2:
+        raise ValueError(f"{name} is {shorten(values)}; it must be a tuple of two: {needs}.")
+    return tuple(values)
+
+
+def read_steps(name, values) -> tuple[np.ndarray, float]:
+    """Return numbers that increase by whole steps, and the step; ValueError for others."""
+    values = read_numbers(name, values, name)
+    step = float(np.diff(values).min(initial=np.inf)) if len(values) > 1 else 1.0
+    places = (values - values[0]) / step if len(values) and step > 0 else np.array([np.nan])
+    uneven = np.abs(places - np.round(places)).max() if np.isfinite(places).all() else np.inf
+    if uneven > _UNEVEN or (len(places) > 1 and places[-1] > _MISSING * len(places)):
+        raise ValueError(
+            f"{name} is {shorten(values)}; it must be numbers that increase by the same step, some of which may be "
+            "missing, and at least one."
+        )
+    return values, step
+
+
+def read_indices(name, values, n: int) -> np.ndarray:
+    """Return whole numbers from 0 to n - 1, all of them if None; ValueError for others."""
+    at = np.arange(n) if values is None else np.asarray(values)
+    if at.ndim != 1 or at.dtype.kind not in "iu" or not len(at) or at.min() < 0 or at.max() >= n:
+        raise ValueError(f"{name} is {shorten(values)}; it must be a list of whole numbers from 0 to {n - 1}.")
+    return at
+
+
 def read_bins(time_s, bin_s) -> tuple[np.ndarray, float]:
     """Return the centres of bins, which must increase, and their width, s: the median difference if it is None."""
     time = read_numbers("time_s", time_s, "time")
+    if not len(time):
+        raise ValueError("time_s has no bins; there is nothing to draw.")
     backwards = np.flatnonzero(~(np.diff(time) > 0))  # also where one is NaN
     if len(backwards):
         first, second = time[backwards[0]], time[backwards[0] + 1]

@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..checks import check_positive
 from ..estimators import ResponseModel
-from .axes import axes_or_new, color_bar, legend, name_axes, on_axes, read_like, read_numbers
+from .axes import (
+    axes_or_new,
+    color_bar,
+    legend,
+    name_axes,
+    on_axes,
+    read_indices,
+    read_like,
+    read_numbers,
+    read_pair,
+    read_steps,
+)
 from .colors import LIGHT, RED
 
 if TYPE_CHECKING:
@@ -47,6 +59,10 @@ def plot_confusion(
         raise ValueError(f"true has shape {true.shape} and decoded {decoded.shape}; they must be (row,), equally long.")
     labels = np.unique(np.concatenate([true, decoded])) if labels is None else np.asarray(labels)
     place = {label: k for k, label in enumerate(labels.tolist())}
+    if len(place) < len(labels):
+        raise ValueError(f"labels has {len(labels)} classes, but only {len(place)} that differ; give each once.")
+    if names is not None and len(names) != len(labels):
+        raise ValueError(f"names has {len(names)} names for {len(labels)} classes; give one for each.")
     unknown = sorted({str(c) for c in [*true.tolist(), *decoded.tolist()] if c not in place})
     if unknown:
         raise ValueError(f"labels lacks {', '.join(unknown[:5])}, which occurs in true or decoded.")
@@ -93,6 +109,7 @@ def plot_decoded(
         Probabilities, as ``predict_proba`` returns them.
     position : array-like of shape (position,)
         Centres of the places, increasing and evenly spaced; those that never occurred in training may be missing.
+        Bins whose probabilities are NaN stay white.
     truth : array-like of shape (time,), optional
         True position, in the unit of `position`.
     limit : float, optional
@@ -100,17 +117,22 @@ def plot_decoded(
     breaks : sequence of float
         Times, s, at which time was cut, marked by lines with a name in the legend; the truth is not joined across them.
     """
-    time, position = read_numbers("time_s", time_s, "time"), read_numbers("position", position, "position")
+    time, (position, step) = read_numbers("time_s", time_s, "time"), read_steps("position", position)
+    if not np.isfinite(time).all() or not len(time):
+        raise ValueError("time_s must be one or more finite numbers, s.")
     posterior = read_like("posterior", posterior, "time_s and position", (len(time), len(position)))
     values = None if truth is None else read_like("truth", truth, "time_s", time.shape)
     ax = axes_or_new(ax, (6.5, 2.6))
-    step = np.diff(position).min() if len(position) > 1 else 1.0
     place = np.round((position - position[0]) / step).astype(int)
     image = np.zeros((place[-1] + 1, len(time)))
     image[place] = posterior.T
     half_t = np.median(np.diff(time)) / 2 if len(time) > 1 else 0.5
     extent = (time[0] - half_t, time[-1] + half_t, position[0] - step / 2, position[-1] + step / 2)
-    limit = float(np.quantile(posterior.max(axis=1), 0.99)) if limit is None else limit
+    if limit is None:
+        largest = posterior.max(axis=1)
+        largest = largest[np.isfinite(largest)]
+        limit = float(np.quantile(largest, 0.99)) if len(largest) else 1.0
+    check_positive("limit", limit)
     shown = {"cmap": "Greys", "vmin": 0, "vmax": limit, "interpolation": "nearest"}
     ax.imshow(image, origin="lower", aspect="auto", extent=extent, **shown)
     named = {}  # the last line of each kind
@@ -151,10 +173,10 @@ def plot_responses(
     label : str
         Name, and unit, of the responses, next to the color bar.
     """
-    responses = responses.predict() if hasattr(responses, "predict") else responses
+    responses = responses.predict() if isinstance(responses, ResponseModel) else responses
     table = read_numbers("responses", responses, "stimulus", "neuron")
-    table = table if rows is None else table[np.asarray(rows)]
-    table = table if columns is None else table[:, np.asarray(columns)]
+    table = table[np.ix_(*(read_indices(*of) for of in zip(("rows", "columns"), (rows, columns), table.shape)))]
+    limits = limits and read_pair("limits", limits, "the responses at the ends of the colours")
     known = table[np.isfinite(table)]
     if limits is None:
         limits = (min(0.0, float(known.min())), float(np.quantile(known, 0.99))) if known.size else (0.0, 1.0)

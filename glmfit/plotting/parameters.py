@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import check_choice, check_positive
 from ..data.arrays import numbers
-from .axes import axes_or_new, color_bar, name_axes, on_axes, read_like, read_numbers, whole_ticks
+from .axes import axes_or_new, color_bar, name_axes, on_axes, read_like, read_numbers, read_pair, whole_ticks
 from .colors import BLUE, GREY, LIGHT
 
 if TYPE_CHECKING:
@@ -62,20 +62,26 @@ def plot_filter(
     weights = read_numbers("weights", weights, "basis function", *(["neuron"] if several else []))
     basis = read_like("basis", basis, "lag_s and weights", (len(lag), len(weights)))
     if interval is not None:
-        low, high = (read_like(f"interval[{k}]", end, "lag_s", lag.shape) for k, end in enumerate(interval))
+        ends = read_pair("interval", interval, "lower and upper ends, (lag,) each")
+        low, high = (read_like(f"interval[{k}]", end, "lag_s", lag.shape) for k, end in enumerate(ends))
     if covariance is not None:
         if several:
             raise ValueError(
                 f"covariance is given with weights {weights.shape}; it belongs to the weights of one neuron."
             )
         covariance = read_like("covariance", covariance, "the weights of one neuron", (len(weights),) * 2)
+        variance = np.einsum("li,ij,lj->l", basis, covariance, basis)
+        if variance.min(initial=0.0) < 0:
+            raise ValueError("covariance is not one: it makes the variance of the filter negative at some lag.")
+    if refractory_s is not None:
+        check_positive("refractory_s", refractory_s)
     ax = axes_or_new(ax)
     values = basis @ weights
     ax.axhline(0, color=LIGHT, lw=0.8, zorder=0)
     if refractory_s is not None:
         ax.axvspan(0, refractory_s / _UNIT_S[unit], color=LIGHT, alpha=0.45, lw=0, zorder=0)
     if covariance is not None:
-        sd = np.sqrt(np.einsum("li,ij,lj->l", basis, covariance, basis))
+        sd = np.sqrt(variance)
         ax.fill_between(lag, values - 2 * sd, values + 2 * sd, color=color, alpha=0.2, lw=0)
     if interval is not None:
         ax.fill_between(lag, low, high, color=color, alpha=0.2, lw=0)

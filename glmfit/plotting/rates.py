@@ -8,12 +8,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..checks import check_positive, check_whole
-from .axes import axes_or_new, check_limits, name_axes, on_axes, read_bins, read_like, read_numbers, time_axis
+from .axes import (
+    axes_or_new,
+    check_limits,
+    name_axes,
+    on_axes,
+    read_bins,
+    read_like,
+    read_numbers,
+    read_pair,
+    time_axis,
+)
 from .colors import BLACK, BLUE, GREY, LIGHT, colors_of_models
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.typing import ColorType
+
+_WINDOWS = 1000  # for every bin, at most
 
 
 @on_axes
@@ -149,6 +161,10 @@ def plot_tuning(
     check_positive("bin_s", bin_s)
     check_whole("min_bins", min_bins, 0)
     x = read_numbers("covariate", covariate, "time")
+    if curve is not None:
+        at, of_model = read_pair("curve", curve, "values of the covariate and rates there, (point,) each")
+        at = read_numbers("curve[0]", at, "point")
+        of_model = read_like("curve[1]", of_model, "curve[0]", at.shape)
     rates = {} if rate is None else rate if isinstance(rate, dict) else {"model": rate}
     rates = {name: read_like(name, values, "covariate", x.shape) for name, values in rates.items()}
     y = read_like("counts", counts, "covariate", x.shape)
@@ -179,7 +195,7 @@ def plot_tuning(
     for (name, values), style in zip(rates.items(), styles, strict=False):
         ax.plot(centre, means(values[known]), label=name, **style)
     if curve is not None:
-        ax.plot(*curve, color=color, lw=1.6, label="model")
+        ax.plot(at, of_model, color=color, lw=1.6, label="model")
     ax.set_ylim(bottom=0)
     name_axes(ax, xlabel, "rate (spikes/s)")
     return ax
@@ -232,6 +248,11 @@ def plot_residuals(
     start = time[0] - bin_s / 2
     window = np.floor((time - start) / window_s + 1e-9).astype(int)
     n = window[-1] + 1
+    if n > _WINDOWS * len(time):
+        raise ValueError(
+            f"time_s spans {n} windows of {window_s:g} s with {len(time)} bins; bins must be evenly spaced. Draw each "
+            "part of the recording with limits_s."
+        )
     expected = np.bincount(window[known], rate[known], n)
     came = np.bincount(window[known], counts[known], n)
     residual = np.where(expected > 0, (came - expected) / np.sqrt(np.where(expected > 0, expected, 1.0)), np.nan)

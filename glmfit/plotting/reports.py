@@ -56,7 +56,8 @@ def plot_convergence(
     if "gap" not in history:
         raise ValueError(
             f"this report ({report.solver_name}) has no history of gaps to draw. Fits by ConjugateGradients, SAGA, "
-            "Newton and bound majorization have one; fits by sampling and models of responses have none."
+            "Newton and bound majorization have one; fits by sampling, of one class, to an interrupted "
+            "cross-validation, and models of responses have none."
         )
     one = ("all classes", "row") if hasattr(report, "class_totals") else ("a neuron", "bin")
     fitted = np.atleast_1d(report.status != Status.NO_SPIKES)

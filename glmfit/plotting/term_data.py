@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..checks import check_positive, check_whole
+from ..checks import check_positive, check_whole, shorten
 from ..data.arrays import numbers
+from ..display import counted
 from ..estimators import PopulationGAM, TermCurve
 from ..estimators.gam.posterior import has_lags, inputs_of
 from ..estimators.streaming import as_arrays
@@ -24,6 +25,9 @@ class TermData:
     """
 
     def __init__(self, model: PopulationGAM, X, y, covariates, bin_s, units, n_bins, min_bins):
+        for what, value in {"units": units, "covariates": covariates}.items():
+            if value is not None and not isinstance(value, dict):
+                raise ValueError(f"{what} is {shorten(value)}; it must be a dict whose keys are names of terms.")
         self.model, self.bin_s, self.units = model, bin_s, dict(units or {})
         self.n_bins, self.min_bins = check_whole("n_bins", n_bins, 2), check_whole("min_bins", min_bins, 0)
         if bin_s is not None:
@@ -40,11 +44,10 @@ class TermData:
         for name, given in dict(covariates or {}).items():
             inputs = inputs_to_count(model, name)
             given = (given,) if len(inputs) == 1 and not isinstance(given, tuple) else given
-            if len(given) != len(inputs):
-                raise ValueError(
-                    f"covariates has {len(given)} arrays for the term {name!r}; it has {', '.join(inputs)}."
-                )
-            shape = (len(given[0]) if y is None else len(y),)
+            if not isinstance(given, list | tuple) or len(given) != len(inputs):
+                n_given = counted(len(given), "array") if isinstance(given, list | tuple) else shorten(given)
+                raise ValueError(f"covariates has {n_given} for the term {name!r}; it has {', '.join(inputs)}.")
+            shape = (np.size(given[0]) if y is None else len(y),)
             needs = f"one number for each row, {shape}"
             self.covariates[name] = tuple(numbers(v, f"covariates[{name!r}]", needs, shape=shape) for v in given)
         # Function of a term and a neuron: quantiles of the predictor without the term.
@@ -136,7 +139,10 @@ def _others(model: PopulationGAM, X):
         features = list(model.terms_[name].features)
         own = (rows[:, features] - model._smooth.mean[features]) @ coef[features, n]
         rest = eta[:, n] - own
-        return np.quantile(rest[np.isfinite(rest)], share)
+        known = np.isfinite(rest)
+        if not known.any():
+            raise ValueError("X has no row without a NaN, over which rates could be averaged.")
+        return np.quantile(rest[known], share)
 
     return without
 

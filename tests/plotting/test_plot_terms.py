@@ -200,7 +200,7 @@ def test_what_cannot_be_drawn_is_refused(model, data, inputs):
         plotting.plot_terms(model, X, Y, covariates={"plaice": inputs[0]})
     with pytest.raises(ValueError, match="covariates names 'history', whose rates cannot be counted"):
         plotting.plot_terms(model, X, Y, covariates={"history": inputs[3]})
-    with pytest.raises(ValueError, match="covariates has 1 arrays for the term 'place'; it has x, y"):
+    with pytest.raises(ValueError, match="covariates has 1 array for the term 'place'; it has x, y"):
         plotting.plot_terms(model, X, Y, covariates={"place": inputs[:1]})
     with pytest.raises(ValueError, match=r"covariates\['phase'\] has shape \(10,\)"):
         plotting.plot_terms(model, X, Y, covariates={"phase": inputs[2][:10]})

@@ -1,6 +1,7 @@
 """The figures show the data they were given, with units."""
 
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -665,7 +666,7 @@ def test_responses_come_from_a_table_or_a_model():
     np.testing.assert_array_equal(np.ma.filled(ax.images[0].get_array(), np.nan), [[9, 8], [np.nan, 4]])
     assert ax.images[0].get_clim()[0] == 0
     assert ax.figure.axes[1].get_ylabel() == "spikes"
-    model = SimpleNamespace(predict=lambda: 2 * table)
+    model = MagicMock(spec=ResponseModel, predict=lambda: 2 * table)
     ax = plotting.plot_responses(model, limits=(-1, 5))
     np.testing.assert_array_equal(np.ma.filled(ax.images[0].get_array(), np.nan), 2 * table)
     assert ax.images[0].get_clim() == (-1, 5)
@@ -950,3 +951,42 @@ def test_without_matplotlib_a_plot_names_the_extra(monkeypatch):
     for draw in (plotting.new_axes, lambda: plotting.plot_filter(np.eye(2), [1.0, 0.0], [0.0, 0.1])):
         with pytest.raises(ImportError, match=r'matplotlib not installed: in the checkout run  .* -e "\.\[plot\]"'):
             draw()
+
+
+# ------------------------------------------------------------------------- what cannot be drawn
+
+TIMES, POSTERIOR, PLACES = 0.1 * np.arange(20), np.full((20, 5), 0.2), np.arange(5.0)
+EVEN = "must be numbers that increase by the same step"
+
+
+@pytest.mark.parametrize(
+    "draw, given, message",
+    [
+        (plotting.plot_decoded, (TIMES, POSTERIOR, [0, 1e-6, 1, 2, 1e4]), EVEN),
+        (plotting.plot_decoded, (TIMES, POSTERIOR, [0, 1, np.nan, 3, 4]), EVEN),
+        (plotting.plot_decoded, (TIMES, POSTERIOR, np.ones(5)), EVEN),
+        (plotting.plot_decoded, (TIMES, POSTERIOR[:, :0], []), EVEN),
+        (plotting.plot_decoded, ([], POSTERIOR[:0], PLACES), "time_s must be one or more finite numbers"),
+        (plotting.plot_responses, (POSTERIOR, {"rows": [99]}), "rows is .* whole numbers from 0 to 19"),
+        (plotting.plot_responses, (POSTERIOR, {"columns": [0.0]}), "columns is .* whole numbers from 0 to 4"),
+        (plotting.plot_responses, (POSTERIOR, {"limits": (1,)}), "limits is .* a tuple of two"),
+        (plotting.plot_confusion, ([0, 1], [0, 1], {"names": ["a"]}), "names has 1 names for 2 classes"),
+        (plotting.plot_confusion, ([0, 1], [0, 1], {"labels": [0, 1, 1]}), "labels has 3 classes, but only 2"),
+        (plotting.plot_residuals, ([], [], [], {"window_s": 1.0, "bin_s": 0.1}), "time_s has no bins"),
+        (plotting.plot_residuals, ([0, 0.1, 1e9], np.ones(3), np.ones(3), {"window_s": 1.0}), "must be evenly spaced"),
+        (plotting.plot_filter, (np.eye(2), [1, 1], [0, 1], {"interval": 3}), "interval is 3; it must be a tuple"),
+        (plotting.plot_filter, ([[1.0]], [1], [0], {"covariance": [[-1.0]]}), "covariance is not one"),
+        (plotting.plot_tuning, (TIMES, TIMES, {"bin_s": 0.1, "curve": 3}), "curve is 3; it must be a tuple of two"),
+    ],
+)
+def test_errors_state_what_is_allowed(draw, given, message):
+    named = given[-1] if isinstance(given[-1], dict) else {}
+    with pytest.raises(ValueError, match=message):
+        draw(*given[: len(given) - bool(named)], **named)
+
+
+def test_rows_of_nan_do_not_hide_the_others_of_a_posterior(rng):
+    posterior = rng.dirichlet(np.ones(5), 20)
+    posterior[3] = np.nan
+    limits = plotting.plot_decoded(TIMES, posterior, PLACES).images[0].get_clim()
+    assert limits == (0, np.quantile(np.delete(posterior, 3, axis=0).max(axis=1), 0.99))
