@@ -278,6 +278,8 @@ def to_json(value: Any, name: str) -> Any:
         return {"term": [to_json(part, name) for part in of]}
     if isinstance(value, dict):
         return {"items": [[to_json(k, name), to_json(v, name)] for k, v in value.items()]}
+    if isinstance(value, slice):
+        return {"slice": [to_json(part, name) for part in (value.start, value.stop, value.step)]}
     if isinstance(value, list | tuple) or (isinstance(value, range) and name != "classes_"):
         values = [to_json(v, name) for v in value]
         return {"tuple": values} if isinstance(value, tuple) else values
@@ -297,6 +299,8 @@ def from_json(value: Any) -> Any:
         return [from_json(v) for v in value]
     if not isinstance(value, dict):
         return value
+    if "slice" in value:
+        return slice(*value["slice"])
     if "tuple" in value:
         return tuple(from_json(value["tuple"]))
     if "array" in value:

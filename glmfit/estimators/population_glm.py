@@ -411,6 +411,8 @@ class PopulationGLM(PopulationModel):
             strength = np.tile(units[:, None] ** 2, n_neurons)
         elif strength is None:
             strength = 0.0 if self.regularizer in (None, "UnRegularized") else 1.0
+        elif isinstance(strength, tuple) and strength and strength[0] is None:
+            strength = 1.0, *strength[1:]
         elif which is not None:
             strength = _of_neurons(strength, which)
         dtype = precision(data.X.dtype)

@@ -194,7 +194,9 @@ def _of_pairs(pairs, rows, n_given) -> Folds:
             chosen = np.asarray(chosen)
             if chosen.dtype == bool and chosen.shape == (n_given,):
                 chosen = np.flatnonzero(chosen)
-            if chosen.dtype.kind not in "iu" or chosen.size == 0 or chosen.min() < 0 or chosen.max() >= n_given:
+            if chosen.dtype.kind not in "iu" and chosen.size:
+                raise ValueError(f"cv has {chosen.dtype} row indices in fold {f}; they must be whole numbers, or bool.")
+            if chosen.size == 0 or chosen.min() < 0 or chosen.max() >= n_given:
                 raise ValueError(
                     f"cv holds no rows, or rows that do not exist, in fold {f}; indices go from 0 to {n_given - 1}."
                 )

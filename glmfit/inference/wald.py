@@ -13,7 +13,7 @@ import scipy.stats
 from numpy.typing import ArrayLike
 
 from .. import penalties
-from ..checks import check_choice, check_model, check_real
+from ..checks import as_numbers, check_choice, check_model, check_real
 from ..data.counts import Training, read_training, weights_of
 from ..data.standard_form import StandardForm
 from ..design import as_source
@@ -168,7 +168,7 @@ def wald_table(
     (coef, intercept), names = fit.params, fit.features
     intercept = intercept + fit.form.shift
     if combinations is not None:
-        combinations = np.asarray(combinations, np.float64)
+        combinations = as_numbers("combinations", combinations)
         if combinations.ndim != 2 or combinations.shape[1] != len(coef) or not np.isfinite(combinations).all():
             raise ValueError(
                 f"combinations has shape {combinations.shape}; it must be (combination, {len(coef)}), with a finite "

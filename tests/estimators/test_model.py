@@ -120,3 +120,11 @@ def test_a_file_of_version_0_1_survives_loading_and_saving(tmp_path, name):
         model.partial_fit(X, np.array(list("abca")))
     (old, arrays), (new, saved) = load_npz(OLD / f"{name}.npz"), load_npz(tmp_path / "again.npz")
     assert arrays.keys() == saved.keys() and old["report"].keys() <= new["report"].keys()
+
+
+def test_slices_survive_saving(tmp_path, rng):
+    X, y = rng.normal(size=(60, 4)), rng.integers(0, 3, 60)
+    groups = {"a": slice(0, 2), "b": [2, 3]}
+    model = SoftmaxGLM(regularizer="GroupLasso", regularizer_strength=1e-2, groups=groups).fit(X, y)
+    model.save(tmp_path / "model.npz")
+    assert SoftmaxGLM.load(tmp_path / "model.npz").groups == groups

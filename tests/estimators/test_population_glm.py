@@ -987,3 +987,14 @@ def test_pad_shapes_has_no_effect_and_warns(data):
     with pytest.warns(UserWarning, match="pad_shapes has no effect since version 0.2; the next version removes it"):
         padded = PopulationGLM(pad_shapes=True).fit(X, counts)
     np.testing.assert_array_equal(padded.coef_, PopulationGLM().fit(X, counts).coef_)
+
+
+def test_an_elastic_net_without_a_strength_has_strength_1(data):
+    X, counts = data[:2]
+    with pytest.warns(UserWarning, match="with regularizer_strength 1 no linear predictor"):
+        one, other = (
+            PopulationGLM(regularizer="ElasticNet", regularizer_strength=strength).fit(X, counts)
+            for strength in ((None, 0.5), (1.0, 0.5))
+        )
+    assert one.strength_ == other.strength_ == (1.0, 0.5)
+    np.testing.assert_array_equal(one.coef_, other.coef_)
