@@ -1,6 +1,7 @@
 """Command line: ``python -m glmfit demo`` and ``python -m glmfit info``."""
 
 import argparse
+import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -27,11 +28,16 @@ def main(arguments: list[str] | None = None) -> int:
     from . import demo as demo_module
     from .checks import MissingExtra
 
+    if options.seed < 0:
+        parser.error(f"--seed is {options.seed}; it must be at least 0")
     try:
         demo_module.run(options.out, seed=options.seed)
         return 0
     except MissingExtra as error:
         said = error
+    except BrokenPipeError:  # nobody reads what is printed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
         said = f"--out {options.out}: {error.strerror or error}; choose a writable folder."
     print(said, file=sys.stderr)

@@ -60,8 +60,8 @@ def whole_or_absent(path: Path) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:
-            error.filename = str(path)  # the error of a write has no file name
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(temporary)):
+            error.filename, error.filename2 = str(path), None  # the error of a write has no file name
         raise
 
 

@@ -208,3 +208,9 @@ def test_ci_runs_the_commands_of_the_readme():
     for command in commands:
         for part in command.split(" && "):
             assert part in ci
+
+
+def test_a_seed_of_the_demo_is_checked(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--seed", "-1"])
+    assert ended.value.code == 2 and "--seed is -1; it must be at least 0" in capsys.readouterr().err

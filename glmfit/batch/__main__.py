@@ -142,7 +142,7 @@ def _collect(options: argparse.Namespace) -> int:
     if found.explained is not None:
         print(f"contributions of groups of features: {found.explained}")
     if found.n_absent:
-        print(f"{found.n_absent} tasks have no result and are not included", file=sys.stderr)
+        print(f"no result, and not included: {counted(found.n_absent, 'task')}", file=sys.stderr)
     for error in found.damaged:
         print(f"{one_line(error)} It is not included; run the manifest again to redo it.", file=sys.stderr)
     return 1 if found.n_absent or found.damaged else 0

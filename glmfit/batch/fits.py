@@ -32,13 +32,19 @@ from .held_out.explained import explain_task, to_file
 from .held_out.scores import SCORES, score_task
 from .models import make_estimator
 from .plan import Receipt, Task
-from .process import is_stopped, machine_type, stop
+from .process import NEEDS_GPU, is_stopped, machine_type, stop
 from .results import is_whole, write_failure, write_result
 from .sources import DataChanged, load_planned
 
 _last: dict[Callable, tuple[dict, Any]] = {}  # session and design, with what they were made of
 _lock = threading.RLock()
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "equinox", "pynapple")
+
+
+def _refuse_other_devices() -> None:
+    """Raise RuntimeError in a worker for a GPU that has none: jax would use the CPU without a word."""
+    if NEEDS_GPU in os.environ and jax.default_backend() != "gpu":
+        raise RuntimeError("a GPU is requested, but jax finds none here: install jax[cuda12], or omit gpus.")
 
 
 def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> Receipt:
@@ -75,6 +81,7 @@ def run_one(task: Task, out: str | Path, manifest: str = "", tries: int = 3) -> 
         facts["slurm_job"] = os.environ["SLURM_JOB_ID"]
     attempt, writing = None, False
     try:
+        _refuse_other_devices()
         earlier = deaths(out, task.key)
         if len(earlier) >= tries:
             raise RuntimeError(reason(earlier))

@@ -117,13 +117,15 @@ def _load(path, session: str | None, model: str | None, read, missing: str = "")
 
     ``read`` gets the header, the arrays and the columns of the index; ``missing`` what is lacking if it finds None.
     """
+    key = None
     if Path(path).is_dir():
         path = find_result(Path(path), session, model)
+        key = path.stem
     elif session is not None or model is not None:
         raise ValueError(f"session and model name a fit of a batch, but {path} is not its output folder.")
     header, arrays = load_npz(Path(path))
     try:
-        found = read(header, arrays, check_result(header, arrays))
+        found = read(header, arrays, check_result(header, arrays, key))
     except DAMAGED as error:
         raise ValueError(f"{path} is not a complete result ({error}). Remove it and run the manifest again.") from error
     if found is None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import glmfit
 
+from ..checks import warn_user
+from ..display import counted
 from ..files import DAMAGED, read_regular, whole_or_absent
 from .sources import digest, identify, stat_signature
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from .manifest import Manifest
 
 _FORMAT = 1
+_NAMED = 3  # copies in a message
 _HASHED = ("estimator", "parameters", "design", "seed", "precision", "explain", "score")  # the last two if given
 
 
@@ -106,7 +109,13 @@ def plan(manifest: Manifest, out: Path) -> list[Task]:
 
         check_ranges(manifest)
     cache = _IdentityCache(out / "identities.json")
-    tasks = list({task.key: task for task in reversed(manifest.tasks(cache))}.values())[::-1]  # the first of each key
+    every = manifest.tasks(cache)
+    first = {task.key: task for task in reversed(every)}
+    tasks = list(first.values())[::-1]
+    copies = {task.session: first[task.key].session for task in every if first[task.key].session != task.session}
+    if copies:
+        some = ", ".join(f'"{copy}" of "{of}"' for copy, of in list(copies.items())[:_NAMED])
+        warn_user(f"{counted(len(copies), 'session')} with the data of another will not be fitted again: {some}.")
     cache.save()
     for spec in (task.spec for task in tasks):
         planned = {"identity": spec["identity"], "files": cache.hashed.get(_name(spec["source"]), [])}

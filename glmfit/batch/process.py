@@ -25,6 +25,7 @@ SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "interface", "hos
 LIFETIME = "GLMFIT_BATCH_LIFETIME"  # seconds that a process may run, in jobs with a walltime
 STARTED = "GLMFIT_BATCH_STARTED"  # when its job began, in seconds since 1970
 SET_STARTED = f"export {STARTED}=$(date +%s)"
+NEEDS_GPU = "GLMFIT_BATCH_GPU"  # set in a process that must find a GPU
 MARGIN = 60.0  # seconds before its walltime at which a job is told to end, or a tenth of it if that is less
 
 
@@ -36,8 +37,7 @@ def worker_environment(*, gpu: str | None = None, cache: str | os.PathLike | Non
     """Return the environment of a process that fits, on one GPU (number or UUID) or none; NumPy and jax read it."""
     env = ONE_THREAD | {"JAX_PLATFORMS": "cpu"}
     if gpu is not None:
-        # A GPU worker that finds no GPU must fail and not quietly compute on the CPU.
-        env |= {"JAX_PLATFORMS": "cuda,cpu", "CUDA_VISIBLE_DEVICES": str(gpu)}
+        env |= {NEEDS_GPU: "1", "JAX_PLATFORMS": "cuda,cpu", "CUDA_VISIBLE_DEVICES": str(gpu)}
     if cache is not None:
         env["JAX_COMPILATION_CACHE_DIR"] = os.fspath(Path(cache).absolute())
         # By default jax keeps only programs that took more than a second to compile; a fit has many smaller ones.

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checks import check_whole
 from ..display import ProgressBar, counted, one_line, printable
 from .at_work import RunLock, begun, deaths, ended, lock_of, take_back
 from .manifest import Manifest, read_known
@@ -65,7 +66,7 @@ class Summary:
     def __str__(self) -> str:
         before = f" ({self.n_found} of them before)" if self.n_found else ""
         parts = [f"{self.n_found + self.n_done} of {self.n_tasks} fits done{before}"]
-        parts += [f"{self.n_damaged} results were damaged"] if self.n_damaged else []
+        parts += [f"{counted(self.n_damaged, 'result')} damaged"] if self.n_damaged else []
         parts += [f"{len(self.failed)} failed"] if self.failed else []
         parts += [f"{self.n_missing} missing: run again to continue"] if self.n_missing else []
         lines = [", ".join(parts) + f"; {self.seconds:.1f} s, results in {self.out / 'results'}"]
@@ -129,6 +130,8 @@ def run(
     ManifestError, BusyFolder, RuntimeError
         Before anything runs, with every problem, its table and its key; if another run is at work in the output folder;
         if no worker is available.
+    ValueError, TypeError
+        For numbers of workers, GPUs, failures or shards, and paths, that are none.
 
     Notes
     -----
@@ -145,6 +148,15 @@ def run(
     if client is None and not known:
         allowed = "'local', 'serial', 'slurm', an address such as 'tls://host:8786', or a scheduler file that exists."
         raise ValueError(f"scheduler is {scheduler!r}; it must be {allowed}")
+    for name, value, least in (("workers", workers, 1), ("gpus", gpus, 0), ("allowed_failures", allowed_failures, 0)):
+        check_whole(name, value, least)
+    if shard is not None:
+        pair = isinstance(shard, tuple | list) and len(shard) == 2 and all(isinstance(i, int) for i in shard)
+        if not (pair and 1 <= shard[0] <= shard[1]):
+            raise ValueError(f"shard is {shard!r}; it must be (i, n), part i of n, with 1 <= i <= n.")
+    for name, value in (("manifest", manifest), ("out", out or "")):
+        if not isinstance(value, str | Path | Manifest):
+            raise TypeError(f"{name} is a {type(value).__name__}; it must be a path.")
     path = manifest.path if isinstance(manifest, Manifest) else Path(manifest)
     out = (default_out(path) if out is None else Path(out)).resolve()
     manifest = manifest if isinstance(manifest, Manifest) else read_known(path, out)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..display import counted
 from . import bins as _bins
 from .bins import Bins
 from .covariates import Part, Recorded, covariate_part, history_part, product_part
@@ -165,7 +166,11 @@ def _of_recording(session: Session, design: dict[str, Any], dtype, estimator: st
     complete = np.isfinite(X).all(axis=1) & np.isfinite(y.reshape(len(y), -1)).all(axis=1)
     complete &= ~np.any(list(missing.values()), axis=0)
     if not complete.any():
-        raise ValueError(f"none of {len(X)} bins has all features; bins without, by part: {missing_by}.")
+        parts_of = ", ".join(f"{name} in {n}" for name, n in missing_by.items() if n)
+        raise ValueError(
+            f"none of {counted(len(X), 'bin')} has all features. Missing: {parts_of or 'the target'}. Are signals NaN "
+            "there, lags longer than epochs, or samples further away than max_gap_s?"
+        )
     notes = {
         "kind": "recording",
         "bin_s": bins.bin_s,
@@ -254,7 +259,14 @@ def _counts(session: Session, design: dict, bins: Bins, seconds: float) -> tuple
             reason = f" Excluded by min_spikes: {', '.join(few)}." if few else ""
             raise ValueError(f"the design names units that the session does not have: {', '.join(missing)}.{reason}")
         units, left_out = [unit for unit in units if unit in design["units"]], {}
-    counts = _bins.count(bins, [session.spikes[unit] for unit in units])
+    trains = [session.spikes[unit] for unit in units]
+    counts = _bins.count(bins, trains)
+    n_spikes, ends = sum(map(len, trains)), [end for train in trains if len(train) for end in train[[0, -1]]]
+    if n_spikes and not counts.any() and (design["target"] == COUNTS or "history" in design):
+        raise ValueError(
+            f"none of {counted(n_spikes, 'spike')} is in a bin: spikes are from {min(ends):g} to {max(ends):g} s, bins "
+            f"from {bins.starts[0]:g} to {bins.stops[-1]:g} s. Are both on the same clock, in seconds?"
+        )
     if "min_rate_hz" in design:
         rates = counts.sum(axis=0) / seconds
         kept = rates >= design["min_rate_hz"]

@@ -73,6 +73,9 @@ def _arrays(path: str, form: str) -> Iterator[Callable[[str], np.ndarray]]:
         return
     # numpy.load takes a path, but leaves it open when it fails.
     with open(path, "rb") as raw:
+        if raw.read(2) not in (b"PK", b"\x93N"):  # of a zip file, or a single array
+            raise ValueError(f"{path} is not an npz file; save it with numpy.savez.")
+        raw.seek(0)
         with _blaming_damage(f"{path} is not an npz file, or"):
             file = np.load(raw, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
@@ -136,7 +139,8 @@ def _pairs(read: Callable[[str], np.ndarray], keys: dict[str, str]) -> np.ndarra
     """Put starts and stops side by side."""
     start, stop = (np.atleast_1d(read(keys[side])) for side in ("start", "stop"))
     if start.shape != stop.shape or start.ndim != 1:
-        raise ValueError(f"{keys['start']} has shape {start.shape}, {keys['stop']} {stop.shape}; both need (epoch,).")
+        needs = f"{keys['start']} has shape {start.shape}, {keys['stop']} {stop.shape}; both need (epoch,)."
+        raise ValueError(f"an interval set is incomplete: {needs}")
     return np.column_stack([start, stop])
 
 

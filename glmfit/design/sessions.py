@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..data.arrays import numbers
+from ..display import counted
 
 if TYPE_CHECKING:
     import pynapple as nap
+
+_REPEATED = 0.01  # of the samples of a signal: so many may have the time of another, whose value is kept
 
 
 class Signal(NamedTuple):
@@ -116,6 +119,8 @@ def intervals(what: str, value: Any) -> np.ndarray:
         value = np.column_stack([value.start, value.end])
     found = np.round(numbers(value, what, "starts and stops in s, (interval, 2)"), 9)
     if found.ndim != 2 or found.shape[1] != 2 or not len(found):
+        if found.size == 0:
+            raise ValueError(f"{what} has no interval.")
         raise ValueError(f"{what} has shape {found.shape}; it needs a start and a stop per interval, (interval, 2).")
     if not np.isfinite(found).all():
         raise ValueError(f"{what} has starts or stops that are NaN or infinite.")
@@ -193,12 +198,21 @@ def _signal(name: Any, value: Any) -> Signal:
     columns = () if columns is None else tuple(columns)
     columns = columns or (tuple(map(str, range(n))) if n > 1 else ())
     if columns and len(columns) != n:
-        raise ValueError(f"{what} has {n} columns and {len(columns)} names of columns.")
+        raise ValueError(f"{what} has {counted(n, 'column')}, but {counted(len(columns), 'name')} of columns.")
     order = np.argsort(times, kind="stable")
-    times, first = np.unique(times[order], return_index=True)
+    times, values = times[order], values[order]
+    again = np.append(False, np.diff(times) == 0)
+    before, after = values[np.flatnonzero(again) - 1], values[again]
+    differ = int(np.sum(np.any((before != after) & ~(np.isnan(before) & np.isnan(after)), axis=1)))
+    if differ > _REPEATED * len(times):
+        raise ValueError(
+            f"{what} has {differ} of {len(times)} samples at the time of another, with other values. Did a clock "
+            "restart between recordings? Add to the times of each what came before."
+        )
+    times, values = times[~again], values[~again]
     support = getattr(value, "time_support", None)
     support = np.array([[times[0], times[-1]]]) if support is None else intervals(f"the support of {what}", support)
-    return Signal(times, values[order][first], columns, support)
+    return Signal(times, values, columns, support)
 
 
 def _matrices(given: dict[str, Any]) -> dict[str, Any]:

@@ -464,3 +464,63 @@ def test_packages_that_collect_needs_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyarrow" else name)
     with pytest.raises(ImportError, match=r'pyarrow not installed: .* -e "\.\[batch\]"'):
         collect(tmp_path)
+
+
+def test_a_result_in_the_place_of_another_is_refused_by_name(finished, tmp_path):
+    out = shutil.copytree(finished.out, tmp_path / "out")
+    one, other = sorted((out / "results").glob("*.npz"))[:2]
+    facts = header_of(one)
+    shutil.copy(other, one)
+    with pytest.raises(ValueError, match=r"is not a complete result .*belong"):
+        load_result(out, session=facts["session"], model=facts["model"])
+
+
+def test_sessions_with_the_same_data_are_fitted_once_and_named(tmp_path):
+    for name, seed in (("a", 1), ("b", 2), ("c", 1)):
+        X, y = draw({"seed": seed, "n_neurons": 1})
+        np.savez(tmp_path / f"{name}.npz", X=X, y=y)
+    text = """
+        [[data]]
+        name = "sim"
+        files = "?.npz"
+        X = "X"
+        y = "y"
+        [[model]]
+        name = "ridge"
+        estimator = "PopulationGLM"
+    """
+    (tmp_path / "batch.toml").write_text(text)
+    with pytest.warns(
+        UserWarning, match='1 session with the data of another will not be fitted again: "sim/c" of "sim/a"'
+    ):
+        assert len(plan(read_manifest(tmp_path / "batch.toml"), tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"workers": 0}, "workers is 0; it must be a whole number of at least 1"),
+        ({"workers": "2"}, "workers is '2'; it must be a whole number of at least 1"),
+        ({"gpus": -1}, "gpus is -1; it must be a whole number of at least 0"),
+        ({"allowed_failures": -1}, "allowed_failures is -1; it must be a whole number of at least 0"),
+        ({"shard": (3, 2)}, r"shard is \(3, 2\); it must be \(i, n\), part i of n, with 1 <= i <= n"),
+        ({"shard": "1/2"}, r"shard is '1/2'; it must be \(i, n\)"),
+        ({"out": 5}, "out is a int; it must be a path"),
+    ],
+)
+def test_numbers_of_a_run_are_checked_before_it_begins(given, message, tmp_path):
+    with pytest.raises((ValueError, TypeError), match=message):
+        run(tmp_path / "none.toml", **{"scheduler": "serial", **given})
+
+
+def test_a_fit_that_needs_a_gpu_fails_without_one(finished, tmp_path, monkeypatch):
+    monkeypatch.setenv("GLMFIT_BATCH_GPU", "1")
+    summary = run(finished.manifest, out=tmp_path / "out", scheduler="serial", progress=False)
+    assert len(summary.failed) == 12
+    assert all("a GPU is requested, but jax finds none here" in receipt.error for receipt in summary.failed)
+
+
+def test_a_file_that_cannot_be_made_is_named_as_given():
+    with pytest.raises(OSError) as caught:
+        glmfit.files.save_npz("/proc/model.npz", {}, {})
+    assert caught.value.filename == "/proc/model.npz"

@@ -150,7 +150,7 @@ def test_a_cpu_worker_has_one_thread_and_no_gpu():
 def test_a_gpu_worker_sees_one_gpu_and_never_falls_back_to_the_cpu():
     env = worker_environment(gpu="3")
     assert env["CUDA_VISIBLE_DEVICES"] == "3"
-    assert env["JAX_PLATFORMS"].split(",")[0] == "cuda"
+    assert env["JAX_PLATFORMS"].split(",")[0] == "cuda" and env["GLMFIT_BATCH_GPU"] == "1"
 
 
 @pytest.mark.thorough

@@ -280,7 +280,8 @@ def test_units_are_chosen_by_name_number_and_rate(session):
         ({"units": ["c"]}, "units that the session does not have: c"),
         ({"min_rate_hz": 1e3}, "no unit is left"),
         ({"epochs": [[0, 0.05]]}, "no epoch is as long as a bin of 0.1 s"),
-        ({"epochs": [[100, 110]]}, "none of 100 bins has all features; bins without, by part: {'speed': 100}"),
+        ({"epochs": [[100, 110]]}, r"none of 155 spikes is in a bin: .* bins from 100 to 110 s\. Are"),
+        ({"epochs": [[100, 110]], "target": "state"}, "none of 100 bins has all features. Missing: speed in 100"),
         ({"epochs": [[0, 1.0]], "covariates": [{"signal": "speed", "basis": {
             "kind": "raised_cosine_log", "n": 2, "window_s": 5.0}}]}, 'covariate "speed": no row of the signal'),
         ({"covariates": [{"signal": "speed", "basis": {"kind": "bspline", "n": 5, "range": [600, 700]}}]},
@@ -366,7 +367,7 @@ MATRICES = {"X": np.ones((4, 2)), "y": np.ones((4, 3))}
         ({"signals": {"s": [1.0]}}, "must be a Tsd, a TsdFrame or a pair"),
         ({"signals": {"s": ([0.0, 1.0], [1.0])}}, r"times \(2,\) and values \(1,\)"),
         ({"signals": {"s": ([0.0, 1.0], [1.0, np.inf])}}, "infinite at 1 s"),
-        ({"signals": {"s": ([0.0], [[1.0, 2.0]], ["x"])}}, "2 columns and 1 names"),
+        ({"signals": {"s": ([0.0], [[1.0, 2.0]], ["x"])}}, "2 columns, but 1 name of columns"),
         ({"signals": [1.0]}, "must be a dict with names as keys"),
         ({"epochs": {"e": [[1.0, 0.0]]}}, "interval 1 starts at 1 s and stops at 0 s"),
         ({"epochs": {"e": [[0.0, 2.0], [1.0, 3.0]]}}, "interval 2 starts at 1 s, before"),
@@ -503,8 +504,8 @@ def broken(tmp_path, how):
     ("how", "message"),
     [
         ("missing", "does not exist"),
-        ("not a zip", "is not an npz file, or is damaged"),
-        ("empty", "is not an npz file, or is damaged"),
+        ("not a zip", "is not an npz file; save it with numpy.savez"),
+        ("empty", "is not an npz file; save it with numpy.savez"),
         ("truncated", "is not an npz file, or is damaged"),
         ("corrupt", 'the array "v" is damaged'),
         ("one array", "not an npz file but a single array"),
@@ -631,3 +632,12 @@ def test_sessions_lose_nothing_silently():
         Session((np.array([0.1, 0.2, 0.3]), np.array([1.0, 2.5, np.nan])))
     with pytest.raises(ValueError, match="feature_names has two entries called a"):
         Session(X=np.ones((3, 2)), y=np.ones(3), feature_names=["a", "a"])
+
+
+def test_a_clock_that_restarts_is_refused_and_single_repeats_keep_the_first(rng):
+    t, x = np.arange(1500.0), rng.normal(size=3000)
+    with pytest.raises(ValueError, match="1500 of 3000 samples at the time of another, with other values"):
+        Session(signals={"x": (np.tile(t, 2), x)})
+    np.testing.assert_array_equal(Session(signals={"x": (np.tile(t, 2), np.tile(x[:1500], 2))}).signals["x"].times, t)
+    times = np.insert(t, 7, t[7])  # one frame twice
+    np.testing.assert_array_equal(Session(signals={"x": (times, x[:1501])}).signals["x"].values[7:9, 0], x[[7, 9]])
