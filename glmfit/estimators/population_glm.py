@@ -227,6 +227,8 @@ class PopulationGLM(PopulationModel):
             Also for NaN in a row that is read while fitting (the row is named), and for a checkpoint of another fit.
         OSError
             If rows cannot be read; the message says which, and why. A checkpoint keeps the progress.
+        KeyboardInterrupt
+            If Ctrl-C came before anything was fitted, or while a dispersion was estimated; the model is unchanged.
 
         Warns
         -----

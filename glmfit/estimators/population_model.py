@@ -12,7 +12,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from .. import observations
-from ..checks import check_choice, check_positive, check_real, check_whole, warn_user
+from ..checks import check_choice, check_flag, check_positive, check_real, check_whole, warn_user
 from ..data import counts as door
 from ..data.features import check_columns, read_features, read_offset, read_response_weights, warn_of_codes
 from ..data.times import TimeAxis, check_same_rows, time_axis, wrap
@@ -189,6 +189,7 @@ class PopulationModel(RegressorMixin, Model):
             and they are excluded from that of the population.
         """
         check_choice("score_type", score_type, ("D2", "pseudo-r2-McFadden", "log-likelihood"))
+        check_flag("per_neuron", per_neuron)
         check_is_fitted(self)
         data = read_scored(self, X, y, sample_weight, offset, exposure, epochs)
         observation, silent = self._observation(), self._silent

@@ -998,3 +998,9 @@ def test_an_elastic_net_without_a_strength_has_strength_1(data):
         )
     assert one.strength_ == other.strength_ == (1.0, 0.5)
     np.testing.assert_array_equal(one.coef_, other.coef_)
+
+
+def test_a_flag_of_a_score_is_true_or_false(data):
+    X, counts = data[:2]
+    with pytest.raises(ValueError, match="per_neuron is 'yes'; it must be True or False"):
+        PopulationGLM().fit(X, counts).score(X, counts, per_neuron="yes")
