@@ -143,9 +143,11 @@ def read_training(
         check_unexposed(data.Y, exposure, rows, observation)
     weights, own = total_weights(data, epochs is not None)
     data = replace(data, weights=weights, own=own)
-    if weights is not None and not weights.all():
-        # Nothing may depend on rows of weight 0, not even by 0 times infinity.
-        rows, data = rows[weights > 0], data.take(weights > 0)
+    counts = np.ones(len(rows), bool) if weights is None else weights > 0
+    counts &= True if own is None else np.any(own > 0, axis=1)
+    if not counts.all():
+        # Nothing may depend on rows that count for no neuron, not even by 0 times infinity.
+        rows, data = rows[counts], data.take(counts)
     if len(rows) < 2:
         what = f"{len(rows)} usable rows (time bins) after dropping {n_dropped} with NaN"
         raise ValueError(f"Found array with n_samples = {what}; a fit needs at least 2, of positive weight.")

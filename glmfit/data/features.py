@@ -180,6 +180,8 @@ def read_response_weights(values, name: str, n_rows: int, n_neurons: int) -> np.
     values = arrays.numbers(values, name, needs, shape=(n_rows, n_neurons))
     bad = ~(np.isfinite(values) & (values >= 0))
     arrays.refuse_some(bad, values, "neuron", f"{name} is {{first:g}} at {{at}}; it needs finite numbers >= 0. {why}")
+    if n_neurons and np.all(values == values[:, :1]):  # of rows
+        return values[:, 0].astype(np.float64)
     return values.astype(bool) if np.isin(values, (0, 1)).all() else values
 
 

@@ -180,8 +180,10 @@ def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, epoc
     keep = _positive(weights)
     Y, own = CountView(data.Y, keep, None, observation.neutral), OwnView(data.Y, data.own)
     fraction, spikes, n_seen, some_nan = np.zeros(Y.shape[1], bool), *np.zeros((2, Y.shape[1])), False
+    idle, n_dropped = np.zeros(n_rows, bool), int(missing.sum())  # rows that count for no neuron
     for rows in tiles_of(n_rows, _LOOK):
         y = np.asarray(_fetch(data.Y, rows, n_rows), np.float64)
+        n_dropped += int(np.sum(np.isnan(y).all(axis=1) & ~missing[rows]))
         seen = np.ones((len(y), 1), bool) if keep is None else keep[rows][:, None]
         y = np.where(seen, y, observation.neutral)
         door.check_part(y, None if data.exposure is None else data.exposure[rows], rows.start, observation)
@@ -191,10 +193,16 @@ def _look(estimator, source: RowSource, y, sample_weight, offset, exposure, epoc
         fraction |= np.any((y != np.rint(y)) & seen, axis=0)
         spikes += np.where(seen, y, 0).sum(axis=0)
         n_seen += seen.sum(axis=0)
+        if np.ndim(data.exposure) == 2:
+            seen = seen & (data.exposure[rows] > 0)
+        idle[rows] = ~seen.any(axis=1)
+    if idle.any():
+        weights = np.where(idle, 0.0, 1.0 if weights is None else weights)
+        keep = _positive(weights)
     if reset and observation.counts:
         door.warn_of_fractions(fraction)
     n_masked = (n_rows if keep is None else int(keep.sum())) - n_seen.astype(int)
     needed = some_nan or data.own is not None or np.ndim(data.exposure) == 2
     weighed = {"Y": Y, "weights": weights, "offset": offset, "own": own if needed else None, "n_masked": n_masked}
     checked = vars(data) | weighed
-    return Training(**checked, n_dropped=int(missing.sum()), spike_count=spikes)
+    return Training(**checked, n_dropped=n_dropped, spike_count=spikes)

@@ -370,3 +370,20 @@ def test_epochs_of_a_null_must_not_share_rows():
     counts, trials = nap.TsdFrame(t, Y), [nap.IntervalSet(0, 8), nap.IntervalSet(8, 16)]
     with pytest.raises(ValueError, match="within has epochs that overlap or touch: 1 row would belong to two"):
         explain(model(), X, counts, GROUPS, null=CircularShift(3, within=trials), **NULL)
+
+
+@pytest.mark.parametrize("given", [{"regularizer": "Lasso", "regularizer_strength": 0.01}, {"regularizer": None}])
+def test_an_exposure_of_rows_serves_all_neurons(given, rng):
+    X, Y = rng.normal(size=(T, 3)), rng.binomial(4, 0.4, size=(T, 2))
+    estimator = PopulationGLM(observation_model="Binomial", **given)
+    exposure = rng.integers(4, 6, T).astype(float)
+    both = explain(estimator, X, Y, GROUPS, exposure=exposure, kinds="unique")
+    for n in range(2):
+        alone = explain(estimator, X, Y[:, n], GROUPS, exposure=exposure, kinds="unique")
+        np.testing.assert_allclose(both.loss[..., n], alone.loss[..., 0], rtol=1e-6)
+
+
+def test_masks_of_features_are_refused():
+    X, Y = recording()
+    with pytest.raises(ValueError, match="model has a feature_mask, which explain does not support"):
+        explain(PopulationGLM(feature_mask=np.ones((3, 2))), X, Y, GROUPS)

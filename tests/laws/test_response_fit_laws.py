@@ -702,3 +702,38 @@ def test_paths_have_no_parameters_of_a_neuron_without_data(method):
             coef, intercept = model.coef_path_, model.intercept_path_
     assert np.isfinite(coef[..., 0]).all() and np.isnan(coef[..., 1]).all() and not coef[..., 2].any()
     assert np.isnan(intercept[:, 1]).all() and np.all(intercept[:, 2] == -1e4)
+
+
+@pytest.mark.parametrize("how", ["weights", "weights of responses", "exposure", "missing", "streamed"])
+def test_rows_that_count_for_no_neuron_affect_nothing(how, rng, tmp_path):
+    X = rng.normal(size=(1000, 4))
+    Y = rng.poisson(np.logaddexp(0, X @ [0.4, -0.3, 0, 0.2] - 0.5)[:, None] * [1, 2.0]).astype(float)
+    masked = np.arange(1000) % 10 == 0
+    X[masked] *= 50
+    kept = (~masked).astype(float)
+    expected = PopulationGLM().fit(X[~masked], Y[~masked])
+    other = np.column_stack([kept, kept * np.where(np.arange(1000) == 1, 0.5, 1.0)])  # one response counts half
+    given, model = {}, PopulationGLM()
+    if how in ("missing", "streamed"):
+        Y[masked] = np.nan
+    elif how == "exposure":
+        given, Y = {"exposure": np.column_stack([kept, kept])}, np.where(masked[:, None], 0, Y)
+    else:
+        given = {"sample_weight": np.column_stack([kept, kept]) if how == "weights" else other}
+    if how == "streamed":
+        np.save(tmp_path / "X.npy", X)
+        model, X = PopulationGLM(max_memory=1e3), np.load(tmp_path / "X.npy", mmap_mode="r")
+    found = model.fit(X, Y, **given)
+    rtol = 1e-2 if how == "weights of responses" else 1e-6
+    np.testing.assert_allclose(found.strength_, expected.strength_, rtol=rtol)
+    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=rtol, atol=1e-3)
+    assert found.report_.n_rows == 900 and not found.report_.n_masked.any()
+    assert found.report_.n_dropped == (100 if how in ("missing", "streamed") else 0)
+
+
+def test_weights_of_rows_may_be_given_for_every_neuron(rng):
+    X = rng.normal(size=(400, 4))
+    Y, w = rng.poisson(np.exp(X @ np.full((4, 2), 0.3) - 0.5)), rng.uniform(size=400) ** 4 + 1e-3
+    one, other = (PopulationGLM("exp").fit(X, Y, sample_weight=weights) for weights in (w, np.column_stack([w, w])))
+    np.testing.assert_array_equal(one.strength_, other.strength_)
+    np.testing.assert_array_equal(one.coef_, other.coef_)

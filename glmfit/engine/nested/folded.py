@@ -62,6 +62,8 @@ class _Runs:
             mean, room = (self.train.T @ (base * own * values) / self.mass for values in (y, 1.0 - y))
         self.mean = observation.exact_mean(mean, lambda: room)
         self.usable = (self.size > 0) & np.asarray(observation.has_optimum(self.mean), bool)
+        # One column serves all neurons.
+        self.own = None if responses.own is None else np.broadcast_to(own, responses.Y.shape)
         self._designs: dict = {}
 
     def fit(self, model: int):
@@ -96,7 +98,7 @@ class _Runs:
             options = LoopOptions(tol=tol, negligible=nats / np.minimum(1.0, tol / _TOL) / unit, max_epochs=500)
             problem = FoldedProblem(
                 X, self.responses.Y, self.observation, penalty, neuron, fold, self.train, weights=self.weights,
-                dtype=self.dtype, offset=self.responses.offset, own=self.responses.own,
+                dtype=self.dtype, offset=self.responses.offset, own=self.own,
             )  # fmt: skip
             problem.design = self._designs.setdefault((model, penalty.smooth), {})
             solution = _solver(problem).run(problem, start, options=options)

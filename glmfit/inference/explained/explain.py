@@ -155,6 +155,11 @@ def _read_model(model: Any) -> PopulationGLM | PopulationGLMCV:
             f"model is a {type(model).__name__}; it must be a glmfit.PopulationGLM or PopulationGLMCV, which gives the "
             "observation model, the penalty and the strengths."
         )
+    if getattr(model, "feature_mask", None) is not None:
+        raise ValueError(
+            "model has a feature_mask, which explain does not support; explain neurons with the same features "
+            "together, without the other features."
+        )
     return type(model)(**model.get_params(deep=False))
 
 
