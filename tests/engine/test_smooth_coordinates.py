@@ -179,3 +179,9 @@ def test_sizes_are_the_diagonals_of_all_penalties(rng):
 def test_no_terms_are_allowed(rng):
     space = coordinates(rng.normal(size=(30, 2)), {})
     assert (space.n_penalties, space.n_coordinates) == (0, 2)
+
+
+@pytest.mark.parametrize("order, n", [(2, 500), (3, 150), (4, 60)])
+def test_a_random_walk_leaves_polynomials_free_and_no_more(order, n, rng):
+    space = coordinates(rng.normal(size=(n + 100, n)), {"a": Term.random_walk(range(n), order)})
+    assert np.sum(~space.diagonal.any(axis=0)) == order

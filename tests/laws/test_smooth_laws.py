@@ -619,7 +619,6 @@ def test_strengths_that_have_not_settled_are_named():
     assert not settled.report_.unsettled and "a local optimum" in str(settled.report_)
 
 
-@pytest.mark.xfail(reason="strengths that fall to 0 do so too slowly")
 def test_one_spike_ends_at_a_limit_of_the_strengths():
     """Its marginal likelihood has no best strength: the narrower a peak at the spike, the more likely it is."""
     model, *_ = few_spikes("exp", [1])
@@ -794,3 +793,26 @@ def test_features_that_do_not_vary_leave_constant_rates(rng):
     model = quiet(PopulationGLM(regularizer=None, feature_mask=[[1, 1], [0, 1]]).fit, np.ones((100, 2)), Y)
     assert not model.coef_.any() and model.report_.converged.all()
     np.testing.assert_allclose(model.predict(np.ones((1, 2)))[0], Y.mean(axis=0))
+
+
+@pytest.mark.parametrize("unit", [1e-7, 1e-10])
+@pytest.mark.parametrize("penalised", [True, False])
+def test_units_of_single_features_change_no_fit(unit, penalised, rng):
+    """Neither of a feature with a ridge nor of one that the penalty of its term leaves free."""
+    Z = rng.normal(size=(400, 2))
+    y = rng.poisson(np.exp(Z @ [0.5, 0.7] - 0.5))
+    term = Term((0, 1), (np.eye(2) if penalised else np.diag([1.0, 0.0]),))
+    model = PopulationGAM({"a": term}, strengths=0.0 if penalised else 1e-3, inverse_link_function="exp")
+    one, other = (clone(model).fit(Z * [1, u], y) for u in (1, unit))
+    assert other.report_.gap_is_bound.all() and other.report_.converged.all()
+    np.testing.assert_allclose(other.report_.objective, one.report_.objective, rtol=1e-10)
+    np.testing.assert_allclose(other.coef_ * [1, unit], one.coef_, rtol=1e-6)
+
+
+def test_what_repeats_others_but_for_little_is_not_proved(rng):
+    Z = rng.normal(size=(400, 3))
+    y = rng.poisson(np.exp(0.5 * Z[:, 0] + 0.4 * Z[:, 1] - 0.5))
+    for distance, proved in ((1e-4, True), (3e-7, False), (0.0, True)):
+        X = np.column_stack([Z[:, 0], Z[:, 0] + distance * Z[:, 1], Z[:, 2]])
+        model = quiet(PopulationGAM({"r": [2]}, strengths=1e-3, inverse_link_function="exp").fit, X, y)
+        assert model.report_.gap_is_bound.all() == proved

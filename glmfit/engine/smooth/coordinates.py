@@ -12,10 +12,9 @@ import scipy.linalg
 from ...threads import one_thread_each
 from ..tiles import rows_at_once, sums_over_tiles
 
-_NULL = 1e-9  # share of the largest eigenvalue of a penalty below which nothing is penalised
-_TWICE = 1e-10  # share of a direction's variance that others do not have; below, it is a duplicate
-_ROUNDING = 64 * float(np.finfo(float).eps)  # share of a mean: a smaller standard deviation may be rounding
-_STILL = 1e-13  # share of the features' variance below which a penalised direction does not vary
+_NULL = 1e-13  # share of the largest eigenvalue of a penalty below which nothing is penalised: its rounding
+_TWICE = 1e-12  # share of a direction's variance that others do not have; below, it is a duplicate
+_ROUNDING = 64 * float(np.finfo(float).eps)  # of variances, and of means
 _COMMUTE = 1e-9  # of the norms of two matrices: more than the rounding of their commutator
 
 
@@ -44,9 +43,10 @@ class Coordinates:
         self.places: dict[str | None, slice] = {}  # coordinates of every term; None for features in no term
         self.free_parts: dict[str, np.ndarray] = {}  # the last penalty of a term, among its features
         self._taken = np.zeros((X.shape[1], 0))  # directions without a penalty so far
+        self.is_whole = True  # whether what is left out varies by no more than rounding
         turns, weights_of, at = [np.zeros((X.shape[1], 0))], [np.zeros((0, 0))], 0
         for name, (of, matrices) in [*terms.items(), *([(None, (rest, ()))] if len(rest) else [])]:
-            turn, weight, mixed = self._of_term(np.asarray(of, int), [_as_diagonal(m) for m in matrices])
+            turn, weight, mixed = self._of_term(np.asarray(of, int), [_as_diagonal(m) for m in matrices], select)
             self.places[name] = place = slice(at, at + turn.shape[1])
             n_free = int(np.sum(~np.any(weight > 0, axis=0))) if len(matrices) else 0
             if mixed is not None:
@@ -66,16 +66,19 @@ class Coordinates:
         self.diagonal = scipy.linalg.block_diag(*weights_of)  # (penalty, coordinate), 0 for those that are mixed
         self.gram = self.turn.T @ self._covariance @ self.turn  # second moments of the coordinates
 
-    def _of_term(self, of: np.ndarray, matrices) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def _of_term(self, of: np.ndarray, matrices, select: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Turn the features of a term: (feature, coordinate), those free of penalties first, and weights as turned."""
         covariance = self._covariance
         turn, diagonals, mixed = _diagonalise(len(self.mean), of, matrices)
-        size = np.mean(np.diag(covariance)[of])
-        if not len(matrices):  # features of any units
-            turn, size = _of_unit_variance(turn, self.mean, np.diag(covariance)), 1.0
+        if not len(matrices):
             diagonals = np.zeros((1, turn.shape[1]))
         free = ~np.any(diagonals > 0, axis=0)
-        kept = _new_directions(turn[:, free], self._taken, covariance, size)
+        kept = self._new_directions(turn[:, free])
+        # Orthonormal ones, if possible: their ridge is that of the coefficients.
+        if len(matrices) and kept.shape[1] == free.sum():
+            kept = turn[:, free]
+        elif select:
+            kept = np.linalg.qr(kept)[0]
         self._taken = _uncorrelated(np.append(self._taken, kept, axis=1), covariance)
         held = turn[:, ~free]
         if mixed is not None:
@@ -84,10 +87,28 @@ class Coordinates:
             sizes = np.append(np.zeros((len(mixed), kept.shape[1])), diagonals[:, ~free], axis=1)
             return np.append(kept, held, axis=1), sizes, whole
         # Directions that do not vary are 0 at every strength.
-        still = np.maximum(_STILL * size, (_ROUNDING * (self.mean @ held)) ** 2)
-        varies = np.einsum("ij,ij->j", held, covariance @ held) > still
+        varies = self._variance(held) > 0
         weight = np.append(np.zeros((len(diagonals), kept.shape[1])), diagonals[:, ~free][:, varies], axis=1)
         return np.append(kept, held[:, varies], axis=1), weight, None
+
+    def _variance(self, turn: np.ndarray) -> np.ndarray:
+        """Compute variances along directions, 0 where they may be rounding."""
+        size, found = np.abs(turn), np.einsum("ij,ij->j", turn, self._covariance @ turn)
+        spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0)) @ size
+        rounding = np.maximum(_ROUNDING * spread**2, (_ROUNDING * (np.abs(self.mean) @ size)) ** 2)
+        return np.where(found > rounding, found, 0.0)
+
+    def _new_directions(self, turn: np.ndarray) -> np.ndarray:
+        """Scale directions to variance 1; combine them if features do not vary along some, apart from those taken."""
+        variance = self._variance(turn)
+        turn = turn[:, variance > 0] / np.sqrt(variance[variance > 0])
+        across = self._taken.T @ self._covariance @ turn  # of directions that are uncorrelated, of variance 1
+        values, vectors = np.linalg.eigh(turn.T @ self._covariance @ turn - across.T @ across)
+        self.is_whole &= not np.any((values > _ROUNDING) & (values <= _TWICE))
+        if np.all(values > _TWICE):
+            return turn
+        vectors *= np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[None], 0))  # the same every time
+        return turn @ vectors[:, values > _TWICE]
 
     @property
     def n_coordinates(self) -> int:
@@ -191,13 +212,6 @@ def _diagonalise(n_features: int, columns: np.ndarray, matrices) -> tuple[np.nda
     return whole, np.where(some, np.maximum(diagonals, 1e-300), 0.0), (turned + turned.transpose(0, 2, 1)) / 2
 
 
-def _of_unit_variance(turn: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Directions of single features in units of their standard deviation, without those that are constant."""
-    varies = variance > (_ROUNDING * mean) ** 2
-    scaled = turn / np.sqrt(np.where(varies, variance, 1.0))[:, None]
-    return scaled[:, (turn[varies] != 0).any(axis=0)]
-
-
 def _uncorrelated(turn: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     """Combine directions into uncorrelated ones with variance 1."""
     values, vectors = np.linalg.eigh(turn.T @ covariance @ turn)
@@ -208,12 +222,3 @@ def _commute(matrices) -> bool:
     """Whether matrices of norm 1 have common eigenvectors."""
     pairs = [(a, b) for k, a in enumerate(matrices) for b in matrices[:k]]
     return all(np.linalg.norm(a @ b - b @ a) <= _COMMUTE for a, b in pairs)
-
-
-def _new_directions(turn: np.ndarray, taken: np.ndarray, covariance: np.ndarray, size: float) -> np.ndarray:
-    """Directions among the columns of ``turn`` with variance, relative to ``size``, that those taken do not have."""
-    if not turn.shape[1]:
-        return turn
-    across = taken.T @ covariance @ turn  # of directions that are uncorrelated, of variance 1
-    values, vectors = np.linalg.eigh(turn.T @ covariance @ turn - across.T @ across)
-    return turn @ vectors[:, values > _TWICE * size]

@@ -295,7 +295,7 @@ class Group:
             found = gap_bound(growth * (squared + 2 * rounding), growth * reach[left], attained, constant) + rounding
         self.outcome.rounds[fits] += 1
         target = stopping_target(self.of.problem, objective / per_row, self.options, rounding / per_row, fits)
-        known = np.isfinite(found)
+        known = np.isfinite(found) & self.space.is_whole
         reached = known & (found / per_row <= target)
         self.judged[:, which] = objective / per_row, np.where(known, found, 0.5 * squared) / per_row, known, reached
         lower = objective <= self.objective[which] + rounding

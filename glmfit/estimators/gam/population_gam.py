@@ -90,8 +90,8 @@ class PopulationGAM(FittedTerms):
     several maxima; ``report_.strength_gradient`` is its gradient, 0 at each of them. A strength that runs to
     the end of a range of more than ten decades stays there, and the report says so: the term is not needed (or
     needs no penalty).
-    Directions that no penalty touches, and along which the features vary by less than a hundred-thousandth of their
-    standard deviation or repeat earlier terms, are set to 0.
+    Directions that no penalty touches, and along which the features vary by less than a millionth of their standard
+    deviation beyond earlier terms, are set to 0. Unless that variation is rounding, no gap is a bound then.
     Cost: some Hessians per neuron, each T times the squared number of features that a row has; basis functions that are
     mostly 0 cost that much less.
 
