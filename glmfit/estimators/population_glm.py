@@ -328,7 +328,8 @@ class PopulationGLM(PopulationModel):
         -----
         Neighbouring strengths are stepped together, about fifty fits at a time, from the end of those before. Every fit
         is proved as in :meth:`fit`, to ``tol``. ``solver_name`` and ``regularizer_strength`` are not used, except for
-        the ratio of an elastic net that is in its tuple.
+        the ratio of an elastic net that is in its tuple. The dispersion of a negative binomial is estimated once, with
+        the default ridge and all features, for all strengths.
 
         Examples
         --------

@@ -84,7 +84,8 @@ def explain(
         Significance level of the verdicts, default 0.05: draws that cannot change a verdict are skipped. None computes
         all draws.
     tol : float, optional
-        Relative gap of the fits, default that of the model.
+        Relative gap of the fits, default that of the model. With penalties that have kinks, fits end when 0.01 nats are
+        left, whatever it is.
     checkpoint : str or pathlib.Path, optional
         File that stores the progress. If it exists, the work continues from there.
     verbose : bool
