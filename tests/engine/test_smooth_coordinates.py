@@ -185,3 +185,10 @@ def test_no_terms_are_allowed(rng):
 def test_a_random_walk_leaves_polynomials_free_and_no_more(order, n, rng):
     space = coordinates(rng.normal(size=(n + 100, n)), {"a": Term.random_walk(range(n), order)})
     assert np.sum(~space.diagonal.any(axis=0)) == order
+
+
+def test_a_repeat_of_a_feature_in_other_units_is_left_out(rng):
+    Z = rng.normal(size=(200, 2))
+    X = np.column_stack([Z, Z[:, 1]]) * [1, 1e-10, 1]
+    space = coordinates(X, {"a": Term((0, 1), (np.diag([1.0, 0.0]),))})
+    assert space.n_coordinates == 2 and space.is_whole

@@ -74,12 +74,12 @@ class Coordinates:
             diagonals = np.zeros((1, turn.shape[1]))
         free = ~np.any(diagonals > 0, axis=0)
         kept = self._new_directions(turn[:, free])
+        self._taken = _uncorrelated(np.append(self._taken, kept, axis=1), covariance)
         # Orthonormal ones, if possible: their ridge is that of the coefficients.
         if len(matrices) and kept.shape[1] == free.sum():
             kept = turn[:, free]
         elif select:
             kept = np.linalg.qr(kept)[0]
-        self._taken = _uncorrelated(np.append(self._taken, kept, axis=1), covariance)
         held = turn[:, ~free]
         if mixed is not None:
             whole = np.zeros((len(mixed), kept.shape[1] + held.shape[1], kept.shape[1] + held.shape[1]))
