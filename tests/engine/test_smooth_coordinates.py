@@ -188,7 +188,7 @@ def test_a_random_walk_leaves_polynomials_free_and_no_more(order, n, rng):
 
 
 def test_a_repeat_of_a_feature_in_other_units_is_left_out(rng):
-    Z = rng.normal(size=(200, 2))
-    X = np.column_stack([Z, Z[:, 1]]) * [1, 1e-10, 1]
-    space = coordinates(X, {"a": Term((0, 1), (np.diag([1.0, 0.0]),))})
-    assert space.n_coordinates == 2 and space.is_whole
+    Z = rng.normal(size=(200, 3))
+    X = np.column_stack([Z, Z[:, 2]]) * [1, 1, 1e-10, 1]
+    space = coordinates(X, {"a": Term((0, 1, 2), (np.diag([1.0, 0.0, 0.0]),))})
+    assert space.n_coordinates == 3 and space.is_whole
