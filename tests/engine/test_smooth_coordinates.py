@@ -192,3 +192,10 @@ def test_a_repeat_of_a_feature_in_other_units_is_left_out(rng):
     X = np.column_stack([Z, Z[:, 2]]) * [1, 1, 1e-10, 1]
     space = coordinates(X, {"a": Term((0, 1, 2), (np.diag([1.0, 0.0, 0.0]),))})
     assert space.n_coordinates == 3 and space.is_whole
+
+
+def test_rows_of_almost_no_weight_do_not_hide_that_features_vary(rng):
+    X, weights = rng.normal(size=(300, 2)), np.ones(300)
+    X[:20], weights[:20] = 1e9, 1e-30
+    turn = Coordinates(X, {}, weights).turn
+    np.testing.assert_allclose(turn, Coordinates(X[20:], {}).turn, rtol=1e-9)

@@ -107,7 +107,7 @@ class Coordinates:
         self.is_whole &= not np.any((values > _ROUNDING) & (values <= _TWICE))
         if np.all(values > _TWICE):
             return turn
-        vectors *= np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[None], 0))  # the same every time
+        vectors *= np.where(np.sqrt(1.0 + np.arange(len(vectors))) @ vectors < 0, -1.0, 1.0)  # whatever the rounding
         return turn @ vectors[:, values > _TWICE]
 
     @property
@@ -167,7 +167,8 @@ class Coordinates:
 def _moments(X, weights) -> tuple[np.ndarray, np.ndarray]:
     """Weighted means (feature,) and covariance (feature, feature), in float64."""
     n_rows = len(X)
-    near = np.asarray(X[: min(n_rows, 4096)], np.float64).mean(axis=0)  # against cancellation
+    some = slice(0, min(n_rows, 4096))
+    near = np.average(np.asarray(X[some], np.float64), 0, None if weights is None else weights[some])  # cancels less
 
     def tile(rows):
         x = np.asarray(X[rows], np.float64) - near
