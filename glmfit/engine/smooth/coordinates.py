@@ -43,7 +43,7 @@ class Coordinates:
         self.places: dict[str | None, slice] = {}  # coordinates of every term; None for features in no term
         self.free_parts: dict[str, np.ndarray] = {}  # the last penalty of a term, among its features
         self._taken = np.zeros((X.shape[1], 0))  # directions without a penalty so far
-        self.is_whole = True  # whether what is left out varies by no more than rounding
+        self.is_whole = True  # whether what is excluded varies by no more than rounding
         turns, weights_of, at = [np.zeros((X.shape[1], 0))], [np.zeros((0, 0))], 0
         for name, (of, matrices) in [*terms.items(), *([(None, (rest, ()))] if len(rest) else [])]:
             turn, weight, mixed = self._of_term(np.asarray(of, int), [_as_diagonal(m) for m in matrices], select)
