@@ -154,8 +154,8 @@ def run(
         pair = isinstance(shard, tuple | list) and len(shard) == 2 and all(isinstance(i, int) for i in shard)
         if not (pair and 1 <= shard[0] <= shard[1]):
             raise ValueError(f"shard is {shard!r}; it must be (i, n), part i of n, with 1 <= i <= n.")
-    for name, value in (("manifest", manifest), ("out", out or "")):
-        if not isinstance(value, str | Path | Manifest):
+    for name, value, kinds in (("manifest", manifest, str | Path | Manifest), ("out", out, str | Path | None)):
+        if not isinstance(value, kinds):
             raise TypeError(f"{name} is a {type(value).__name__}; it must be a path.")
     path = manifest.path if isinstance(manifest, Manifest) else Path(manifest)
     out = (default_out(path) if out is None else Path(out)).resolve()

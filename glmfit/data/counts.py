@@ -143,11 +143,11 @@ def read_training(
         check_unexposed(data.Y, exposure, rows, observation)
     weights, own = total_weights(data, epochs is not None)
     data = replace(data, weights=weights, own=own)
-    counts = np.ones(len(rows), bool) if weights is None else weights > 0
-    counts &= True if own is None else np.any(own > 0, axis=1)
-    if not counts.all():
+    counted = np.ones(len(rows), bool) if weights is None else weights > 0
+    counted &= True if own is None else np.any(own > 0, axis=1)
+    if not counted.all():
         # Nothing may depend on rows that count for no neuron, not even by 0 times infinity.
-        rows, data = rows[counts], data.take(counts)
+        rows, data = rows[counted], data.take(counted)
     if len(rows) < 2:
         what = f"{len(rows)} usable rows (time bins) after dropping {n_dropped} with NaN"
         raise ValueError(f"Found array with n_samples = {what}; a fit needs at least 2, of positive weight.")

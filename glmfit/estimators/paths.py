@@ -191,9 +191,9 @@ class PathFits(ManyFits):
         else:
             solver = (ConjugateGradients if penalty.smooth else ProximalNewton)(hints=hints)
         solution = self._run(k, solver, problem, start, options, bar)
-        coef, intercept = solution.params
-        coef = np.moveaxis(coef.reshape(-1, *shape), 0, 1), intercept.reshape(shape) + form.shift
-        path.coef[block], path.intercept[block] = at_ends(solution.status.reshape(shape), *coef)
+        coef = np.moveaxis(solution.params.coef.reshape(-1, *shape), 0, 1)
+        intercept = solution.params.intercept.reshape(shape) + form.shift
+        path.coef[block], path.intercept[block] = at_ends(solution.status.reshape(shape), coef, intercept)
         path.gap[block] = solution.gap.reshape(shape) * form.unit
         path.objective[block] = solution.objective.reshape(shape) * form.unit + form.constant
         path.null_objective[block] = solution.null_objective.reshape(shape) * form.unit + form.constant

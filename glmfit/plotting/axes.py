@@ -24,7 +24,7 @@ _OPTIONS = {
     "ylabel": "str\n    Name, and unit, of the y-axis.",
     "ax": "matplotlib.axes.Axes, optional\n    Where to draw.",
 }
-_UNEVEN, _MISSING = 0.01, 50  # of a step; steps for every number given, at most
+_UNEVEN, _MISSING = 0.25, 50  # of a step; steps for every number given, at most
 _OF_EVERY_DRAWING = """
 
 Returns
@@ -201,9 +201,11 @@ def read_like(name, values, like, shape) -> np.ndarray:
 
 def read_pair(name, values, needs) -> tuple:
     """Return two values; ValueError unless there are two."""
-    if not isinstance(values, list | tuple) or len(values) != 2:
-        raise ValueError(f"{name} is {shorten(values)}; it must be a tuple of two: {needs}.")
-    return tuple(values)
+    try:
+        first, second = values
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {shorten(values)}; it must be a tuple of two: {needs}.") from None
+    return first, second
 
 
 def read_steps(name, values) -> tuple[np.ndarray, float]:

@@ -106,10 +106,9 @@ def plot_decoded(
     time_s : array-like of shape (time,)
         Centres of the bins, s; evenly spaced.
     posterior : array-like of shape (time, position)
-        Probabilities, as ``predict_proba`` returns them.
+        Probabilities, as ``predict_proba`` returns them. Bins where they are NaN stay white.
     position : array-like of shape (position,)
         Centres of the places, increasing and evenly spaced; those that never occurred in training may be missing.
-        Bins whose probabilities are NaN stay white.
     truth : array-like of shape (time,), optional
         True position, in the unit of `position`.
     limit : float, optional
@@ -132,7 +131,8 @@ def plot_decoded(
         largest = posterior.max(axis=1)
         largest = largest[np.isfinite(largest)]
         limit = float(np.quantile(largest, 0.99)) if len(largest) else 1.0
-    check_positive("limit", limit)
+    else:
+        check_positive("limit", limit)
     shown = {"cmap": "Greys", "vmin": 0, "vmax": limit, "interpolation": "nearest"}
     ax.imshow(image, origin="lower", aspect="auto", extent=extent, **shown)
     named = {}  # the last line of each kind
@@ -176,7 +176,7 @@ def plot_responses(
     responses = responses.predict() if isinstance(responses, ResponseModel) else responses
     table = read_numbers("responses", responses, "stimulus", "neuron")
     table = table[np.ix_(*(read_indices(*of) for of in zip(("rows", "columns"), (rows, columns), table.shape)))]
-    limits = limits and read_pair("limits", limits, "the responses at the ends of the colours")
+    limits = None if limits is None else read_pair("limits", limits, "the responses at the ends of the colours")
     known = table[np.isfinite(table)]
     if limits is None:
         limits = (min(0.0, float(known.min())), float(np.quantile(known, 0.99))) if known.size else (0.0, 1.0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import check_choice, check_positive
+from ..checks import check_at_least_zero, check_choice, check_positive
 from ..data.arrays import numbers
 from .axes import axes_or_new, color_bar, name_axes, on_axes, read_like, read_numbers, read_pair, whole_ticks
 from .colors import BLUE, GREY, LIGHT
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.typing import ColorType
 
 _UNIT_S = {"s": 1.0, "ms": 1e-3}
+_ROUNDING = 1e-9  # of the largest variance
 
 
 @on_axes
@@ -71,17 +72,17 @@ def plot_filter(
             )
         covariance = read_like("covariance", covariance, "the weights of one neuron", (len(weights),) * 2)
         variance = np.einsum("li,ij,lj->l", basis, covariance, basis)
-        if variance.min(initial=0.0) < 0:
+        if np.any(variance < -_ROUNDING * np.abs(variance).max(initial=0.0)):
             raise ValueError("covariance is not one: it makes the variance of the filter negative at some lag.")
     if refractory_s is not None:
-        check_positive("refractory_s", refractory_s)
+        check_at_least_zero("refractory_s", refractory_s)
     ax = axes_or_new(ax)
     values = basis @ weights
     ax.axhline(0, color=LIGHT, lw=0.8, zorder=0)
     if refractory_s is not None:
         ax.axvspan(0, refractory_s / _UNIT_S[unit], color=LIGHT, alpha=0.45, lw=0, zorder=0)
     if covariance is not None:
-        sd = np.sqrt(variance)
+        sd = np.sqrt(np.maximum(variance, 0.0))
         ax.fill_between(lag, values - 2 * sd, values + 2 * sd, color=color, alpha=0.2, lw=0)
     if interval is not None:
         ax.fill_between(lag, low, high, color=color, alpha=0.2, lw=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ..checks import check_positive, check_whole, shorten
@@ -26,7 +28,7 @@ class TermData:
 
     def __init__(self, model: PopulationGAM, X, y, covariates, bin_s, units, n_bins, min_bins):
         for what, value in {"units": units, "covariates": covariates}.items():
-            if value is not None and not isinstance(value, dict):
+            if value is not None and not isinstance(value, Mapping):
                 raise ValueError(f"{what} is {shorten(value)}; it must be a dict whose keys are names of terms.")
         self.model, self.bin_s, self.units = model, bin_s, dict(units or {})
         self.n_bins, self.min_bins = check_whole("n_bins", n_bins, 2), check_whole("min_bins", min_bins, 0)

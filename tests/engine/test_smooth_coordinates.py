@@ -187,7 +187,7 @@ def test_a_random_walk_leaves_polynomials_free_and_no_more(order, n, rng):
     assert np.sum(~space.diagonal.any(axis=0)) == order
 
 
-def test_a_repeat_of_a_feature_in_other_units_is_left_out(rng):
+def test_a_repeat_of_a_feature_in_other_units_is_excluded(rng):
     Z = rng.normal(size=(200, 3))
     X = np.column_stack([Z, Z[:, 2]]) * [1, 1, 1e-10, 1]
     space = coordinates(X, {"a": Term((0, 1, 2), (np.diag([1.0, 0.0, 0.0]),))})

@@ -985,6 +985,14 @@ def test_errors_state_what_is_allowed(draw, given, message):
         draw(*given[: len(given) - bool(named)], **named)
 
 
+def test_pairs_may_be_arrays_and_units_mappings(rng):
+    ends = np.array([[-1.0, -1.0], [1.0, 1.0]])
+    plotting.plot_filter(np.eye(2), [1, 1], [0, 1], interval=ends, covariance=np.zeros((2, 2)), refractory_s=0)
+    image = plotting.plot_responses(POSTERIOR, limits=np.array([0.0, 2.0])).images[0]
+    assert image.get_clim() == (0, 2)
+    plotting.plot_decoded(TIMES, POSTERIOR[:, :3], [0.333, 0.667, 1.0])
+
+
 def test_rows_of_nan_do_not_hide_the_others_of_a_posterior(rng):
     posterior = rng.dirichlet(np.ones(5), 20)
     posterior[3] = np.nan
