@@ -141,15 +141,16 @@ def plain_basis(X, weights: np.ndarray, centred: bool) -> SimpleNamespace:
     return SimpleNamespace(mean=mean, deviation=deviation, whiten=whiten, unwhiten=unwhiten, rank=int(varies.sum()))
 
 
-def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray) -> SpectralBasis:
+def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray | None = None) -> SpectralBasis:
     """Basis for penalties on coefficients or groups of them: every direction kept, small variances raised.
 
-    Features with one label share one scale, so that group norms keep their shape. Steps in the flattest directions are
-    shorter than they could be; the map stays invertible whatever the design (duplicates, more features than rows).
+    Features with one label share one scale, so that group norms keep their shape where they are split from the rows.
+    Elsewhere each has its own: what varies little in its group would be raised most. Steps in the flattest directions
+    are shorter than they could be; the map stays invertible whatever the design (duplicates, more features than rows).
     """
     mean, scale, correlation, constant = _correlation(X, weights)
-    shared = np.ones_like(scale)
-    for label in np.unique(groups):
+    shared = scale.copy()
+    for label in () if groups is None else np.unique(groups[groups >= 0]):
         shared[groups == label] = scale[groups == label].max()
     ratio = scale / shared
     with one_thread_each():
@@ -163,14 +164,12 @@ def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray)
     return SpectralBasis(mean, scale, shared, raised, whiten, unwhiten, rank, constant, look_beyond)
 
 
-def basis_of(X: np.ndarray, weights: np.ndarray | None, penalty) -> SpectralBasis:
-    """Return the basis of a design for a penalty: rotation-invariant, or acting on coefficients."""
+def basis_of(X: np.ndarray, weights: np.ndarray | None, penalty, grouped: bool = False) -> SpectralBasis:
+    """Return the basis of a design for a penalty: rotation-invariant, or acting on coefficients, perhaps in groups."""
     if penalty.units is not None:
         return spectral_basis(X, weights, units=penalty.units)
-    groups = getattr(penalty, "groups", None)
-    labels = np.arange(X.shape[1]) if groups is None else np.asarray(groups)
-    # An unpenalised feature (label -1) shares its scale with no other.
-    return floored_basis(X, weights, np.where(labels < 0, -1 - np.arange(len(labels)), labels))
+    groups = getattr(penalty, "groups", None) if grouped else None
+    return floored_basis(X, weights, None if groups is None else np.asarray(groups))
 
 
 def _is_constant_along(X, weights, mean, scale, values, vectors, keep) -> bool:

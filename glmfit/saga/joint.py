@@ -35,7 +35,7 @@ class JointProblem(SpectralView):
     """
 
     def __init__(self, X, Y, loss, penalty: Penalty, n_columns: int, dtype=np.float32, kernels=None):
-        super().__init__(X, Y, loss, penalty, basis_of(X, None, penalty), dtype)
+        super().__init__(X, Y, loss, penalty, basis_of(X, None, penalty, grouped=True), dtype)
         self.n_neurons, self.kernels = n_columns, kernels or (sweep, saga_epoch, block_spectra, curved)
 
     @property

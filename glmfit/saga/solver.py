@@ -170,7 +170,7 @@ class SagaDescent(Descent):
         start.coef[:, fits], start.intercept[fits] = self.coef, self.intercept - rows.mean @ self.coef
         self.walk, self.index, self._null = Walk(solver, view, start, seed), fits, problem.null_objective[fits]
         bend = self.walk.curvature[fits]
-        self.shared = SharedMetric(metric.basis, np.where(bend > 0, bend, metric.curvature), metric.ridge)
+        self.shared = SharedMetric(view.basis, np.where(bend > 0, bend, metric.curvature), metric.ridge)
         self._read()
 
     def judge(self) -> None:

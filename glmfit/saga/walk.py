@@ -18,7 +18,7 @@ from ..bounds import (
     random_start,
     subset_step,
 )
-from ..engine.metric import SpectralBasis
+from ..engine.metric import SpectralBasis, basis_of
 from ..engine.problem import Params
 from ..engine.tiles import over_tiles
 from ..penalties import Penalty
@@ -56,7 +56,10 @@ class SpectralView:
         own, _ = given.pop("own"), given.pop("scale")
         if own is not None:
             given |= {"weights": problem.row_weights[:], "rows": np.arange(problem.n_neurons)}
-        return cls(**given, **{name: getattr(problem, name) for name in ("observation", "penalty", "basis", "dtype")})
+        penalty, basis = problem.penalty, problem.basis
+        if getattr(penalty, "groups", None) is not None:
+            basis = basis_of(problem.X, problem.weights, penalty, grouped=True)
+        return cls(**given, observation=problem.observation, penalty=penalty, basis=basis, dtype=problem.dtype)
 
     @property
     def default_batch_size(self) -> int:

@@ -25,8 +25,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from glmfit import PopulationGLM, Status
 from glmfit.engine.exact.newton import NewtonSystem
-from glmfit.engine.metric import floored_basis, spectral_basis
+from glmfit.engine.metric import basis_of, floored_basis, spectral_basis
 from glmfit.engine.problem import Params
+from glmfit.penalties import GroupLasso
 from glmfit.saga.spectral_rows import Metric, largest_change, saga_epoch, sweep
 
 every_link = pytest.mark.parametrize("link", OBSERVATIONS)
@@ -479,6 +480,20 @@ def test_nothing_is_proved_along_a_direction_the_data_have_but_do_not_resolve(dt
         assert bound >= gain if ridge else bound == np.inf
 
 
+def test_the_basis_of_a_group_whitens_what_varies_little_in_it():
+    """Features of one group keep their variance in the metric of the fit, however much another of them varies."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 6)) * np.array([1, 1e-3, 1, 1, 1e-4, 1])
+    penalty = GroupLasso(0.1, (0, 0, 0, 1, 1, 1))
+    Z = X - X.mean(axis=0)
+    for grouped, least in ((False, 0.99), (True, 0.0)):
+        basis = basis_of(X, None, penalty, grouped=grouped)
+        variance = np.var(Z @ basis.whiten, axis=0)
+        np.testing.assert_allclose(basis.unwhiten @ basis.whiten, np.eye(6), atol=1e-9)
+        assert least <= variance.min() <= variance.max() <= 1.01
+        assert grouped == (variance.min() < 0.01)  # the shared scale raises it
+
+
 @pytest.mark.parametrize("n_features", [5, 50])
 def test_a_direction_is_absent_where_rows_move_by_rounding_only(n_features):
     """Copies and sums of features are absent for any weights; features that differ by a thousand roundings are not."""
@@ -489,7 +504,7 @@ def test_a_direction_is_absent_where_rows_move_by_rounding_only(n_features):
     weights /= weights.mean()
 
     def absent(X, weights=None):
-        return spectral_basis(X, weights).absent, floored_basis(X, weights, np.arange(X.shape[1])).absent
+        return spectral_basis(X, weights).absent, floored_basis(X, weights).absent
 
     for X in (
         np.column_stack([Z, Z[:, :3]]),
