@@ -94,7 +94,7 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
     Raises
     ------
     ValueError, TypeError
-        If counts or rate is something else, such as a model, or their shapes differ.
+        If counts or rate is something else, such as a model, has no bins or is infinite, or their shapes differ.
 
     Warns
     -----
@@ -142,15 +142,25 @@ def rescale_time(counts: ArrayLike, rate: ArrayLike, random_state: Seed = 0) -> 
         raise ValueError(
             f"counts has shape {counts.shape} and rate {rate.shape}; both must be (time,) or both (time, neuron)."
         )
+    if not len(counts):
+        raise ValueError("counts and rate have no bins; they need at least one, (time,) or (time, neuron).")
     counts, rate = counts.reshape(len(counts), -1), rate.reshape(len(rate), -1)
-    known = np.isfinite(counts) & np.isfinite(rate)
+    known = ~(np.isnan(counts) | np.isnan(rate))
     refuse_negative(counts, "neuron", name="counts")
-    if np.any(counts[known] % 1):
-        wrong = counts[known & (counts % 1 != 0)][0]
-        swapped = " Are counts and rate swapped?" if not np.any(rate[known] % 1) else ""
-        raise ValueError(f"counts has {wrong:g}; it must have numbers of spikes per bin: 0, 1, 2 and so on.{swapped}")
+    with np.errstate(invalid="ignore"):  # of infinite values
+        wrong, whole = counts[known & (counts % 1 != 0)], not np.any(rate[known] % 1)
+    if len(wrong):
+        swapped = " Are counts and rate swapped?" if whole else ""
+        raise ValueError(
+            f"counts has {wrong[0]:g}; it must have numbers of spikes per bin: 0, 1, 2 and so on.{swapped}"
+        )
     if np.any(rate[known] < 0):
         raise ValueError("rate has negative values; it must be the expected count of each bin, as predict returns it.")
+    if np.isinf(rate[known]).any():
+        raise ValueError(
+            f"rate is infinite in {np.isinf(rate[known]).sum()} bins; it must be the expected count of each bin. If a "
+            "model predicts it, its linear predictor overflows; to drop a bin, make it NaN."
+        )
     spikes, expected = counts[known].sum(), rate[known].sum()
     if spikes >= _ENOUGH and not spikes / _FACTOR <= expected <= spikes * _FACTOR:
         warn_user(

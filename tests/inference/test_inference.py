@@ -397,6 +397,9 @@ def test_rescaling_accepts_silence_and_refuses_values_that_are_not_counts(rng):
         (-np.ones(5), np.ones(5), "counts has 5 negative counts"),
         (np.ones(5), -np.ones(5), "negative"),
         (np.ones(5), np.ones((5, 1)), r"\(5, 1\)"),
+        (np.ones(5), np.r_[np.ones(4), np.inf], "rate is infinite in 1 bins"),
+        (np.r_[np.zeros(4), np.inf], np.ones(5), "counts"),
+        ([], [], "no bins"),
     ):
         with pytest.raises(ValueError, match=word):
             rescale_time(counts, rate)
