@@ -17,6 +17,7 @@ from ..engine.tiles import over_tiles, rows_at_once
 BASES = "spectral", "raw"
 _FAR = 9.0  # times the mean a row's squared length may be, before the row counts for less
 _TOO_MUCH = 0.2  # share of the second moments that such rows may have
+_SEEN = 1e-8  # of the largest weight: rows with less do not show directions
 _ROUNDS = 20  # maximum rounds of down-weighting rows
 
 
@@ -85,6 +86,8 @@ def coordinates_of(problem, basis: str, robust: bool) -> Coordinates:
         if counted @ (share * length) >= (1 - _TOO_MUCH) * moments:
             break
         of_rows = counted * share
+        if np.sum(of_rows > _SEEN * of_rows.max()) <= len(found.size):  # one row has nearly all the weight
+            break
         found = _parts(problem, problem.basis_by(of_rows))
     return coordinates
 

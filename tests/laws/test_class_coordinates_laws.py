@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 from oracles import softmax as oracle
 
+from glmfit import SoftmaxGLM
 from glmfit.engine.problem import Params
 from glmfit.solvers import OVE, SGD, ImplicitSGD, ImportanceSampling, Schedule, SoftmaxProx, UMax
 from glmfit.stochastic import Pairs, SoftmaxProblem, class_kernels
@@ -89,6 +90,18 @@ def test_rows_that_dominate_the_variance_do_not_set_the_scale(rng):
     lengths = np.sum(heavy.coordinates("spectral", True).rows(X, float)[2:] ** 2, axis=1)
     plainly = np.sum(tame.coordinates("spectral", True).rows(X[2:], float) ** 2, axis=1)
     assert np.median(lengths) > 0.05 * np.median(plainly)  # 1e-9 of it with the plain variance
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("solver", ["ImplicitSGD", "SoftmaxProx"])
+def test_one_row_with_nearly_all_the_weight_leaves_coordinates(solver):
+    """Each round makes the other rows count for less; they must not vanish."""
+    rng = np.random.default_rng(0)
+    X, y, weight = rng.normal(size=(30, 3)), rng.integers(0, 3, 30), np.ones(30)
+    weight[0] = 1e4
+    model = SoftmaxGLM(solver_name=solver, regularizer_strength=0.0, max_epochs=1, certify=False)
+    model.fit(X, y, sample_weight=weight)
+    assert np.isfinite(model.coef_).all() and np.isfinite(model.intercept_).all()
 
 
 @pytest.mark.thorough
