@@ -61,7 +61,8 @@ def refuse_spike_times(value: Any, name: str, advice: str | None = None) -> None
 def refuse_no_array(value: Any, name: str, needs: str) -> None:
     """Raise for values without an axis and for epochs, before scikit-learn takes them for numbers."""
     epochs, tree = is_pynapple(value, "IntervalSet"), type(value).__name__ == "FeaturePytree"
-    if not (epochs or tree or isinstance(value, type)) and shape_of(value) != ():
+    source = callable(getattr(value, "to_array", None)) and callable(getattr(value, "read", None))
+    if not (epochs or tree or source or isinstance(value, type)) and shape_of(value) != ():
         return
     short = value is None or isinstance(value, str | bytes | PathLike | number_types.Number | np.ndarray)
     what, advice = repr(value) if short else f"a {type(value).__name__}", ""
@@ -73,6 +74,8 @@ def refuse_no_array(value: Any, name: str, needs: str) -> None:
             f" Put its arrays side by side, numpy.column_stack(list({name}.data.values())), or fit it through NeMoS "
             'with solver_name="SAGA[glmfit]".'
         )
+    elif source:
+        advice = f" Rows that are read when needed cannot be used here; load them: {name}.to_array()."
     elif epochs:
         what, advice = "an IntervalSet", " Pass epochs to restrict, or as ep to count."
     elif isinstance(value, str | bytes | PathLike):
@@ -124,7 +127,8 @@ def refuse_ragged(value: Any, name: str, needs: str) -> None:
 
 def _refuse_words(value: Any, name: str) -> None:
     """Raise for arrays and frames of strings, times or complex numbers."""
-    dtypes, names = getattr(value, "dtypes", None), list(getattr(value, "columns", []))
+    dtypes, names = getattr(value, "dtypes", None), getattr(value, "columns", None)
+    names = [] if names is None else list(names)  # a row source may have none
     is_frame = dtypes is not None and not callable(dtypes) and hasattr(value, "columns")
     again = [repr(column) for column in dict.fromkeys(names) if is_frame and names.count(column) > 1]
     if again:

@@ -18,6 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import check_estimator
 
 from glmfit import MultinomialGLM, SoftmaxGLM, Status
+from glmfit.design import hstack
 from glmfit.engine.classes.descent import ClassDescent
 from glmfit.estimators import choose_class_solver
 from glmfit.solvers import ImplicitSGD
@@ -1338,3 +1339,12 @@ def test_coefficients_are_a_frame_of_named_features_and_classes(data, counts):
     assert MultinomialGLM().fit(*counts[:2]).coef_frame().shape == (counts[0].shape[1] + 1, counts[1].shape[1])
     with pytest.raises(NotFittedError):
         SoftmaxGLM().coef_frame()
+
+
+@pytest.mark.parametrize("method", ["fit", "score", "predict"])
+def test_rows_that_are_read_when_needed_are_refused(method, rng):
+    """Neither columns without names nor what scikit-learn says of scalars hides what to do."""
+    X, y = rng.normal(size=(60, 2)), np.arange(60) % 3
+    model, source = SoftmaxGLM().fit(X, y), hstack([X])
+    with pytest.raises(TypeError, match=r"load them: X\.to_array\(\)"):
+        getattr(model, method)(*(source, y)[: 1 if method == "predict" else 2])
