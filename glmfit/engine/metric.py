@@ -144,9 +144,10 @@ def plain_basis(X, weights: np.ndarray, centred: bool) -> SimpleNamespace:
 def floored_basis(X: np.ndarray, weights: np.ndarray | None, groups: np.ndarray | None = None) -> SpectralBasis:
     """Basis for penalties on coefficients or groups of them: every direction kept, small variances raised.
 
-    Features with one label share one scale, so that group norms keep their shape where they are split from the rows.
-    Elsewhere each has its own: what varies little in its group would be raised most. Steps in the flattest directions
-    are shorter than they could be; the map stays invertible whatever the design (duplicates, more features than rows).
+    Each feature has its own scale, or with ``groups`` (feature,) that of its group, if its label is not negative: group
+    norms keep their shape then, as SAGA's proximal step needs, but what varies little in its group is raised. Steps in
+    the flattest directions are shorter than they could be; the map stays invertible whatever the design (duplicates,
+    more features than rows).
     """
     mean, scale, correlation, constant = _correlation(X, weights)
     shared = scale.copy()
